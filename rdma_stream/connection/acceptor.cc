@@ -11,22 +11,23 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Each connection has a thread.
+// The limit bounds the threads, because each connection has one.
 constexpr size_t kConnectionsMax = 512;
 constexpr size_t kStrangersMax = 256;
 constexpr size_t kStrangersPerHostMax = 128;
-// A stranger that is silent for longer gives way to a newer one. A handshake takes less.
+// After this time without a hello, a newer stranger takes the place of a stranger. A handshake
+// takes less time.
 constexpr milliseconds kHandshakeUndisturbed{1000};
 // A refused connection stays open this long, so that the peer can read the reason.
 constexpr milliseconds kRefusedTime{500};
 // Pause after a failed accept. The usual reason is a lack of file descriptors.
 constexpr milliseconds kAcceptPause{100};
 
-// Before the hello: the peer has connected and closed.
+// Returns whether the peer has connected and closed before it sent a hello.
 bool is_silent_end(const Error& error) { return error.errno_value == ECONNRESET; }
 
-// In plain text: a source that expects TLS accepts that too, and tries again. The first bytes on a
-// connection find room in its send buffer, so this does not block.
+// Sends the reason in plain text: a source that expects TLS also accepts a plain reject, and tries
+// again. This does not block, because the first bytes on a connection fit into its send buffer.
 void send_busy(Connection& connection, const std::string& text) {
   send_reject(connection, wire::RejectReason::kBusy, text);
 }
@@ -115,7 +116,8 @@ void Acceptor::start_thread_locked(Accepted& accepted) {
   }
 }
 
-// Whether a connection from `host` may be served. Drops a stranger for it if necessary.
+// Returns whether a connection from `host` may be served. Drops a stranger if that is necessary to
+// make room.
 bool Acceptor::make_room_locked(const std::string& host) {
   size_t strangers = 0;
   size_t from_host = 0;
@@ -164,8 +166,8 @@ void Acceptor::run(Accepted& accepted) {
   } catch (const std::exception& exception) {
     served = failure(EIO, exception.what());
   }
-  // A connection that ends before it has said anything is no fault: a source measures the round
-  // trip so, and monitoring looks whether a port is open.
+  // A connection that ends before its first byte is no fault: a source measures the round trip in
+  // this way, and monitoring checks in this way whether the port is open.
   const bool is_silent = !accepted.hello_received && !served && is_silent_end(served.error());
   if (!served && !is_silent && refusals_.allows()) {
     spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
@@ -223,7 +225,7 @@ void Acceptor::tidy() {
     if (refused && age > kRefusedTime) {
       accepted.connection = nullptr;
     } else if (!accepted.hello_received && age > 2 * hello_max_) {
-      accepted.connection->shut_down();  // ends a peer that sends its hello byte by byte
+      accepted.connection->shut_down();  // also ends a peer that sends its hello byte by byte
     }
   }
   join_done_locked();

@@ -1,4 +1,4 @@
-// Accepts the connections of a listener and serves each on a thread of its own.
+// Accepts the connections of a listener and serves each on its own thread.
 #pragma once
 
 #include <chrono>
@@ -17,34 +17,35 @@
 
 namespace ppmr {
 
-// The address of a Connection::peer() without its port.
+// Returns the address in a Connection::peer(), without the port.
 inline std::string_view host_of(std::string_view peer) { return peer.substr(0, peer.rfind(':')); }
 
-// A connection is a stranger until its hello is accepted, and has a limited time for it. The
-// numbers of strangers, of strangers from one address, and of all connections are limited: so are
-// threads and memory. At a limit the newest stranger is dropped: never a connection that is served,
-// and a handshake only if it has taken more than a second, so that silent peers do not keep others
-// out. An address with an authenticated connection is a guest: its connections take the place of
-// strangers from other addresses. So a flood from elsewhere keeps no session from reconnecting.
+// A connection is a stranger until its hello is accepted, and has a limited time to send the hello.
+// The numbers of strangers, of strangers from one address, and of all connections are limited, and
+// so are threads and memory. At a limit the acceptor drops the newest stranger. It never drops a
+// connection that is served. It drops a handshake only if the handshake has taken more than a
+// second, so silent peers do not keep other peers out. An address with an authenticated connection
+// is a guest: its connections take the place of strangers from other addresses. So a flood from
+// other addresses does not prevent a session from reconnecting.
 //
-// A connection without a place, or for which no thread can start, is refused: the peer receives the
-// reason, kBusy. Connectors try again (security.h). Threads: any.
+// If there is no place for a connection, or no thread can start, the acceptor refuses it: the peer
+// receives the reason, kBusy. Connectors try again (security.h). Threads: any.
 class Acceptor {
  public:
   using Milliseconds = std::chrono::milliseconds;
-  // Serves an identified connection, whose first message is `hello`, until it ends. The error is
-  // logged. Called on the connection's own thread.
+  // Serves an identified connection, whose first message is `hello`, until the connection ends. The
+  // acceptor logs the error. It calls this function on the connection's own thread.
   using Serve = std::function<Status(const std::shared_ptr<Connection>&, const Handshake& hello)>;
 
-  // Accepts at once. `hello_max` limits the wait for a hello. `on_event` learns of connections that
-  // are refused before `serve` is called. Throws std::system_error when the system has no thread
-  // left.
+  // Accepts connections from now on. `hello_max` limits the wait for a hello. `on_event` is called
+  // for connections that are refused before `serve` is called. Throws std::system_error when the
+  // thread cannot be started.
   Acceptor(Listener& listener, Milliseconds hello_max, Serve serve,
            OnConnectionEvent on_event = {});
   // Shuts all connections down and blocks until every call of `Serve` has returned.
   ~Acceptor();
 
-  // Closes the listener. When it returns, no further connection is accepted.
+  // Closes the listener. After it has returned, the acceptor accepts no further connection.
   void close();
   // Closes connections whose hello is late, and joins the threads of ended connections. The owner
   // calls this periodically.
@@ -54,12 +55,12 @@ class Acceptor {
   using Clock = std::chrono::steady_clock;
   // Guarded by mutex_.
   struct Accepted {
-    std::shared_ptr<Connection> connection;  // null when done
+    std::shared_ptr<Connection> connection;  // null when its thread is done
     std::thread thread;                      // empty if no thread could start
     Clock::time_point since = Clock::now();
     std::string host;  // the peer's address without its port
     bool hello_received = false;
-    bool guest = false;  // has authenticated, if the listener requires that
+    bool guest = false;  // the peer has authenticated, if the listener requires that
     bool dropped = false;
 
     bool is_stranger() const { return connection && !hello_received && !dropped; }

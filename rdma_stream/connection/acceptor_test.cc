@@ -1,4 +1,4 @@
-// Floods of connections: who is dropped, and what stays bounded.
+// Tests floods of connections: which connections are dropped, and which numbers stay bounded.
 #include "rdma_stream/connection/acceptor.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A peer that is silent, or has sent a hello; its connection lasts until it is shut down.
+// A connection of a peer that is silent, or has sent a hello. It lasts until it is shut down.
 class Visitor final : public Connection {
  public:
   Visitor(std::string peer, bool says_hello) : peer_(std::move(peer)) {
@@ -159,11 +159,11 @@ struct Flood : testing::Test {
     EXPECT_EQ(served, before + 1) << "not served";
     return visitor;
   }
-  // `count` silent peers, in turn from each host.
+  // Makes `count` silent peers, from each host in turn.
   std::vector<std::shared_ptr<Visitor>> flood(size_t count, const std::vector<std::string>& hosts) {
     std::vector<std::shared_ptr<Visitor>> all;
     for (size_t i = 0; i < count; ++i) all.push_back(arrive(hosts[i % hosts.size()]));
-    // An accept(2) that follows has seen the last of them.
+    // When the acceptor accepts this connection, it has processed all earlier ones.
     arrive("elsewhere");
     return all;
   }
@@ -178,7 +178,8 @@ struct Flood : testing::Test {
                     [this](const std::shared_ptr<Connection>& connection, const Handshake&) {
                       ++served;
                       std::byte byte;
-                      (void)connection->read(std::span(&byte, 1));  // until it is shut down
+                      // Blocks until the connection is shut down.
+                      (void)connection->read(std::span(&byte, 1));
                       return Status{};
                     }};
 };

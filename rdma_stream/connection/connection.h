@@ -1,6 +1,6 @@
-// The seam between the protocol and the network: an ordered stream of bytes between two peers.
-// In production it is TCP (tcp_connection.h), or TLS over it (tls_connection.h). Tests use a seeded
-// faulty network (tests/stream/faulty_transport.h).
+// The interface between the protocol and the network: an ordered stream of bytes between two peers.
+// In production this is TCP (tcp_connection.h), or TLS over TCP (tls_connection.h). Tests use a
+// seeded faulty network (tests/stream/faulty_transport.h).
 #pragma once
 
 #include <sys/uio.h>
@@ -18,7 +18,7 @@
 namespace ppmr {
 
 // Threads: one may read while another one writes. Any thread may call shut_down(), which makes both
-// return.
+// calls return.
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -27,26 +27,26 @@ class Connection {
   // the read timeout (the stream is intact if `received_bytes` is 0), ECONNRESET at the end of the
   // stream, those of recv(2).
   virtual Status read(std::span<iovec> buffers, size_t& received_bytes) = 0;
-  // Waits for at least one byte and reads what has arrived, as far as it fits into `bytes`. Returns
-  // the number of bytes. Errors: those of read().
+  // Waits for at least one byte and reads the bytes that have arrived, as far as they fit into
+  // `bytes`. Returns the number of bytes. Errors: those of read().
   virtual Result<size_t> read_some(std::span<std::byte> bytes) = 0;
   // Returns the next byte and leaves it in the stream. Errors: those of read().
   virtual Result<std::byte> peek() = 0;
   // Writes all of `buffers` and modifies the iovecs. Blocks while the peer does not read. Errors:
   // ETIMEDOUT when no byte could be written for the write timeout, those of send(2).
   virtual Status write(std::span<iovec> buffers) = 0;
-  // A timeout of zero, the initial value, means to wait forever.
+  // A timeout of zero, the initial value, means no limit.
   virtual void set_read_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void set_write_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void shut_down() = 0;
   virtual const std::string& peer() const = 0;  // an address, for messages
-  // Who the peer proved to be; constant.
+  // The identity that the peer has proved; constant.
   virtual PeerIdentity peer_identity() const { return {}; }
-  // Whether both ends have the same address or loopback addresses.
+  // Returns whether both ends have the same address or loopback addresses.
   virtual bool is_local() const { return true; }
-  // Fills `secret` with a secret that only the two ends of this connection can compute, the same
-  // one at both ends for the same label and context (RFC 8446, 7.5). Errors: ENOTSUP without TLS,
-  // EPROTO.
+  // Fills `secret` with a secret that only the two ends of this connection can compute. Both ends
+  // get the same secret for the same label and context (RFC 8446, 7.5). Errors: ENOTSUP without
+  // TLS, EPROTO.
   virtual Status export_secret(std::string_view label, std::span<const uint8_t> context,
                                std::span<uint8_t> secret);
 
@@ -66,23 +66,24 @@ inline Status Connection::export_secret(std::string_view, std::span<const uint8_
   return failure(ENOTSUP, "no secrets without TLS: the connection to " + peer() + " is plain text");
 }
 
-// How the source reaches its target. Threads: any.
+// The way from a source to its target. Threads: any.
 class Connector {
  public:
   virtual ~Connector() = default;
   virtual Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) = 0;
-  // Opens a connection for payload only. It is plain TCP: the session encrypts each chunk
+  // Opens a connection for payload only. It uses plain TCP: the session encrypts each chunk
   // (chunk_cipher.h), and the hello proves that the source belongs to the session
   // (session_proof.h).
   virtual Result<std::unique_ptr<Connection>> connect_data(std::chrono::milliseconds timeout) {
     return connect(timeout);
   }
-  // Judges the name in the welcome of a target. Errors: EACCES, the connection must be closed.
+  // Checks the name in the welcome of a target. Errors: EACCES; the caller must then close the
+  // connection.
   virtual Status check_target(const Connection&, const std::string&) const { return {}; }
   virtual const std::string& target() const = 0;  // an address, for messages
 };
 
-// How sources reach the target. Threads: only one may call accept(); any may call the other
+// The way from sources to the target. Threads: only one may call accept(); any may call the other
 // members.
 class Listener {
  public:
@@ -90,14 +91,16 @@ class Listener {
   // Errors: ECANCELED after close(). Any other error concerns one connection only: call accept()
   // again.
   virtual Result<std::unique_ptr<Connection>> accept() = 0;
-  // The first step on an accepted connection: authenticates the peer, and sends a refused peer the
-  // reason. Blocks on the peer, so call it on a thread for this connection. Shutting down
-  // `connection` also ends the returned connection. Errors: why the peer is refused.
+  // The first step on an accepted connection: authenticates the peer, and sends the reason to a
+  // peer that it refuses. The peer can make this call block, so call it on a thread for this
+  // connection. Shutting down `connection` also ends the returned connection. Errors: the reason
+  // why the peer is refused.
   virtual Result<std::shared_ptr<Connection>> identify(std::shared_ptr<Connection> connection,
                                                        std::chrono::milliseconds) {
     return connection;
   }
-  // Whether every peer must authenticate. Data connections do so with a session proof.
+  // Returns whether every peer must authenticate. Data connections authenticate with a session
+  // proof.
   virtual bool authenticates() const { return false; }
   virtual void close() = 0;
   virtual const std::string& address() const = 0;

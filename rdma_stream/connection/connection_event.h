@@ -1,4 +1,4 @@
-// What happens to the connections of a node, for its audit trail.
+// The events of a node's connections, for its audit trail.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@ struct ConnectionEvent {
   std::string service;  // "source", "data", "migrate"; empty: the peer has not said
   std::string address;
   std::string peer;  // PeerIdentity::text(); empty: not known
-  std::string name;  // that the peer claims, any bytes
+  std::string name;  // the name that the peer claims; any bytes
   std::string reason;
-  // Whether the peer is a stranger, who can cause any number of such events.
+  // True if the peer is a stranger, which can cause any number of such events.
   bool from_stranger = false;
 };
 
-// Threads: called by any.
+// Threads: any thread calls it.
 using OnConnectionEvent = std::function<void(const ConnectionEvent&)>;
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// A node's credentials, as given on the command line.
+// A node's credentials, from the command line.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace ppmr {
 
 struct CertificateFiles {
-  std::string certificate;  // PEM: this node's certificate and intermediate ones
+  std::string certificate;  // PEM: this node's certificate and intermediate certificates
   std::string private_key;  // PEM, without a passphrase
   std::string authority;    // PEM: the authority that must have signed a peer's certificate
 };
@@ -19,7 +19,7 @@ struct Credentials {
   std::vector<std::string> allowed_peers;
   std::string target_name;      // the only target to connect to; empty: any allowed peer
   bool insecure = false;        // allow plain text to other machines
-  bool trusted_fabric = false;  // data needs no encryption, if the peer agrees
+  bool trusted_fabric = false;  // data needs no encryption if the peer agrees
 };
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// The first exchange on every connection: protocol version, session, peer.
+// The first messages on every connection: protocol version, session, peer.
 #pragma once
 
 #include <chrono>
@@ -33,13 +33,13 @@ Result<Handshake> receive_handshake(Connection& connection, std::chrono::millise
 
 // The last message to a refused peer.
 void send_reject(Connection& connection, wire::RejectReason reason, const std::string& text);
-// The error for a received reject: ESTALE for an unknown session, EACCES for a failed
+// Returns the error for a received reject: ESTALE for an unknown session, EACCES for a failed
 // authentication, EBUSY for a target that may accept later, EPROTONOSUPPORT, ECONNREFUSED.
 Error rejection(const Connection& connection, const Handshake& answer);
 
 // The source's side of each kind of connection: sends the hello and returns the welcome. Errors:
-// why the target refused. On a data connection both sides prove that they have `token` (EACCES: the
-// target's proof is wrong).
+// the reason why the target refused. On a data connection both sides prove that they have `token`
+// (EACCES: the target's proof is wrong).
 Result<wire::Welcome> greet_target(Connection& connection, const wire::ControlHello& hello,
                                    std::chrono::milliseconds timeout);
 Status greet_target(Connection& connection, wire::DataHello hello, const wire::Token& token,

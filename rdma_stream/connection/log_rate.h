@@ -1,4 +1,4 @@
-// Limits how many lines a peer can cause in the log.
+// Limits the number of log lines that a peer can cause.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace ppmr {
 
-// At most `lines_max` lines in each `interval`. Threads: any.
+// Allows at most `lines_max` lines in each `interval`. Threads: any.
 class LogRate {
  public:
   using Clock = std::chrono::steady_clock;
@@ -17,7 +17,7 @@ class LogRate {
                    std::chrono::milliseconds interval = std::chrono::seconds(10))
       : lines_max_(lines_max), interval_(interval) {}
 
-  // Whether the caller may write a line.
+  // Returns whether the caller may write a line.
   bool allows(Clock::time_point now = Clock::now()) {
     std::lock_guard lock(mutex_);
     if (now - begin_ >= interval_) {
@@ -31,8 +31,8 @@ class LogRate {
     ++suppressed_;
     return false;
   }
-  // The lines that were not allowed since the last call. 0 while the interval lasts, so that the
-  // caller reports them once.
+  // Returns the number of lines that were refused since the last call. Returns 0 while the interval
+  // lasts, so the caller reports these lines once.
   uint64_t take_suppressed(Clock::time_point now = Clock::now()) {
     std::lock_guard lock(mutex_);
     if (now - begin_ < interval_) return 0;

@@ -1,4 +1,4 @@
-// Who the peer of a connection proved to be.
+// The identity that the peer of a connection has proved.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 
 namespace ppmr {
 
-// What a node that opens a connection wants to do. A shared key is bound to it. A certificate does
-// not name it, so kAny; its extended key usage separates those that connect from those that listen.
+// The purpose for which a node opens a connection. A shared key is bound to one role. A certificate
+// does not name a role, so its role is kAny; its extended key usage separates nodes that connect
+// from nodes that listen.
 enum class PeerRole { kAny, kSource, kMigrate, kJobAgent };
 
-// The name of the role on the wire and in messages.
+// Returns the name of the role on the wire and in messages.
 inline const char* to_string(PeerRole role) {
   switch (role) {
     case PeerRole::kSource:
@@ -28,29 +29,30 @@ inline const char* to_string(PeerRole role) {
 struct PeerIdentity {
   enum class Method { kNone, kSharedKey, kCertificate };
   Method method = Method::kNone;
-  // The DNS name in the peer's certificate that --allow-peer allows. With a shared key: the host
-  // name that the peer bound its key to. Every holder of a key can take any name. Empty: the peer
-  // has not named itself.
+  // With a certificate: the DNS name in the peer's certificate that --allow-peer allows. With a
+  // shared key: the host name that the peer bound its key to; every holder of a key can take any
+  // name. Empty: the peer has not named itself.
   std::string name;
   PeerRole role = PeerRole::kAny;
 
   bool authenticated() const { return method != Method::kNone; }
   bool may_act_as(PeerRole wanted) const { return role == PeerRole::kAny || role == wanted; }
-  // As `ppmr status` shows it: "tls-psk NAME", "tls-cert NAME", "none (insecure)".
+  // Returns the identity as `ppmr status` shows it: "tls-psk NAME", "tls-cert NAME", "none
+  // (insecure)".
   std::string text() const {
     if (method == Method::kNone) return "none (insecure)";
     const std::string text = method == Method::kSharedKey ? "tls-psk" : "tls-cert";
     return name.empty() ? text : text + " " + name;
   }
-  // Names the node that owns what it sends, the same in each of its roles. A peer that has proved
-  // nothing is known by the name that it claims.
+  // Names the node that owns the checkpoints that it sends. The name is the same in each of the
+  // node's roles. For a peer that has proved no identity, it is the name that the peer claims.
   std::string owner(std::string_view claimed_name) const {
     return authenticated() ? text() : text() + " " + std::string(claimed_name);
   }
   bool operator==(const PeerIdentity&) const = default;
 };
 
-// Why a peer that may not act as `wanted` is refused.
+// Returns why a peer that may not act as `wanted` is refused.
 inline std::string wrong_role(const PeerIdentity& peer, PeerRole wanted) {
   return peer.text() + " has a key for the role '" + to_string(peer.role) + "' and acts as '" +
          to_string(wanted) + "'";

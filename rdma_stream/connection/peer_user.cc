@@ -19,7 +19,7 @@ constexpr size_t kV4Digits = 8;
 constexpr size_t kV6Digits = 32;
 constexpr size_t kWordDigits = 8;
 constexpr size_t kReadBytes = 64 << 10;
-// The words of a line, see proc_net_tcp in the kernel's documentation.
+// Positions of the words in a line, see proc_net_tcp in the kernel's documentation.
 enum Word : size_t { kLocal = 1, kRemote = 2, kState = 3, kUser = 7, kInode = 9, kWordsMin = 10 };
 
 template <typename Number>
@@ -28,7 +28,8 @@ bool read_number(std::string_view text, Number& number, int base) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// "0100007F:1F90" is 127.0.0.1:8080: 32-bit words as this machine stores them, then the port.
+// Parses "0100007F:1F90", which is 127.0.0.1:8080: 32-bit words as this machine stores them, then
+// the port.
 bool read_end(std::string_view text, SocketEnd& end) {
   const size_t colon = text.find(':');
   if (colon != kV4Digits && colon != kV6Digits) return false;
@@ -77,7 +78,7 @@ SocketEnd end_of(const sockaddr_storage& address) {
   return end;
 }
 
-// "127.0.0.1:7440" or "[::1]:7440".
+// Parses "127.0.0.1:7440" or "[::1]:7440".
 bool parse_end(std::string text, SocketEnd& end) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos ||
@@ -93,7 +94,7 @@ bool parse_end(std::string text, SocketEnd& end) {
   return ::inet_pton(AF_INET6, text.c_str(), &end.address) == 1;
 }
 
-// The whole table, as it is now.
+// Reads the whole table in its current state.
 std::string read_table(int fd) {
   std::string text;
   for (;;) {
@@ -135,7 +136,7 @@ std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& lo
       if (is_any(here.address) && !listener) listener = user;
     } else if (is_same(here.address, local.address) && is_same(there.address, remote.address) &&
                there.port == remote.port) {
-      // A socket without an inode belongs to no program: the kernel shows root as its user.
+      // A socket without an inode belongs to no program. The kernel shows root as its user.
       if (inode != 0) program = user;
       is_connected = true;
     }

@@ -1,5 +1,5 @@
-// Who is at the other end of a TCP connection over loopback. Every user of a machine can connect to
-// 127.0.0.1, and can listen there; the kernel knows whose sockets they are.
+// Finds the user at the other end of a TCP connection over loopback. Every user of a machine can
+// connect to 127.0.0.1, and can listen there. The kernel shows which user has each socket.
 #pragma once
 
 #include <netinet/in.h>
@@ -20,26 +20,28 @@ struct SocketEnd {
   uint16_t port = 0;
 };
 
-// The user of a socket in the text of /proc/net/tcp or tcp6 (proc(5)): of the one that is connected
-// from `local` to `remote`. With `listens`, of the one that listens at `local`, if there is one: a
-// target opens that before it drops its rights, and accepts connections as another user. nullopt if
-// there is none, or if its program has closed it.
+// Finds the user of a socket in the text of /proc/net/tcp or tcp6 (proc(5)): the user of the socket
+// that is connected from `local` to `remote`. With `listens`, it returns the user of the socket
+// that listens at `local`, if there is one: a target opens that socket before it drops its rights,
+// and then accepts connections as another user. Returns nullopt if there is no such socket, or if
+// its program has closed it.
 std::optional<uid_t> find_socket_user(std::string_view text, const SocketEnd& local,
                                       const SocketEnd& remote, bool listens);
 
-// The kernel's tables of TCP sockets. They are opened once, because a daemon may later give up the
-// right to open files, and its user. Threads: any.
+// The kernel's tables of TCP sockets. They are opened once, because a daemon may later give up its
+// user and the right to open files. Threads: any.
 class PeerUsers {
  public:
-  // Errors: of open(2).
+  // Errors: those of open(2).
   static Result<PeerUsers> open();
 
-  // These check that the other end of a connection over loopback belongs to root, or to the user
-  // that this process had in open(). Errors: EACCES.
+  // The following functions check that the other end of a connection over loopback belongs to root,
+  // or to the user that this process had in open(). Errors: EACCES.
   //
-  // At the source. `socket` is connected. Errors: also those of getsockname(2).
+  // Called at the source. `socket` is connected. Errors: also those of getsockname(2).
   Status check_target(int socket) const;
-  // At the target. Numeric addresses: of the source's end, and of the socket that it connected to.
+  // Called at the target. Takes the numeric addresses of the source's end and of the socket that
+  // the source has connected to.
   Status check_source(const std::string& source, const std::string& target) const;
 
  private:

@@ -23,7 +23,7 @@ SocketEnd end(const std::string& address, uint16_t port) {
   return end;
 }
 
-// Ports: 7440 is 1D10, 50000 is C350, 50001 is C351.
+// In hexadecimal, port 7440 is 1D10, port 50000 is C350, and port 50001 is C351.
 const std::string kTable =
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout "
     "inode\n"
@@ -51,7 +51,7 @@ TEST(FindSocketUser, FindsTheUserOfTheOtherEnd) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 50002), end(kHere, 7440), false), 1003u);
 }
 
-// The kernel shows root as the user of sockets that no program has.
+// The kernel shows root as the user of sockets that no program has accepted.
 TEST(FindSocketUser, ASocketThatNobodyHasAcceptedBelongsToItsListener) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 7440), end(kHere, 50001), true), 1000u);
 }
@@ -88,7 +88,7 @@ sockaddr_in loopback(int port) {
   return address;
 }
 
-// A process of another user, which runs `body` and then waits for its end.
+// A process of another user that runs `body` and then waits until it is killed.
 class Stranger {
  public:
   template <typename Body>

@@ -176,7 +176,7 @@ Result<SharedKey> create_key_file(const std::string& path) {
   const Status written = write_all(file.get(), line, path);
   ::OPENSSL_cleanse(line.data(), line.size());
   if (!written) {
-    ::unlink(path.c_str());  // do not leave an incomplete key
+    ::unlink(path.c_str());  // leaves no incomplete key
     return failure(written.error());
   }
   return key;

@@ -1,4 +1,4 @@
-// Key files: created private, refused when other users can use them.
+// Tests that key files are created private, and refused when other users can use them.
 #include "rdma_stream/connection/secret_file.h"
 
 #include <gtest/gtest.h>

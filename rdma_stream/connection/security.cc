@@ -19,12 +19,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::byte kTlsHandshakeRecord{SSL3_RT_HANDSHAKE};
-// Closing a socket with unread bytes resets the connection, and the peer may not get our last
-// message. So a refused connection is read for at most this long before it is closed.
+// Closing a socket with unread bytes resets the connection, and the peer may then lose the last
+// message of this node. So this node reads from a refused connection for at most this long before
+// it closes the connection.
 constexpr milliseconds kHangUpPatience{500};
 constexpr int kHangUpReadsMax = 64;
-// Before the next attempt to connect to a target that is busy. A tenth of the time after which
-// silent strangers give way to a newer one (acceptor.h).
+// The pause before the next attempt to connect to a busy target. It is a tenth of the time after
+// which a newer stranger takes the place of a silent one (acceptor.h).
 constexpr milliseconds kBusyPause{100};
 
 // Waits briefly until a refused peer has read the reason and closes the connection.
@@ -68,8 +69,8 @@ class SecureConnector final : public Connector {
   }
   const std::string& target() const override { return plain_->target(); }
 
-  // A certificate has proved the name. Otherwise every holder of the key may use any name, so this
-  // finds a wrong address, and a handshake that somebody has reflected to this node.
+  // A certificate has proved the name. With a shared key every holder may use any name, so this
+  // check finds a wrong address, and a handshake that an attacker has reflected to this node.
   Status check_target(const Connection& connection, const std::string& name) const override {
     if (connection.peer_identity().method == PeerIdentity::Method::kCertificate) return {};
     const std::string who =
@@ -151,7 +152,7 @@ class SecureListener final : public Listener {
     if (!secured) {
       await_hang_up(*connection);
       Error refused = secured.error();
-      // The peer has spoken, so this is not the end of a silent connection.
+      // The peer has sent bytes, so this is not the end of a silent connection.
       if (refused.errno_value == ECONNRESET) refused.errno_value = EPROTO;
       return failure(refused);
     }
@@ -161,7 +162,7 @@ class SecureListener final : public Listener {
  private:
   const std::unique_ptr<Listener> plain_;
   const std::shared_ptr<const CurrentTls> tls_;
-  const std::optional<PeerUsers> users_;  // empty: of any user
+  const std::optional<PeerUsers> users_;  // null: any user may be at the other end
 };
 
 Status check(const Credentials& credentials) {
@@ -198,7 +199,7 @@ Status check(const Credentials& credentials) {
   return {};
 }
 
-// Null: plain text.
+// Returns null for plain text.
 Result<std::shared_ptr<const TlsContext>> read_files(const Credentials& credentials,
                                                      const std::string& node_name,
                                                      const OpenFile& open) {
@@ -208,7 +209,7 @@ Result<std::shared_ptr<const TlsContext>> read_files(const Credentials& credenti
     return TlsContext::with_shared_keys(std::move(*keys), node_name, credentials.allowed_peers);
   }
   if (credentials.certificate.certificate.empty()) return std::shared_ptr<const TlsContext>();
-  // A source connects to its target alone.
+  // A source connects to its target only.
   const std::vector<std::string> allowed = credentials.target_name.empty()
                                                ? credentials.allowed_peers
                                                : std::vector{credentials.target_name};

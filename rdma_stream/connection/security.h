@@ -1,5 +1,5 @@
-// How a daemon or a command connects to other nodes: with a shared key, with certificates, or in
-// plain text where that is allowed. The options of the command line select one of these
+// Selects how a daemon or a command connects to other nodes: with a shared key, with certificates,
+// or in plain text where that is allowed. The options of the command line select one of these ways
 // (daemon/command_line/credential_options.h). Security creates the connectors and listeners.
 #pragma once
 
@@ -17,9 +17,10 @@ namespace ppmr {
 
 class TlsContext;
 
-// A daemon reads its files again after it has left its working directory.
+// Makes the paths absolute, because a daemon reads its files again after it has left its working
+// directory.
 Credentials with_absolute_paths(Credentials credentials);
-// The absolute paths of the files that Security reads.
+// Returns the absolute paths of the files that Security reads.
 std::vector<std::string> credential_files(const Credentials& credentials);
 
 // The TLS configuration that the next handshake uses; null: plain text. Threads: any.
@@ -40,40 +41,40 @@ class CurrentTls {
   std::shared_ptr<const TlsContext> tls_;  // guarded by mutex_
 };
 
-// Threads: any. Connectors and listeners may outlive their Security object.
+// Threads: any. Connectors and listeners may live longer than their Security object.
 class Security {
  public:
   // Reads the files. Errors: those of read_key_file() and TlsContext; EINVAL for contradictory or
   // incomplete credentials.
   static Result<std::shared_ptr<Security>> load(const Credentials& credentials);
-  // A node of this name with one key.
+  // Returns the security of a node with this name and one key.
   static Result<std::shared_ptr<const Security>> with_shared_key(
       const SharedKey& key, const std::string& node_name = "node");
-  // No credentials: plain text, loopback only, between root and one user.
+  // Returns a Security without credentials: plain text, loopback only, between root and one user.
   static std::shared_ptr<const Security> none();
 
-  // Reads the files again. Later handshakes, also those of existing connectors and listeners, use
-  // what they hold now; open connections stay. After an error the old contents stay in use. Errors:
-  // those of load().
+  // Reads the files again. Later handshakes use the new contents, also the handshakes of existing
+  // connectors and listeners. Open connections stay. After an error the old contents stay in use.
+  // Errors: those of load().
   Status reload(const OpenFile& open = open_to_read);
 
-  // Errors: those of tcp_connector() and tcp_listener(). Without credentials, addresses other than
-  // loopback are refused with EPERM unless --insecure is given, and so are other users on loopback
-  // (peer_user.h).
-  // `dial`: see tcp_connector(). While a target refuses because it is busy (acceptor.h), connect()
-  // tries again until its timeout; then EBUSY.
+  // Makes a connector or a listener. Errors: those of tcp_connector() and tcp_listener(). Without
+  // credentials, addresses other than loopback are refused with EPERM unless --insecure is given,
+  // and so are other users on loopback (peer_user.h). `dial`: see tcp_connector(). While a target
+  // refuses because it is busy (acceptor.h), connect() tries again until its timeout, and then
+  // returns EBUSY.
   Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role,
                                                Dial dial = {}) const;
-  // Which addresses these credentials allow.
+  // Returns which addresses these credentials allow.
   TcpReach reach() const;
   Result<std::unique_ptr<Listener>> listener(const std::string& address) const;
-  // Makes a connector or listener of any network use these credentials.
+  // Makes a connector or listener of any kind of network use these credentials.
   std::unique_ptr<Connector> secure(std::unique_ptr<Connector> plain,
                                     PeerRole role = PeerRole::kSource) const;
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 
   bool authenticates() const { return tls_->get() != nullptr; }
-  // A warning to log when a daemon starts; may be empty.
+  // Returns a warning to log when a daemon starts; may be empty.
   std::string warning() const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-// The longest time for which a session waits for a silent peer, however long that asks to be waited
-// for: its checkpoints take memory meanwhile.
+// The longest time for which a session waits for a silent peer, even if the peer requests a longer
+// patience. The limit exists because the session's checkpoints take memory during the wait.
 inline constexpr std::chrono::milliseconds kPatienceMax = std::chrono::hours(1);
 
 struct SessionTimings {
@@ -31,14 +31,14 @@ struct SessionTimings {
 
   // Silence after which the session fails. wire::Patience prolongs it.
   Time peer_timeout;
-  // Silence after which one connection is closed. Half the peer timeout, so that a reconnection
-  // still fits into the other half.
+  // Silence after which one connection is closed. It is half the peer timeout, so that a
+  // reconnection fits into the other half.
   Time connection_silence_max;
   // Pause between two heartbeats of an idle control connection. Several heartbeats may be lost
   // before the connection counts as silent.
   Time heartbeat_interval;
-  // Target: time for a TLS handshake or a hello. Bounded, because an unauthenticated peer holds a
-  // thread meanwhile.
+  // Target: time for a TLS handshake or a hello. Limited, because an unauthenticated peer occupies
+  // a thread during this time.
   Time handshake_max;
   // Source: time to connect and exchange hellos once. Several attempts fit into the peer timeout.
   Time attempt_max;
@@ -55,7 +55,7 @@ struct SessionTimings {
   // and the source is alive. Longer than the peer timeout, as the largest chunk may take that long
   // on a slow link.
   Time no_payload_max;
-  // Target: time to connect a queue pair. Bounded, because the end of a session waits for it.
+  // Target: time to connect a queue pair. Limited, because the end of a session waits for it.
   Time verbs_connect_max;
 };
 

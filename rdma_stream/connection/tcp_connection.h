@@ -14,38 +14,41 @@ namespace ppmr {
 // The addresses allowed for a plain connection.
 enum class TcpReach { kAnywhere, kLoopback };
 
-// Begins a connection to one of the addresses of a name: the `number`-th one. Errors: ENOENT when
-// there are no more.
+// Begins a connection to the `number`-th address of a name. Errors: ENOENT when there are no more
+// addresses.
 using Dial = std::function<Result<UniqueFd>(size_t number)>;
 
-// `address` is HOST:PORT or [IPV6]:PORT. `dial`: for a process that may not connect; by default the
-// connector connects. Errors: EINVAL for a malformed address. Errors of connect(): EHOSTUNREACH
-// when the name has no address, EPERM when `reach` excludes the address.
+// `address` is HOST:PORT or [IPV6]:PORT. `dial` connects for a process that may not connect itself;
+// by default the connector connects. Errors: EINVAL for a malformed address. Errors of connect():
+// EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
 Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
                                                  TcpReach reach = TcpReach::kAnywhere,
                                                  Dial dial = {});
 
-// A non-blocking socket that connects or is connected. Errors: as Dial, connect() and connect(2).
+// Returns a non-blocking socket that is connected or is about to be. Errors: those of Dial,
+// connect() and connect(2).
 Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, size_t number);
 
 // Port 0 selects a free port, which address() returns. Errors: EINVAL, EHOSTUNREACH and EPERM as
-// for tcp_connector(), and those of bind(2): EADDRINUSE when another target listens there.
+// for tcp_connector(); those of bind(2), such as EADDRINUSE when another target listens there.
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
 
-// Whether a peer with this round trip is in the same data centre. Then cubic is faster than what
-// paces with timers.
+// Returns whether a peer with this round trip is in the same data centre. There cubic is faster
+// than a congestion control that paces with timers.
 bool is_near(std::chrono::microseconds round_trip);
-// Needs CAP_NET_ADMIN where the system does not allow cubic to all. Without effect if it may not.
+// Makes the socket use cubic. Needs CAP_NET_ADMIN if the system does not allow cubic to all users.
+// Without that right it has no effect.
 void use_cubic(int socket);
 
-// The round trip of a TCP handshake with HOST:PORT, as the kernel has measured it. Connects, sends
-// nothing and closes. Errors: as connect(); EOPNOTSUPP when the kernel has not measured it.
+// Returns the round trip of a TCP handshake with HOST:PORT, as the kernel has measured it.
+// Connects, sends no bytes and closes. Errors: those of connect(); EOPNOTSUPP when the kernel has
+// not measured it.
 Result<std::chrono::microseconds> measure_round_trip(const std::string& address,
                                                      std::chrono::milliseconds timeout);
 
-// Whether all addresses of HOST:PORT are loopback addresses. An empty host means all addresses of
-// this node. Errors: EINVAL, EHOSTUNREACH.
+// Returns whether all addresses of HOST:PORT are loopback addresses. An empty host means all
+// addresses of this node. Errors: EINVAL, EHOSTUNREACH.
 Result<bool> is_loopback_address(const std::string& address);
 
 }  // namespace ppmr

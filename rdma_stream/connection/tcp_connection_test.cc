@@ -53,9 +53,10 @@ TEST(TcpConnection, WriteTimesOutWhenThePeerDoesNotRead) {
   EXPECT_EQ(written.error().errno_value, ETIMEDOUT);
 }
 
-// Bytes that the socket between these ports has received and its process has not read.
+// Returns the number of bytes that the socket between these ports has received and its process has
+// not read.
 size_t unread_bytes(int local_port, int remote_port) {
-  std::ifstream sockets("/proc/net/tcp");  // sl local rem st tx_queue:rx_queue ...
+  std::ifstream sockets("/proc/net/tcp");  // columns: sl local rem st tx_queue:rx_queue ...
   for (std::string line; std::getline(sockets, line);) {
     unsigned local = 0, remote = 0, sent = 0, received = 0;
     if (std::sscanf(line.c_str(), " %*u: %*8X:%4X %*8X:%4X %*X %8X:%8X", &local, &remote, &sent,
@@ -135,7 +136,7 @@ TEST(TcpConnection, LongReadOnASlowLinkSucceedsIfSomeBytesArrivePerTimeout) {
   std::thread writer([&] {
     for (size_t sent = 0; sent < bytes.size(); sent += 100'000) {
       EXPECT_TRUE(tcp.writer->write(std::span(bytes).subspan(sent, 100'000)));
-      // After its timeout the reader takes them, though they are fewer than it waits for.
+      // After its timeout the reader takes these bytes, although they are fewer than it waits for.
       EXPECT_TRUE(eventually([&] { return tcp.unread() == 0; }));
     }
   });

@@ -134,8 +134,9 @@ Status TlsConnection::advance_handshake(bool& done) {
   return advanced;
 }
 
-// The peer did not answer with TLS. A ppmr target may refuse in plain text. Its reject is
-// untrusted: its text is shown, and EBUSY at most makes the caller try again.
+// Returns the error when the peer did not answer with TLS. A ppmr target may refuse in plain text.
+// Its reject is untrusted, so the caller only shows its text; at most EBUSY makes the caller try
+// again.
 Error TlsConnection::plain_text_answer() {
   auto answer = receive_handshake(*connection_, kLastMessageTimeout);
   if (!answer) return answer.error();

@@ -23,16 +23,16 @@
 
 namespace ppmr {
 
-// Threads: as Connection.
+// Threads: the same as for Connection.
 class TlsConnection final : public Connection {
  public:
   using SslPointer = std::unique_ptr<SSL, decltype(&::SSL_free)>;
 
-  // What OpenSSL's callbacks need or cannot return.
+  // Values that OpenSSL's callbacks need, or results that they cannot return.
   struct Notes {
     std::string reason;       // why the handshake failed
     std::string key_name;     // source: names its key on the wire
-    PeerIdentity key_holder;  // target: what the key that the source has named is bound to
+    PeerIdentity key_holder;  // target: the identity to which the source's key is bound
   };
 
   // The caller has set the role of `ssl` (connect or accept). The constructor sets the application
@@ -42,8 +42,8 @@ class TlsConnection final : public Connection {
   ~TlsConnection() override;
 
   // Errors: EACCES, EPROTO, ETIMEDOUT, those of Connection::read. After an error the caller may
-  // send the reason in plain text, unless sent_something() is true: then the peer already receives
-  // TLS.
+  // send the reason in plain text, unless sent_something() is true, which means that the peer
+  // already receives TLS.
   Status shake_hands(std::chrono::milliseconds timeout);
   bool sent_something() const { return sent_something_; }
   void set_peer_identity(PeerIdentity identity) { identity_ = std::move(identity); }
@@ -51,7 +51,7 @@ class TlsConnection final : public Connection {
   void set_records_per_key(uint64_t records) { records_per_key_ = records; }
   uint64_t key_updates() const { return key_updates_; }
   SSL* ssl() { return ssl_.get(); }
-  Notes& notes() { return notes_; }  // before and after the handshake
+  Notes& notes() { return notes_; }  // read and written before and after the handshake
 
   using Connection::read;
   using Connection::write;
@@ -87,13 +87,13 @@ class TlsConnection final : public Connection {
 
   std::mutex mutex_;
   const SslPointer ssl_;  // guarded by mutex_, like its BIOs and `notes_`
-  BIO* incoming_;         // of ssl_
-  BIO* outgoing_;         // of ssl_
+  BIO* incoming_;         // owned by ssl_
+  BIO* outgoing_;         // owned by ssl_
   Notes notes_;
   PeerIdentity identity_;  // constant after the handshake
 
-  std::vector<std::byte> fetched_;  // used by the reader
-  // Used by the writer.
+  std::vector<std::byte> fetched_;  // only the reader uses it
+  // Only the writer uses these members.
   std::vector<std::byte> to_send_;
   uint64_t records_under_key_ = 0;
 };

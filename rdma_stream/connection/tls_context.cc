@@ -23,12 +23,12 @@ constexpr unsigned char kSharedKeySuiteId[] = {0x13, 0x02};  // RFC 8446, B.4
 constexpr const char* kCertificateSuites =
     "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kSessionContext[] = {'p', 'p', 'm', 'r'};
-// A key on the wire: "ppmr-key-0123456789abcdef source node1".
+// An example of a key's name on the wire: "ppmr-key-0123456789abcdef source node1".
 constexpr std::string_view kKeyNamePrefix = "ppmr-key-";
 constexpr std::string_view kHandshakeLabel = "ppmr handshake ";
 constexpr size_t kNodeNameMaxBytes = 255;
 constexpr size_t kNameShownMaxBytes = 128;
-// The file's group may read the private key, as with Debian's ssl-cert, but not change it.
+// The file's group may read the private key, as with Debian's ssl-cert, but may not change it.
 constexpr mode_t kPrivateKeyDenied = S_IWGRP | S_IRWXO;
 
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
@@ -40,7 +40,7 @@ std::string openssl_reason() {
   return text != nullptr ? text : "unknown reason";
 }
 
-// Reads from `text`, which must outlive it.
+// Returns a BIO that reads from `text`, which must live longer than the BIO.
 BioPointer bio_of(const std::string& text) {
   return {::BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &::BIO_free};
 }
@@ -91,7 +91,7 @@ bool is_node_name(std::string_view name) {
          });
 }
 
-// Parses what follows the key's id: " ROLE NODE". Returns nothing for anything else.
+// Parses the text after the key's id: " ROLE NODE". Returns nullopt for any other text.
 std::optional<PeerIdentity> parse_key_holder(std::string_view text) {
   for (const PeerRole role : {PeerRole::kSource, PeerRole::kMigrate, PeerRole::kJobAgent}) {
     const std::string prefix = std::string(" ") + to_string(role) + " ";
@@ -144,8 +144,8 @@ TlsContext::TlsContext() : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_fr
   ::SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   // OpenSSL treats a pre-shared key as a session to resume, and a session requires a context id.
   ::SSL_CTX_set_session_id_context(context, kSessionContext, sizeof kSessionContext);
-  // With a shared key no certificate is requested, and one that is sent anyway fails verification
-  // because there is no authority.
+  // With a shared key no certificate is requested. If the peer sends one anyway, its verification
+  // fails, because there is no authority.
   ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                        &check_certificate);
   SSL_CTX_set_app_data(context, this);
@@ -262,7 +262,7 @@ Status TlsContext::use_revocation_list(const std::string& path, const OpenFile& 
 
 namespace {
 
-// The key that is bound to what `name` says.
+// Returns a session with the key that is bound to `name`.
 SSL_SESSION* key_session(SSL* ssl, const SharedKey& shared, std::string_view name) {
   SharedKey key = derive_key(shared, std::string(kHandshakeLabel) + std::string(name));
   SSL_SESSION* session = ::SSL_SESSION_new();
@@ -347,7 +347,7 @@ Result<PeerIdentity> TlsContext::identify(TlsConnection& tls) const {
     // OpenSSL reports the use of a pre-shared key as the resumption of a TLS session.
     if (::SSL_session_reused(ssl) != 1)
       return failure(EACCES, peer + " did not use the shared key");
-    identity = tls.notes().key_holder;  // empty for a target: it names itself in its welcome
+    identity = tls.notes().key_holder;  // empty for a target, which names itself in its welcome
     identity.method = PeerIdentity::Method::kSharedKey;
     if (::SSL_is_server(ssl) == 1) {
       if (Status checked = check_key_holder(identity, tls); !checked) {
@@ -376,8 +376,8 @@ Result<PeerIdentity> TlsContext::identify(TlsConnection& tls) const {
                              " is valid, but none of its names is allowed here (--allow-peer)");
 }
 
-// The name of a key's holder is that of another node, or of this one if the connection does not
-// leave it. Otherwise somebody has sent this node's own handshake back to it.
+// The holder of a key must have the name of another node, or of this node if the connection does
+// not leave it. Otherwise an attacker has sent this node's own handshake back.
 Status TlsContext::check_key_holder(const PeerIdentity& holder, const TlsConnection& tls) const {
   if (holder.name == node_name_ && !tls.is_local()) {
     return failure(EACCES, tls.peer() + " has the name of this node, " + node_name_ +

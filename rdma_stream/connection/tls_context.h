@@ -1,13 +1,13 @@
 // The TLS configuration of this node: its shared key or its certificate, and the allowed peers.
 //
 // TLS 1.3 only; both sides authenticate. Every connection has its own keys (an ephemeral
-// Diffie-Hellman exchange, also with a shared key), so that a key stolen later does not decrypt
+// Diffie-Hellman exchange, also with a shared key), so a key that is stolen later does not decrypt
 // recorded traffic. No resumption, tickets, early data or compression.
 //
-// With a shared key the source shows a key that is derived from it for one node and one role, as
-// RFC 9257, 5.1 advises; the name on the wire says which. So a handshake is of no use in another
-// role, and one that is reflected to its own node is recognised (RFC 9257, 4.1). OpenSSL has no
-// importer of RFC 9258, so the derivation is an HMAC.
+// With a shared key, the source shows a key that is derived from it for one node and one role, as
+// RFC 9257, 5.1 advises. The name on the wire contains the node and the role. So a handshake is
+// useless in another role, and a node recognises its own handshake when an attacker reflects it
+// (RFC 9257, 4.1). OpenSSL has no importer of RFC 9258, so the derivation is an HMAC.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -30,7 +30,8 @@ class TlsConnection;
 // Threads: any.
 class TlsContext {
  public:
-  // Shows the first key and accepts all. Without `allowed_peers` every holder of a key is allowed.
+  // Shows the first key and accepts all keys. If `allowed_peers` is empty, every holder of a key is
+  // allowed.
   static Result<std::shared_ptr<const TlsContext>> with_shared_keys(
       std::vector<SharedKey> keys, std::string node_name,
       std::vector<std::string> allowed_peers = {});
@@ -44,7 +45,7 @@ class TlsContext {
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // The two sides of the handshake, over a new connection. Each takes at most `timeout`, also with
+  // The two sides of the handshake, over a new connection. Each takes at most `timeout`, even with
   // a very slow peer. Errors: EACCES when either side refuses the other (a refused peer receives
   // the reason as far as TLS allows); EPROTO when the peer does not use TLS; those of
   // Connection::read.
@@ -70,8 +71,8 @@ class TlsContext {
   Result<std::unique_ptr<Connection>> admit(std::unique_ptr<TlsConnection> tls) const;
 
   const ContextPointer context_;
-  std::list<Locked<SharedKey>> keys_;  // empty: certificates
-  std::string node_name_;              // of this node, with shared keys
+  std::list<Locked<SharedKey>> keys_;  // empty: this node uses certificates
+  std::string node_name_;              // name of this node, with shared keys
   std::vector<std::string> allowed_peers_;
 };
 

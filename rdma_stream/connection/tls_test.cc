@@ -1,4 +1,4 @@
-// TLS over a connection: authentication, refusals and their reasons, the byte stream.
+// Tests TLS over a connection: authentication, refusals and their reasons, the byte stream.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -184,7 +184,8 @@ struct Certificates : Tls {
     EXPECT_EQ(result.target.error().errno_value, EACCES);
     EXPECT_THAT(result.target.error().message, HasSubstr(reason));
   }
-  // The reason at the source. If its handshake was complete first, it arrives as a reject.
+  // Returns the reason that the source received. If the source's handshake was complete first, the
+  // reason arrives as a reject.
   static std::string reason_at_source(Handshakes& result) {
     if (!result.source) return result.source.error().message;
     (*result.source)->set_read_timeout(kPatience);
@@ -312,7 +313,8 @@ TEST_F(Certificates, SourceRefusesATargetWhoseNameIsNotAllowedAndSendsAReject) {
       *context(authority.issue({.common_name = "node1", .dns_names = {"node1"}}), {"another"}));
   ASSERT_FALSE(result.source);
   EXPECT_THAT(result.source.error().message, HasSubstr("none of its names is allowed"));
-  ASSERT_TRUE(result.target);  // its handshake was complete; the first message is the reject
+  // The source's handshake was complete, and its first message is the reject.
+  ASSERT_TRUE(result.target);
   auto answer = receive_handshake(**result.target, kPatience);
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->kind, wire::HandshakeKind::kReject);
@@ -515,7 +517,8 @@ TEST(SecureSession, RefusesAKeyForAnotherRole) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-// Over TCP, which resets a connection that is closed with unread bytes: the reject has to arrive.
+// Uses TCP, which resets a connection that is closed with unread bytes: the reject must arrive
+// nevertheless.
 TEST(SecureSession, SourceConnectsAgainToATargetThatIsBusy) {
   const auto security = security_with_key(1);
   const auto listener = std::move(security->listener("127.0.0.1:0").value());
@@ -568,7 +571,7 @@ TEST(SecureSession, SourceRefusesATargetWithAnotherName) {
 }
 
 TEST(SecureSession, KeysAreReplacedWhileSessionsGoOn) {
-  TestAuthority files;  // for its directory
+  TestAuthority files;  // only for its directory
   const std::string path = (files.directory() / "key").string();
   const auto write_keys = [&](const std::string& digits) {
     std::ofstream file(path);
@@ -627,7 +630,8 @@ TEST(SecureSession, IsNotDelayedBySilentOrSlowUnauthenticatedPeers) {
     peers.push_back(std::move(rig.network().connector()->connect(kPatience).value()));
     if (i % 2 == 0) (void)peers.back()->write(std::span(&tls_record, 1));
   }
-  // They come from its own address, and give way to it when they have been silent for a second.
+  // The strangers come from the source's own address. They give way to the source when they have
+  // been silent for a second.
   const auto open = [&] { return std::unique_ptr<TestSource>(new TestSource(rig, {})); };
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   auto source = open();

@@ -46,7 +46,8 @@ Result<std::string> read_agent_frame(Connection& connection, std::chrono::millis
   if (crc32c(body) != header->body_crc) {
     return failure(EBADMSG, "frame from " + connection.peer() + ": checksum mismatch");
   }
-  // The daemon forwards frames to the agent as lines.
+  // A newline or a zero byte would break the line in which the daemon forwards the frame to the
+  // agent.
   if (text.find('\n') != std::string::npos || text.find('\0') != std::string::npos) {
     return failure(EPROTO, "frame from " + connection.peer() + ": not one line of text");
   }

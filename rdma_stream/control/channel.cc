@@ -16,12 +16,12 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kAcknowledgeEveryFrames = 64;
 constexpr uint64_t kAcknowledgeEveryBytes = 256 << 10;
 
-// How long messages gather: much less than anybody notices, but a program that writes small files
-// one after the other makes ten in this time.
+// The time for which messages gather. It is too short for a user to notice, but a program that
+// writes small files one after the other causes ten messages in this time.
 constexpr std::chrono::microseconds kGatherTime{500};
 constexpr uint64_t kGatherBytes = 32 << 10;
 
-// Room for the longest frame, and for several short frames behind a partly received one.
+// Enough room for the longest frame, and for several short frames behind a partly received frame.
 constexpr size_t kInboxBytes = wire::kFrameHeaderBytes + wire::kFrameBodyMaxBytes + (64 << 10);
 
 using HeaderBytes = std::array<std::byte, wire::kFrameHeaderBytes>;
@@ -87,11 +87,11 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     return appended_position_ + length - acknowledged_position_ <= outbox_.size();
   };
   if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
-    // Send the whole outbox: messages make room once they are acknowledged.
+    // Send the whole outbox: messages free their room once the peer has acknowledged them.
     urgent_ = true;
     writer_wanted_.notify_one();
-    // A handler that waits for room in the outbox waits for the peer, so this time counts as the
-    // peer's silence.
+    // If the handler waits for room in the outbox, it waits for the peer, so this time counts as
+    // the peer's silence.
     const bool in_handler = handling_ && std::this_thread::get_id() == reader_;
     if (in_handler) handling_ = false;
     progressed_.wait(lock, [&] { return failed_ || fits(); });
@@ -141,7 +141,8 @@ Status Channel::acknowledge_locked(uint64_t sequence) {
 
 // Prepares a new connection: the writer sends everything after `peer_received_sequence`.
 Status Channel::rewind_locked(uint64_t peer_received_sequence) {
-  sent_position_ = appended_position_;  // so that any message in the outbox can be acknowledged
+  // With this position the peer can acknowledge any message in the outbox.
+  sent_position_ = appended_position_;
   if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
   if (peer_received_sequence < acknowledged_sequence_) {
     return failure(EPROTO, peer_ + " lost messages that it had acknowledged");
@@ -184,7 +185,7 @@ void Channel::write_frames(std::unique_lock<std::mutex>& lock) {
   } else {
     writer_wanted_.wait_until(lock, heartbeat_at);
   }
-  // Bytes that trickle in without ever completing a frame do not keep a connection alive.
+  // Bytes that arrive slowly and never complete a frame do not keep a connection alive.
   const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
   if (reading_ && frame_began != Clock::time_point{} &&
       Clock::now() - frame_began > options_.timings.connection_silence_max) {
@@ -206,7 +207,7 @@ void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
 
 void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   wire::FrameHeader header;
-  header.sequence = appended_sequence_;  // write_frames() has checked that all are sent
+  header.sequence = appended_sequence_;  // write_frames() has checked that all messages are sent
   header.acknowledged = received_sequence_.load();
   header.body_crc = crc32c({});
   header.crc = wire::fields_crc(header);
@@ -215,7 +216,7 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   write(lock, {&buffer, 1}, sent_position_);
 }
 
-// Writes `buffers` without the lock. Then everything before `end_position` counts as sent, even
+// Writes `buffers` without the lock. Afterwards all bytes before `end_position` count as sent, even
 // after an error.
 void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers,
                     uint64_t end_position) {
@@ -318,7 +319,8 @@ Status Channel::call_handler(wire::MessageType type, std::span<const std::byte> 
     handled = failure(EIO, "cannot handle message " + std::to_string(static_cast<int>(type)) +
                                ": " + exception.what());
   }
-  // The handler's time is not silence of the peer: frames that arrived meanwhile are read next.
+  // The time of the handler does not count as silence of the peer: frames that arrived during this
+  // time are read next.
   last_received_ = now();
   handling_ = false;
   return handled;
@@ -341,8 +343,8 @@ Status Channel::receive_more(Connection& connection) {
   return {};
 }
 
-// Takes the next frame from the inbox; false if it is incomplete. `body` stays valid until
-// receive_more().
+// Takes the next frame from the inbox. Returns false if the frame is incomplete. `body` stays valid
+// until receive_more().
 Result<bool> Channel::take_frame(const Connection& connection, wire::FrameHeader& header,
                                  std::span<const std::byte>& body) {
   const std::span<const std::byte> received(inbox_.data() + inbox_begin_,

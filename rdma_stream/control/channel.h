@@ -1,11 +1,11 @@
 // The control channel between a source and a target. Messages arrive exactly once and in order,
-// also across lost connections.
+// even if connections are lost.
 //
 // Each message has a sequence number and stays in the outbox until the peer has acknowledged it.
-// After a reconnection each side reports the last sequence it received, and the other retransmits
-// everything after it. Code above the channel does not notice reconnections. A frame with a wrong
-// CRC or sequence ends the connection, not the session: the peer retransmits the frame over the
-// next connection.
+// After a reconnection each side reports the last sequence number that it received, and the other
+// side retransmits all later messages. Code above the channel does not notice reconnections. A
+// frame with a wrong CRC or sequence number ends the connection, not the session: the peer
+// retransmits the frame over the next connection.
 #pragma once
 
 #include <atomic>
@@ -32,23 +32,23 @@ struct ChannelOptions {
   SessionTimings timings = SessionTimings::from_peer_timeout(std::chrono::milliseconds(10'000));
 };
 
-// A thread of the channel writes to the connection: everything appended since its last write goes
-// out at once. (Considered and not used: each caller of send() writes. It made a pipeline over RDMA
+// A thread of the channel writes to the connection. Each write sends all bytes that were appended
+// since the last write. (Rejected: each caller of send() writes. This made a pipeline over RDMA
 // between virtual machines a sixth slower.)
 //
 // Threads: any; run() by one thread at a time. The handler runs on the thread of run() and must not
 // wait for the peer.
 class Channel {
  public:
-  // An error or an exception of the handler fails the channel.
+  // An error or an exception of the handler makes the channel fail.
   using Handler = std::function<Status(wire::MessageType, std::span<const std::byte> body)>;
 
-  // Throws std::system_error when the system has no thread left.
+  // Throws std::system_error when the thread cannot be started.
   Channel(ChannelOptions options, Handler handler);
   ~Channel();
 
   // Appends the message, followed by `bytes`, to the outbox. Blocks while the outbox is full.
-  // Errors: the one that the channel failed with.
+  // Errors: the error that made the channel fail.
   template <typename Message>
   Status send(const Message& message, std::span<const std::byte> bytes = {}) {
     return append_message(message, bytes, Sending::kNow);
@@ -58,8 +58,9 @@ class Channel {
   Status post(const Message& message) {
     return append_message(message, {}, Sending::kNowOrNever);
   }
-  // Like send(), but the message may wait a moment for others, to be sent with them: a checkpoint
-  // of many small files has several messages for each. After 500 us or 32 KiB all are sent.
+  // Like send(), but the message may wait a moment and be sent together with later messages: a
+  // checkpoint of many small files has several messages for each file. After 500 us or 32 KiB the
+  // channel sends all of them.
   template <typename Message>
   Status send_soon(const Message& message, std::span<const std::byte> bytes = {}) {
     return append_message(message, bytes, Sending::kSoon);
@@ -82,17 +83,18 @@ class Channel {
   void fail(Error error);
   std::optional<Error> failed() const;
 
-  // Blocks until everything sent so far is written to a connection, at most `timeout`.
+  // Blocks until all messages sent so far are written to a connection, but at most for `timeout`.
   void flush(std::chrono::milliseconds timeout);
 
   uint64_t received_sequence() const { return received_sequence_.load(); }
   bool connected() const;
-  // When the peer was last known to be alive: when a frame arrived, note_received() was called, or
-  // a connection began. A connection that ends without a single frame does not count, because an
-  // exchange of hellos alone proves too little. The time in which the handler works does not count
-  // as silence, because arriving frames are not read meanwhile.
+  // Returns the last time at which the peer was known to be alive: a frame arrived, note_received()
+  // was called, or a connection began. A connection that ends without a single frame does not
+  // count, because an exchange of hellos alone proves too little. The time in which the handler
+  // works does not count as silence, because the channel does not read arriving frames during that
+  // time.
   std::chrono::steady_clock::time_point last_received() const;
-  // Call this when the peer has sent payload, or a request for it, over another connection of the
+  // Called when the peer has sent payload, or a request for payload, over another connection of the
   // session.
   void note_received();
   std::string peer() const;  // the peer's address on the current or last connection
@@ -127,12 +129,12 @@ class Channel {
 
   const ChannelOptions options_;
   const Handler handler_;
-  // Of the outbox and the inbox. Not zeroed, so that a short session touches little of it.
+  // Memory of the outbox and the inbox. Not zeroed, so that a short session touches little of it.
   const std::unique_ptr<std::byte[]> buffers_;
 
   mutable std::mutex mutex_;
   std::condition_variable writer_wanted_;  // wakes the writer thread
-  std::condition_variable progressed_;     // there is room in the outbox, or a write has ended
+  std::condition_variable progressed_;     // the outbox has room, or a write has ended
   // Guarded by mutex_. The outbox is a ring. A position counts bytes from the channel's start;
   // modulo the size of the ring it is an index. acknowledged <= sent <= appended, but the peer may
   // acknowledge bytes while they are being written. While `writing_`, the bytes from `sent` to
@@ -145,13 +147,14 @@ class Channel {
   uint64_t acknowledged_sequence_ = 0;
   uint64_t appended_sequence_ = 0;
   std::shared_ptr<Connection> connection_;  // null after a failed write
-  std::shared_ptr<Connection> reading_;     // the connection of run(), kept after a failed write
-  std::thread::id reader_;                  // the thread of run()
+  // The connection of run(); stays set after a failed write.
+  std::shared_ptr<Connection> reading_;
+  std::thread::id reader_;  // the thread of run()
   std::string peer_;
   bool writing_ = false;
   bool acknowledgement_due_ = false;
-  bool urgent_ = false;  // the outbox is to be sent without waiting for more messages
-  // Until when it may wait; nullopt: no message has asked for that.
+  bool urgent_ = false;  // send the outbox without waiting for more messages
+  // The time until which the outbox may wait; nullopt: no message may wait.
   std::optional<std::chrono::steady_clock::time_point> gathers_until_;
   bool stopping_ = false;
   std::optional<Error> failed_;
@@ -162,12 +165,12 @@ class Channel {
   std::atomic<bool> handling_ = false;  // the handler runs and is not waiting for outbox room
   std::atomic<std::chrono::steady_clock::rep> frame_began_ = 0;  // 0: no incomplete frame
 
-  // Used by run() only: received bytes; those in [begin, end) are not handled yet.
+  // Only run() uses it: received bytes. The bytes in [begin, end) are not handled yet.
   const std::span<std::byte> inbox_;
   size_t inbox_begin_ = 0;
   size_t inbox_end_ = 0;
 
-  std::thread writer_;  // last: the thread ends before the members that it uses
+  std::thread writer_;  // declared last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSoon{200};
 constexpr milliseconds kNever{60'000};
 
-// Two channels over a network that a test can cut and join.
+// Two channels over a network whose link a test can cut and restore.
 struct Ends {
   explicit Ends(FaultOptions faults = {}, ChannelOptions options = patient())
       : network(faults),
@@ -67,7 +67,7 @@ struct Ends {
     threads.emplace_back([this, b = b, at_left] { right.run(b, at_left); });
   }
 
-  // The outbox of the left end is full: send() blocks.
+  // Returns whether the outbox of the left end is full, so send() blocks.
   bool left_is_full() {
     const Status posted = left.post(wire::Forget{0});
     return !posted && posted.error().errno_value == ENOBUFS;
@@ -163,7 +163,7 @@ TEST(Channel, MessagesThatGatherLeaveTogetherSoon) {
   ends.join();
   for (uint64_t i = 1; i <= 1000; ++i) ASSERT_TRUE(ends.left.send_soon(wire::Forget{i}));
   EXPECT_TRUE(eventually([&] { return ends.count() == 1000; }));
-  // The peer has acknowledged all but the last ones, so these do not fill the outbox.
+  // The peer has acknowledged all but the last messages, so these bytes do not fill the outbox.
   const std::vector<std::byte> bytes(128 << 10);
   for (uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(ends.left.send_soon(wire::Forget{i}, bytes));
   EXPECT_TRUE(eventually([&] { return ends.count() == 1100; }));
@@ -181,7 +181,7 @@ TEST(Channel, DeferredMessageLeavesWithTheNextHeartbeatAtTheLatest) {
 
 TEST(Channel, LargeMessagesAreAcknowledgedBeforeTheOutboxIsFull) {
   ChannelOptions options;
-  options.timings.heartbeat_interval = kNever;  // heartbeats acknowledge, too
+  options.timings.heartbeat_interval = kNever;  // heartbeats would also acknowledge
   options.timings.connection_silence_max = kNever;
   Ends ends({}, options);
   ends.join();
@@ -201,7 +201,7 @@ TEST(Channel, CorruptedFrameEndsTheConnectionButNotTheSession) {
   faults.rates.corrupt = 1;
   faults.faults_max = 1;
   ChannelOptions options = Ends::patient();
-  options.timings.heartbeat_interval = kNever;  // or the fault may hit a heartbeat
+  options.timings.heartbeat_interval = kNever;  // otherwise the fault may hit a heartbeat
   Ends ends(faults, options);
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   {
@@ -216,7 +216,7 @@ TEST(Channel, CorruptedFrameEndsTheConnectionButNotTheSession) {
   EXPECT_TRUE(eventually([&] { return ends.count() == 1; }));
 }
 
-// A frame that no channel would send.
+// Returns a frame that no channel would send.
 std::vector<std::byte> frame(wire::FrameHeader header, std::span<const std::byte> body) {
   header.body_length =
       header.body_length != 0 ? header.body_length : static_cast<uint32_t>(body.size());
@@ -302,7 +302,7 @@ TEST(Channel, IncompleteFrameDoesNotKeepTheConnectionAlive) {
   guard.join();
 }
 
-// Such as the goodbye of a source. A heartbeat that fails meanwhile must not lose it.
+// An example is the goodbye of a source. A heartbeat that fails at the same time must not lose it.
 TEST(Channel, MessagesThatThePeerSentBeforeClosingAreHandled) {
   Ends ends;
   auto [a, b] = ends.connections();
@@ -334,14 +334,15 @@ TEST(Channel, HelloWithAnOutdatedSequenceEndsTheConnectionButNotTheSession) {
   ASSERT_TRUE(ends.left.send(wire::Forget{1}));
   ends.join();
   ASSERT_TRUE(eventually([&] { return ends.count() == 1; }));
-  ASSERT_TRUE(ends.right.send(wire::Forget{1}));  // carries the acknowledgement
+  ASSERT_TRUE(ends.right.send(wire::Forget{1}));  // this message carries the acknowledgement
   ASSERT_TRUE(eventually([&] { return ends.left.received_sequence() == 1; }));
   ends.left.disconnect();
   ends.right.disconnect();
   for (auto& thread : ends.threads) thread.join();
   ends.threads.clear();
   auto [a, b] = ends.connections();
-  EXPECT_EQ(ends.left.run(a, 0).errno_value, EPROTO);  // the number before the first connection
+  // The sequence number from before the first connection.
+  EXPECT_EQ(ends.left.run(a, 0).errno_value, EPROTO);
   EXPECT_FALSE(ends.left.failed());
 }
 

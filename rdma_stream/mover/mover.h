@@ -10,8 +10,8 @@
 
 namespace ppmr {
 
-// One chunk to fetch. `pieces` is the memory for it, valid until completed() or lost() is called.
-// The chunk may be shorter than the pieces: it fills the first of them.
+// One chunk to fetch. `pieces` is the memory for the chunk, valid until completed() or lost() is
+// called. The chunk may be shorter than the pieces together: it then fills only the first of them.
 struct Pull {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -20,7 +20,7 @@ struct Pull {
   std::span<const Landing::Piece> pieces;
 };
 
-// The pulls of one session. The receiver chooses their order (urgent ones first) as late as
+// The pulls of one session. The receiver chooses their order (urgent pulls first) as late as
 // possible, so a mover must take a pull only when it can start it at once.
 //
 // Threads: any. Members do not throw.
@@ -33,7 +33,8 @@ class PullQueue {
   virtual bool take(Pull& pull, bool wait) = 0;
   // The mover calls this when all bytes are in the pieces. The call verifies them.
   virtual void completed(const Pull& pull) = 0;
-  // The mover calls this when the connection broke before completion. The pull is queued again.
+  // The mover calls this when the connection broke before the pull was complete. The pull goes back
+  // into the queue.
   virtual void lost(const Pull& pull) = 0;
 };
 

@@ -1,11 +1,11 @@
-// What the receiver requires of the image store. The target mount implements it; tests use
-// MemorySink.
+// The functions that the receiver requires of the image store. The target mount implements them;
+// tests use MemorySink.
 //
 // A node is identified by (session, node id). The source chooses the id, which is unique only in
 // its session.
 //
 // Threads: in each session, one thread at a time makes the calls that change names, in the order in
-// which the source sent the changes. reserve/land/abandon come from any thread of the receiver.
+// which the source sent the changes. Any thread of the receiver calls reserve, land and abandon.
 // Exceptions: a call that throws ends the session.
 #pragma once
 
@@ -50,11 +50,12 @@ class Sink {
  public:
   virtual ~Sink() = default;
 
-  // `owner`: PeerIdentity::owner(), which owns the session's checkpoints, also after its end.
+  // `owner` is PeerIdentity::owner(). It owns the session's checkpoints, even after the end of the
+  // session.
   virtual void session_opened(SessionId session, const std::string& source_name,
                               const std::string& owner) = 0;
-  // The session's unsealed checkpoints fail with `reason`, sealed ones stay. No later call uses
-  // this session.
+  // The session's unsealed checkpoints fail with `reason`, sealed ones stay. This is the last call
+  // for this session.
   virtual void session_ended(SessionId session, const std::string& reason) = 0;
 
   // The calls for names and attributes come in the order in which the source sent the changes. An
@@ -73,22 +74,23 @@ class Sink {
   virtual Status forget(SessionId session, const wire::Forget& message) = 0;
 
   // The calls for bytes. Chunks in flight do not overlap. If a faulty source announces overlapping
-  // ones, the contents of the common bytes are undefined.
+  // chunks, the contents of the common bytes are undefined.
   //
-  // announced(): from now on readers of the chunk's range wait until it lands or is abandoned.
+  // announced(): from now on readers of the chunk's range wait until the chunk lands or is
+  // abandoned.
   virtual Status announced(NodeKey file, uint64_t offset, uint32_t length) = 0;
-  // Memory for an announced chunk. Errors: EAGAIN when there is none now, but some will be freed
-  // (the sink then calls Receiver::space_freed()); ENOSPC when there is none and the chunk must not
-  // wait for any; ENOENT for an unknown file.
+  // Returns memory for an announced chunk. Errors: EAGAIN when there is none now, but some will
+  // become free (the sink then calls Receiver::space_freed()); ENOSPC when there is none and the
+  // chunk must not wait for memory; ENOENT for an unknown file.
   virtual Result<Landing> reserve(NodeKey file, uint64_t offset, uint32_t length) = 0;
-  // The verified bytes are in the landing's memory; readers may have them. Ends the landing, also
-  // on error. Errors: ENOSPC (the spill disk is full), EIO.
+  // Called when the verified bytes are in the landing's memory; from now on readers may get them.
+  // Ends the landing, even on error. Errors: ENOSPC (the spill disk is full), EIO.
   virtual Status land(const Landing& landing, uint64_t chunk_digest) = 0;
-  // The announced chunk will not arrive: frees its memory. The file has failed.
+  // Called when the announced chunk will not arrive. Frees the chunk's memory. The file has failed.
   virtual void abandon(const Landing& landing, const Error& error) = 0;
   virtual void abandon_announced(NodeKey file, uint64_t offset, uint32_t length,
                                  const Error& error) = 0;
-  // Serves a read back: reads up to `bytes.size()` bytes, fewer only at the end of the file.
+  // Serves a read back: reads `bytes.size()` bytes, or fewer at the end of the file.
   virtual Result<size_t> read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) = 0;
 
   // Checkpoints.

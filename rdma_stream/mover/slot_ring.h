@@ -1,4 +1,4 @@
-// A queue of slot numbers with room for all slots, so that no operation allocates.
+// A queue of slot numbers with room for all slots, so no operation allocates.
 #pragma once
 
 #include <cassert>

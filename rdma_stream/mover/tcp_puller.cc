@@ -10,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// Requested bytes in flight on one connection: enough to keep a link of 10 Gb/s with a round trip
-// of 3 ms busy, and few enough that an urgent pull arrives soon.
+// The limit for requested bytes in flight on one connection. It keeps a link of 10 Gb/s with a
+// round trip of 3 ms busy, and an urgent pull still arrives soon.
 constexpr uint32_t kWindowBytes = 4 << 20;
 constexpr size_t kWindowReads = 64;
 
@@ -24,7 +24,7 @@ Status send_request(Connection& connection, uint32_t id, const Pull& pull) {
 }
 
 // Receives header and payload with one read, the payload directly into the pieces of the image
-// store. Nothing reads these before verification, so bytes of a wrong response do no harm.
+// store. No reader gets these pieces before verification, so bytes of a wrong response do no harm.
 Status receive_response(Connection& connection, uint32_t id, const Pull& pull) {
   std::array<std::byte, wire::kReadResponseBytes> header;
   std::array<iovec, 1 + Landing::kPiecesMax> buffers;

@@ -1,5 +1,5 @@
-// The target's half of the TCP mover: one connection and one thread per stream, with several read
-// requests in flight on each. Payload is received directly to its final place.
+// The target's half of the TCP mover. Each stream has one connection and one thread, and several
+// read requests in flight. The thread receives payload directly to its final place.
 #pragma once
 
 #include <condition_variable>
@@ -22,12 +22,12 @@ class TcpPuller {
     uint32_t stream_count = 2;
     SessionTimings timings{};  // uses `read_answer_max`
   };
-  // Throws std::system_error when the system has no thread left.
+  // Throws std::system_error when a thread cannot be started.
   TcpPuller(Options options, PullQueue& queue);
   ~TcpPuller();
 
-  // Takes a connection for `stream`; it replaces the previous one. Errors: EPROTO for a stream that
-  // the session does not have, ECANCELED after stop().
+  // Takes a connection for `stream`, which replaces the previous connection of that stream. Errors:
+  // EPROTO for a stream that the session does not have, ECANCELED after stop().
   Status attach(uint32_t stream, std::shared_ptr<Connection> connection);
   void stop();
   // Stops, and waits until no thread uses the queue.
@@ -36,7 +36,7 @@ class TcpPuller {
 
  private:
   struct Stream {
-    std::shared_ptr<Connection> attached;  // not yet taken by the stream's thread
+    std::shared_ptr<Connection> attached;  // the stream's thread has not taken it yet
     std::shared_ptr<Connection> current;
   };
   class Window;
@@ -53,7 +53,8 @@ class TcpPuller {
   bool stopping_ = false;        // guarded by mutex_
   std::vector<Stream> streams_;  // guarded by mutex_
 
-  std::vector<std::thread> threads_;  // last: the threads end before the members that they use
+  // Declared last: the threads end before the members that they use.
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace ppmr

@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-// Ends a read of a slot, also when sending throws: otherwise the slot could not be reused.
+// Ends a read of a slot, even if sending throws: otherwise the slot could not be reused.
 class ReadGuard {
  public:
   ReadGuard(SlotReader& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
@@ -88,10 +88,10 @@ Status TcpResponder::connect_and_serve(uint32_t stream, uint64_t attempt) {
 }
 
 Status TcpResponder::serve_connection(Connection& connection) {
-  // A stream may idle for long: only the end of the connection, or stop(), ends the read.
+  // A stream may be idle for long: only the end of the connection, or stop(), ends this read.
   connection.set_read_timeout(std::chrono::milliseconds(0));
-  // Ends a write that makes no progress, because it would keep its slot in use. A working target
-  // reads the bytes that it requested.
+  // Ends a write that makes no progress, because the write would keep its slot in use. A working
+  // target reads the bytes that it requested.
   connection.set_write_timeout(options_.timings.connection_silence_max);
   for (;;) {
     std::array<std::byte, wire::kReadRequestBytes> request_bytes;

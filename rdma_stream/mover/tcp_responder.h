@@ -1,5 +1,5 @@
-// The source's half of the TCP mover: answers the target's read requests from the pool, with one
-// connection and one thread per stream. An RDMA device needs no such code.
+// The source's half of the TCP mover: answers the target's read requests from the pool. Each stream
+// has one connection and one thread. Over RDMA the device does this work.
 #pragma once
 
 #include <condition_variable>
@@ -21,14 +21,16 @@ class TcpResponder {
     wire::Token session{};
     wire::Token token{};
     uint32_t stream_count = 2;
-    // Uses `attempt_max` (stop() may wait for it), `connection_silence_max`, `retry_interval`.
+    // Uses `attempt_max` (stop() may wait that long), `connection_silence_max` and
+    // `retry_interval`.
     SessionTimings timings{};
   };
-  // Throws std::system_error when the system has no thread left.
+  // Throws std::system_error when a thread cannot be started.
   TcpResponder(Options options, Connector& connector, SlotReader& slots);
   ~TcpResponder();
 
-  // Ends the connections. When the destructor returns, each begin_read() has had its end_read().
+  // Ends the connections. When the destructor returns, an end_read() has followed each
+  // begin_read().
   void stop();
 
  private:
@@ -46,7 +48,8 @@ class TcpResponder {
   bool stopping_ = false;                                 // guarded by mutex_
   std::vector<std::shared_ptr<Connection>> connections_;  // by stream; guarded by mutex_
 
-  std::vector<std::thread> threads_;  // last: the threads end before the members that they use
+  // Declared last: the threads end before the members that they use.
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace ppmr

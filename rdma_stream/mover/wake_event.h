@@ -1,4 +1,4 @@
-// Wakes a thread that waits in poll(2), for this event together with other descriptors.
+// Wakes a thread that waits in poll(2) for this event and for other descriptors.
 #pragma once
 
 #include "base/result.h"
@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-// A flag with a descriptor. A signal() before poll(2) is not lost: the descriptor stays readable
-// until clear().
+// A flag with a descriptor. A signal() before poll(2) is not lost, because the descriptor stays
+// readable until clear().
 //
 // Threads: any.
 class WakeEvent {

@@ -7,11 +7,12 @@
 namespace ppmr {
 namespace {
 
-// What the slowest functions of libipsec-mb need.
+// The processor features that the slowest functions of libipsec-mb need.
 constexpr uint64_t kNeeded =
     IMB_FEATURE_AESNI | IMB_FEATURE_PCLMULQDQ | IMB_FEATURE_SSE4_2 | IMB_FEATURE_CMOV;
 
-// The functions for this processor, or null. Those that are used here change nothing in it.
+// Returns the functions of libipsec-mb for this processor, or null. The functions that ppmr uses do
+// not change the manager.
 IMB_MGR* functions() {
   static IMB_MGR* const found = [] {
     IMB_MGR* const made = ::alloc_mb_mgr(0);
@@ -91,7 +92,7 @@ Result<AesGcm::Tag> AesGcm::tag() {
     return tag;
   }
   int written = 0;
-  std::array<uint8_t, 16> rest;  // GCM leaves none
+  std::array<uint8_t, 16> rest;  // GCM leaves no bytes
   if (::EVP_CipherFinal_ex(cipher_.get(), rest.data(), &written) != 1 ||
       ::EVP_CIPHER_CTX_ctrl(cipher_.get(), EVP_CTRL_AEAD_GET_TAG, static_cast<int>(tag.size()),
                             tag.data()) != 1) {
@@ -112,7 +113,7 @@ Result<bool> AesGcm::verify(const Tag& tag) {
     return openssl_failed();
   }
   int written = 0;
-  std::array<uint8_t, 16> rest;  // GCM leaves none
+  std::array<uint8_t, 16> rest;  // GCM leaves no bytes
   return ::EVP_CipherFinal_ex(cipher_.get(), rest.data(), &written) == 1;
 }
 

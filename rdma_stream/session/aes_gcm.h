@@ -1,8 +1,9 @@
 // AES-256-GCM with nonces of 96 bits (NIST SP 800-38D).
 //
-// libipsec-mb uses the vector AES instructions (VAES), which OpenSSL does from 3.1 on only: 10 GB/s
-// instead of 4.5 on one core of an AMD EPYC (bench/memory_benchmark.cc). It needs a processor with
-// AES and PCLMULQDQ instructions; on others OpenSSL does the work, slowly. Both compute the same.
+// libipsec-mb uses the vector AES instructions (VAES), which OpenSSL uses only from version 3.1 on:
+// 10 GB/s instead of 4.5 GB/s on one core of an AMD EPYC (bench/memory_benchmark.cc). It needs a
+// processor with AES and PCLMULQDQ instructions. On other processors OpenSSL does the work, slowly.
+// Both compute the same result.
 #pragma once
 
 #include <intel-ipsec-mb.h>
@@ -20,11 +21,11 @@
 namespace ppmr {
 
 enum class AesLibrary { kIpsecMb, kOpenSsl };
-AesLibrary best_aes_library();  // for this processor
+AesLibrary best_aes_library();  // returns the library for this processor
 
-// Encrypts and decrypts messages with one key, one after the other: begin(), run() for the parts of
-// the message in their order, then tag() or verify(). Allocates nothing after construction.
-// Errors of all: EIO and ENOMEM from OpenSSL. Threads: one.
+// Encrypts and decrypts messages with one key, one message after the other: begin(), run() for the
+// parts of the message in their order, then tag() or verify(). Allocates no memory after
+// construction. Errors of all members: EIO and ENOMEM from OpenSSL. Threads: one.
 class AesGcm {
  public:
   static constexpr size_t kKeyBytes = 32;
@@ -36,16 +37,17 @@ class AesGcm {
   explicit AesGcm(std::span<const uint8_t, kKeyBytes> key, AesLibrary library = best_aes_library());
 
   Status begin(Direction direction, const Nonce& nonce, std::span<const std::byte> associated);
-  // `from` and `to`: the same memory, or memory that does not overlap.
+  // `from` and `to` are the same memory, or memory that does not overlap.
   Status run(const std::byte* from, std::byte* to, size_t length_bytes);
   Result<Tag> tag();                    // after kEncrypt
-  Result<bool> verify(const Tag& tag);  // after kDecrypt: whether the message has this tag
+  Result<bool> verify(const Tag& tag);  // after kDecrypt: returns whether the message has this tag
 
  private:
   struct Secrets {
-    gcm_key_data expanded_key;           // of libipsec-mb, which stores to it with aligned vectors
-    gcm_context_data message;            // of libipsec-mb
-    std::array<uint8_t, kKeyBytes> key;  // for OpenSSL
+    // Used by libipsec-mb, which stores to it with aligned vectors.
+    gcm_key_data expanded_key;
+    gcm_context_data message;            // used by libipsec-mb
+    std::array<uint8_t, kKeyBytes> key;  // used by OpenSSL
   };
   const AesLibrary library_;
   Locked<Secrets> secrets_;

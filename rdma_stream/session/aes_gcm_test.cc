@@ -27,7 +27,7 @@ Bytes pattern(size_t size) {
   return bytes;
 }
 
-// In parts whose lengths are not those of blocks. Returns the tag.
+// Encrypts in parts whose lengths are not multiples of the block length. Returns the tag.
 AesGcm::Tag encrypt(AesGcm& cipher, Bytes& bytes, size_t part) {
   EXPECT_TRUE(cipher.begin(Direction::kEncrypt, kNonce, pattern(61)));
   for (size_t at = 0; at < bytes.size(); at += part) {

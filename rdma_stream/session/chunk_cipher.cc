@@ -13,7 +13,7 @@
 namespace ppmr {
 namespace {
 
-// Far from overflow, so that callers after the last number get an error, too.
+// Far below overflow, so that callers after the last number also get an error.
 constexpr uint64_t kNumbersMax = uint64_t{1} << 63;
 constexpr char kKeyLabel[] = "ppmr chunks, source to target, epoch ";
 constexpr std::array<char, 12> kChunkLabel = {'p', 'p', 'm', 'r', ' ', 'c',
@@ -68,7 +68,7 @@ Status derive_key(const ChunkCipher::Secret& secret, uint64_t epoch, Key& key) {
 }  // namespace
 
 struct ChunkCipher::Context {
-  uint64_t epoch = 0;  // of the key
+  uint64_t epoch = 0;  // epoch of the key in this context
   std::optional<AesGcm> cipher;
 };
 

@@ -46,7 +46,7 @@ std::string hex(const Range& bytes) {
   return text;
 }
 
-// The bytes as pieces of these lengths; the last piece has the rest.
+// Returns the bytes as pieces of these lengths; the last piece has the rest.
 std::vector<Landing::Piece> pieces_of(Bytes& bytes, std::vector<uint32_t> lengths = {}) {
   std::vector<Landing::Piece> pieces;
   uint32_t at = 0;
@@ -58,7 +58,7 @@ std::vector<Landing::Piece> pieces_of(Bytes& bytes, std::vector<uint32_t> length
   return pieces;
 }
 
-// A chunk that one half of a session has encrypted, and the other half.
+// A chunk that one half of a session has encrypted, and the cipher of the other half.
 struct Encrypted : testing::Test {
   Encrypted() : bytes(bytes_of(kText)), check(source.encrypt(kPlace, bytes, bytes).value()) {}
 
@@ -77,7 +77,7 @@ struct Encrypted : testing::Test {
   wire::ChunkCheck check;
 };
 
-// Computed with another implementation (python3-cryptography: HKDF and AESGCM).
+// Another implementation computed the expected bytes (python3-cryptography: HKDF and AESGCM).
 TEST_F(Encrypted, BytesAreThoseOfAnIndependentImplementation) {
   EXPECT_EQ(check.number, 1u);
   EXPECT_EQ(hex(bytes),
@@ -205,7 +205,7 @@ TEST_F(Encrypted, EpochIsBound) {
 
 TEST(ChunkCipher, KeysChangeLongBeforeTheLimitsOfGcm) {
   constexpr uint64_t kChunkMaxBytes = uint64_t{1} << 20;  // kChunkSizeMaxBytes of the pool
-  EXPECT_LE(kChunksPerKey, uint64_t{1} << 24);            // SP 800-38D: 2^32
+  EXPECT_LE(kChunksPerKey, uint64_t{1} << 24);            // the limit of SP 800-38D is 2^32
   EXPECT_LE(kChunksPerKey * kChunkMaxBytes, uint64_t{1} << 35);
 }
 

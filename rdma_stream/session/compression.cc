@@ -102,7 +102,7 @@ Compressor::Compressed Compressor::compress(const CompressionMethod& method,
     if (!context.zstd) return result;
     length = ::ZSTD_compressCCtx(context.zstd.get(), to.data(), to.size(), bytes.data(),
                                  bytes.size(), method.level);
-    if (::ZSTD_isError(length)) length = 0;  // no room in `to`, in nearly all cases
+    if (::ZSTD_isError(length)) length = 0;  // nearly always because `to` has no room
   }
   result.bytes = to.first(length);
   return result;

@@ -1,8 +1,8 @@
 // Compresses chunks before they are encrypted, and decompresses them at the target.
 //
-// Only chunks above kInlineMaxBytes: shorter ones travel in their announcement, and their time is
-// that of the message. A chunk that saves less than a sixteenth travels as it is, so that the
-// target does not decompress it for nothing.
+// Only chunks above kInlineMaxBytes are compressed: shorter ones travel in their announcement, and
+// take only the time of the message. A chunk that saves less than a sixteenth is sent uncompressed,
+// because decompressing it would cost the target more than the saving.
 #pragma once
 
 #include <array>
@@ -26,17 +26,17 @@ inline constexpr int kZstdLevelMax = 19;
 
 struct CompressionMethod {
   wire::Compression kind = wire::Compression::kNone;
-  int level = 0;  // of zstd
+  int level = 0;  // level of zstd
   bool operator==(const CompressionMethod&) const = default;
 };
 
-// "off", "lz4", "zstd:1".
+// Returns "off", "lz4" or "zstd:1".
 std::string to_string(const CompressionMethod& method);
 
 // The value of --compress.
 struct CompressionOption {
-  bool automatic = false;    // the source measures what pays
-  CompressionMethod method;  // if not automatic
+  bool automatic = false;    // the source measures which method is faster
+  CompressionMethod method;  // the method, if not automatic
 };
 // Errors: EINVAL.
 Result<CompressionOption> parse_compression(std::string_view text);
@@ -45,7 +45,7 @@ std::string to_string(const CompressionOption& option);
 // The longest result that is worth sending.
 constexpr size_t compressed_max_bytes(size_t length) { return length - length / 16; }
 
-// The source's half. The result of a compression is in the lease.
+// The source's half. The lease contains the result of a compression.
 //
 // Threads: any.
 class Compressor {
@@ -62,10 +62,10 @@ class Compressor {
     std::span<const std::byte> bytes;  // empty: the chunk does not compress
   };
 
-  // For chunks of at most `chunk_size_bytes`.
+  // Compresses chunks of at most `chunk_size_bytes`.
   explicit Compressor(size_t chunk_size_bytes) : chunk_size_bytes_(chunk_size_bytes) {}
 
-  // `method` is not kNone.
+  // `method` must not be kNone.
   Compressed compress(const CompressionMethod& method, std::span<const std::byte> bytes);
 
  private:
@@ -73,9 +73,9 @@ class Compressor {
   ContextPool<Context> contexts_;
 };
 
-// The target's half: verifies a chunk and decompresses it to its final place. Its memory is bounded
-// whatever the number of sources: two buffers of kCompressedMaxBytes for each CPU. Threads beyond
-// that number wait for each other.
+// The target's half: verifies a chunk and decompresses it to its final place. Its memory does not
+// grow with the number of sources: two buffers of kCompressedMaxBytes for each CPU. Threads beyond
+// that number wait for a buffer.
 //
 // Threads: any.
 class Decompressor {
@@ -83,7 +83,7 @@ class Decompressor {
   Decompressor();
   ~Decompressor();
 
-  // The first bytes of the landing are the chunk as it was in the slot. Replaces them with the
+  // Replaces the first bytes of the landing, which are the chunk as it was in the slot, by the
   // bytes of the file. After an error all bytes of the landing are zero. Errors: EIO if the bytes
   // are not genuine, or do not decompress to exactly the length of the landing.
   Status unpack(ChunkProtection& protection, const wire::Announce& announce,
@@ -96,7 +96,8 @@ class Decompressor {
   ContextPool<Context> contexts_;
 };
 
-// The pieces of the first `length` bytes of a landing; `pieces` is their memory.
+// Returns the pieces of the first `length` bytes of a landing. `pieces` is the memory for the
+// result.
 std::span<const Landing::Piece> front_of(const Landing& landing, uint32_t length,
                                          std::array<Landing::Piece, Landing::kPiecesMax>& pieces);
 

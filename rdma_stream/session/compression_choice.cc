@@ -10,19 +10,21 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr double kBacklogMin = 0.5;
-// The link's rate is that of at least this time and this many chunks.
+// The link's rate is measured over at least this time and this many chunks.
 constexpr milliseconds kWindow{50};
 constexpr uint64_t kWindowChunks = 8;
-// With compression the CPU may have become the limit, and the link may carry more than it did. If
-// the pool stays empty for this time, the link is measured again, without compression.
+// With compression the CPU may have become the limit, and the link may have become faster without
+// any sign of it. If the pool stays empty for this time, the link is measured again, without
+// compression.
 constexpr std::chrono::seconds kForgetLink{2};
-// A method is used if the stream is this much faster with it. A method in use is replaced by one
+// A method is used if it makes the stream this much faster. A method in use is replaced by a method
 // that is this much better.
 constexpr double kGainMin = 1.1;
-constexpr std::chrono::seconds kPause{1};  // nothing is sent: says nothing about the link
-constexpr double kWeight = 0.25;           // of the newest measurement
+constexpr std::chrono::seconds kPause{1};  // a pause in sending, which does not measure the link
+constexpr double kWeight = 0.25;           // weight of the newest measurement
 constexpr int kSampleCost = 100;           // a hundredth of one core
-// While no method compresses as fast as the link carries, whatever the ratio.
+// The interval of samples while no method compresses as fast as the link carries, even with the
+// best ratio.
 constexpr std::chrono::seconds kSampleRarely{1};
 
 double seconds(CompressionChoice::Clock::duration time) {
@@ -114,7 +116,8 @@ void CompressionChoice::choose_locked() {
   double best_gain = 1;
   for (size_t i = 0; i < kCandidates.size(); ++i) {
     if (kCandidates[i] != method_) continue;
-    // A method in use needs no more than to be better than none, so that it does not flap.
+    // A method in use stays if it is better than no compression at all. This prevents frequent
+    // changes.
     if (const double gain = gain_locked(candidates_[i]); gain > best_gain) {
       best = method_;
       best_gain = gain;

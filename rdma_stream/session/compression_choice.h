@@ -1,18 +1,18 @@
-// Whether compression pays, for --compress auto.
+// Decides for --compress auto whether compression makes the stream faster.
 //
 // A chunk that waits for the link costs time, and so does a chunk that waits for a compressor. The
-// link's rate is measured while the pool is more than half full of announced chunks: only then is
-// it the link (or the target) that limits the stream. The rate and the ratio of each method are
-// measured on samples. With a method the stream carries
+// link's rate is measured while the pool is more than half full of announced chunks: only then does
+// the link (or the target) limit the stream. The rate and the ratio of each method are measured on
+// samples. With a method the stream carries
 //
 //   min(rate of the link / ratio, rate of the method on one core)
 //
-// and without one the rate of the link. The best method is used if it gains at least a tenth. So a
-// stream that is limited by its writers, a link faster than the compressors, and memory that does
-// not compress all travel as they are. Samples take at most a hundredth of one core.
+// and without a method the rate of the link. The best method is used if it gains at least a tenth.
+// So chunks are sent uncompressed if the writers limit the stream, if the link is faster than the
+// compressors, or if the memory does not compress. Samples take at most a hundredth of one core.
 //
 // Rejected: alternating between the methods and comparing the rates of the whole stream. A move
-// takes seconds, and on shared machines its rate varies by more than what there is to gain.
+// takes seconds, and on shared machines its rate varies by more than compression can gain.
 #pragma once
 
 #include <array>
@@ -31,26 +31,27 @@ class CompressionChoice {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kSampleMaxBytes = size_t{128} << 10;  // the front of a chunk
-  // Measured by sample.
+  // The methods that samples measure.
   static constexpr std::array<CompressionMethod, 2> kCandidates = {
       CompressionMethod{wire::Compression::kLz4, 0},
       CompressionMethod{wire::Compression::kZstd, 1}};
 
   explicit CompressionChoice(CompressionOption option) : option_(option), method_(option.method) {}
 
-  // For the next chunk.
+  // Returns the method for the next chunk.
   CompressionMethod method() const;
-  // Whether the caller should compress a sample with each candidate, and report the times.
+  // Returns whether the caller must now compress a sample with each candidate and report the times.
   bool sample_is_due(Clock::time_point now);
-  // A candidate has compressed `bytes` to `compressed_bytes` (`bytes` if they do not compress).
+  // Reports that a candidate has compressed `bytes` to `compressed_bytes` (equal to `bytes` if they
+  // do not compress).
   void measured(const CompressionMethod& method, uint64_t bytes, uint64_t compressed_bytes,
                 Clock::duration time);
   void sampled(Clock::time_point now, Clock::duration time);
-  // The target has taken a chunk with this many bytes on the wire. `backlog`: the part of the pool
-  // that is announced.
+  // Reports that the target has taken a chunk with this many bytes on the wire. `backlog` is the
+  // part of the pool that is announced.
   void released(uint64_t wire_bytes, double backlog, Clock::time_point now);
 
-  // For the status.
+  // Describes the choice for the status.
   std::string text() const;
   std::string why() const;
 
@@ -61,7 +62,7 @@ class CompressionChoice {
     double ratio = 1;  // compressed bytes / bytes
   };
   void choose_locked();
-  double gain_locked(const Candidate& candidate) const;  // over no compression
+  double gain_locked(const Candidate& candidate) const;  // gain over no compression
 
   const CompressionOption option_;
   mutable std::mutex mutex_;
@@ -69,10 +70,11 @@ class CompressionChoice {
   CompressionMethod method_;
   std::array<Candidate, kCandidates.size()> candidates_;
   std::optional<double> link_rate_;                // bytes per second
-  std::optional<Clock::time_point> window_begin_;  // set while the pool is full
+  std::optional<Clock::time_point> window_begin_;  // set while the pool is more than half full
   uint64_t window_bytes_ = 0;
   uint64_t window_chunks_ = 0;
-  std::optional<Clock::time_point> idle_since_;  // chunks are released, but the pool is not full
+  // Since then chunks are released, but the pool is not full.
+  std::optional<Clock::time_point> idle_since_;
   Clock::time_point last_release_{};
   Clock::time_point next_sample_{};
 };

@@ -13,12 +13,12 @@ constexpr CompressionMethod kOff;
 constexpr CompressionMethod kLz4 = CompressionChoice::kCandidates[0];
 constexpr CompressionMethod kZstd = CompressionChoice::kCandidates[1];
 
-// A stream on a clock of its own.
+// A stream with a simulated clock.
 struct Stream {
   explicit Stream(double lz4_ratio = 0.5, double zstd_ratio = 0.3)
       : ratios{lz4_ratio, zstd_ratio} {}
 
-  // Samples as often as the choice wants, with these rates on one core.
+  // Takes samples as often as the choice requests them, with these rates on one core.
   void sample() {
     while (choice.sample_is_due(now)) {
       ++samples;
@@ -123,7 +123,7 @@ TEST(CompressionChoice, MeasuresTheLinkAgainWhenThePoolStaysEmpty) {
   Stream stream;
   stream.run(milliseconds(1000), 118e6);
   ASSERT_EQ(stream.choice.method(), kZstd);
-  // The link has become faster: now the compressor is the limit.
+  // The link has become faster, so the compressor is the limit now.
   stream.run(milliseconds(2500), 118e6, /*backlog=*/0.1);
   EXPECT_EQ(stream.choice.method(), kOff);
   stream.run(milliseconds(1000), 1180e6);

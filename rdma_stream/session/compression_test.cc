@@ -1,4 +1,4 @@
-// Chunks that are compressed on their way, by good sources and by wrong ones.
+// Tests compressed chunks from correct sources and from faulty ones.
 #include "rdma_stream/session/compression.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(CompressionOption, AcceptsMethodsAndLevels) {
   }
 }
 
-// A landing between guards, which nothing may overwrite.
+// A landing between guards, which must not be overwritten.
 struct Unpacking : Greeting {
   static constexpr std::byte kGuard{0xab};
 
@@ -153,7 +153,7 @@ TEST_F(Unpacking, TruncatedChunkIsRefused) {
   }
 }
 
-// A source may compress what it likes, but the target writes only where the chunk is to land.
+// A source may compress any bytes, but the target writes only into the place of the chunk.
 TEST_F(Unpacking, DamagedChunkStaysInItsPlace) {
   std::mt19937_64 random{7};
   for (const CompressionMethod& method : {kLz4, kZstd}) {

@@ -1,5 +1,5 @@
 // Working memory for one chunk at a time: a thread takes a context, uses it, and returns it. So no
-// chunk needs an allocation, and no lock is held while a context is in use.
+// chunk needs an allocation, and no thread holds a lock while it uses a context.
 #pragma once
 
 #include <condition_variable>
@@ -12,9 +12,10 @@
 
 namespace ppmr {
 
-// Makes a context when none is idle, up to `contexts_max`; then take() waits for one.
+// Makes a context when none is idle, up to `contexts_max` contexts. Beyond this number, take()
+// waits for an idle context.
 //
-// Threads: any. The pool outlives its leases.
+// Threads: any. The pool must live longer than its leases.
 template <typename Context>
 class ContextPool {
  public:
@@ -40,7 +41,7 @@ class ContextPool {
   };
 
   explicit ContextPool(size_t contexts_max = kNoLimit) : contexts_max_(contexts_max) {
-    idle_.reserve(64);  // more than the threads of a session
+    idle_.reserve(64);  // a session has fewer threads
   }
 
   Lease take() {

@@ -6,7 +6,7 @@ void DiscardOutlet::announce(Chunk chunk) {
   bytes_ += chunk.length;
   ++chunks_;
   chunk.lease.release();
-  // The chunk need not wait for its turn, because nothing is announced.
+  // The chunk need not wait for its turn, because this outlet sends no announcements.
   chunk.file->verified(chunk.turn, 0);
 }
 

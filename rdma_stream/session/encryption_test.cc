@@ -1,5 +1,5 @@
-// An attacker who controls the network between the sides of an authenticated session neither reads
-// nor changes its chunks.
+// Tests that an attacker who controls the network between the sides of an authenticated session can
+// neither read nor change its chunks.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ std::shared_ptr<const Security> with_key() {
   return std::move(Security::with_shared_key(key).value());
 }
 
-// `length` bytes that repeat the secret.
+// Returns `length` bytes that repeat the secret.
 std::vector<std::byte> secrets(size_t length) {
   std::vector<std::byte> bytes(length);
   for (size_t i = 0; i < length; ++i) bytes[i] = std::byte(kSecret[i % kSecret.size()]);
@@ -84,8 +84,8 @@ TEST_F(Encryption, SecretIsNowhereInARecordingOfTheNetwork) {
   EXPECT_FALSE(saw_secret());
 }
 
-// A target without memory drops the bytes of an inline chunk, and pulls them over a data connection
-// later.
+// A target without memory drops the bytes of an inline chunk, and later pulls them over a data
+// connection.
 class LateInlineChunk : public Encryption, public testing::WithParamInterface<bool> {};
 
 TEST_P(LateInlineChunk, IsSecretUnlessBothSidesTrustTheFabric) {
@@ -166,7 +166,7 @@ TEST(PlainSession, HasNoEncryptionAndSaysWhy) {
 
 // ---- Genuineness -------------------------------------------------------------------------------
 
-// One flipped bit in the first pull of each chunk. The second pull is genuine.
+// The attacker flips one bit in the first pull of each chunk. The second pull is genuine.
 TEST_F(Encryption, TenThousandFlippedBitsAreRefused) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr uint64_t kFlips = 1000;
@@ -179,7 +179,7 @@ TEST_F(Encryption, TenThousandFlippedBitsAreRefused) {
   std::vector<std::byte> last;  // as it was sent
   std::mt19937_64 positions(random());
   wiretap.set_tamper([&](std::span<std::byte> payload) {
-    // Pulled again. On a loaded machine, that also happens without damage.
+    // The chunk is pulled again. On a loaded machine this also happens without damage.
     if (std::equal(payload.begin(), payload.end(), last.begin(), last.end())) return;
     last.assign(payload.begin(), payload.end());
     const uint64_t bit = positions() % (payload.size() * 8);
@@ -220,7 +220,7 @@ TEST_F(Encryption, ChunkThatIsAlwaysDamagedFailsItsFileAndNeverLands) {
   EXPECT_TRUE(source->sender().status()) << "the session goes on";
 }
 
-// The attacker answers with what this place of this file contained before.
+// The attacker answers with the earlier bytes of this place of this file.
 TEST_F(Encryption, ReplayedChunkIsRefused) {
   open();
   std::vector<std::byte> recorded;
@@ -255,8 +255,8 @@ TEST_F(Encryption, ReorderedChunksAreRefused) {
     (void)source->write(file, i * kChunk / 2, kChunk / 2, random);
   }
   (void)source->drain(file);
-  // The first chunk arrives as it is. The second one is replaced by the first one, and then pulled
-  // again, when the attacker has its genuine bytes at hand.
+  // The first chunk arrives unchanged. The attacker replaces the second chunk by the first one.
+  // When the target pulls it again, the attacker sends the genuine bytes.
   EXPECT_GE(at_target().pulled_again, 1u);
   for (const TestFile& one : source->files()) {
     const auto content = rig->sink().content(one.node);
@@ -266,7 +266,7 @@ TEST_F(Encryption, ReorderedChunksAreRefused) {
   }
 }
 
-// Bytes of one session are refused in another one with the same shared key.
+// The target refuses bytes of one session in another session with the same shared key.
 TEST_F(Encryption, ChunkOfAnotherSessionIsRefused) {
   std::vector<std::byte> recorded;
   for (const bool replays : {false, true}) {

@@ -22,9 +22,9 @@ Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, ui
 
 Status FileStream::drain(const Interrupted& interrupted) const {
   std::unique_lock lock(mutex_);
-  // Chunks finish in any order, so the number of finished chunks does not tell whether all chunks
-  // created before this call have finished. So each call of drain() has its own count of those that
-  // are unfinished.
+  // Chunks finish in any order, so the number of finished chunks does not show whether all chunks
+  // created before this call have finished. So each call of drain() counts its own unfinished
+  // chunks.
   Drain drain{turns_cut_, turns_cut_ - turns_done_, drains_};
   drains_ = &drain;
   bool given_up = false;
@@ -58,7 +58,7 @@ void FileStream::announce_in_turn(Chunk chunk, const wire::ChunkCheck& check,
     const uint64_t begin = next.chunk.offset;
     const uint64_t end = begin + next.chunk.length;
     const auto idle = [this] { return turns_done_ == turns_announced_; };
-    // A session that fails finishes its chunks too, so this wait always ends.
+    // A session that fails also finishes its chunks, so this wait always ends.
     if (!next.chunk.apart && in_flight_.overlaps(begin, end)) changed_.wait(lock, idle);
     if (idle()) in_flight_.clear();
     in_flight_.add(begin, end);

@@ -1,5 +1,4 @@
-// The chunks of one file at the source: their order, which of them are in flight, and the file's
-// digest.
+// The chunks of one file at the source: their order, the chunks in flight, and the file's digest.
 #pragma once
 
 #include <array>
@@ -28,7 +27,7 @@ class StickyError {
     failed_.store(true, std::memory_order_release);
   }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // The error, if there is one.
+  // Returns the error if there is one, else success.
   Status status() const {
     if (!failed()) return {};
     std::lock_guard lock(mutex_);
@@ -55,20 +54,21 @@ struct Chunk {
   SlotLease lease;
   uint32_t slot_offset = 0;  // where the chunk's bytes begin in the slot's payload
   uint32_t length = 0;
-  uint64_t offset = 0;  // in the file
-  bool apart = false;   // overlaps no bytes in flight, as its maker knows: it never waits for them
-  uint64_t turn = 0;    // chunks of a file are announced in the order in which they were cut
-  // As the slot holds the bytes once they are packed; until then they are not compressed.
+  uint64_t offset = 0;  // offset in the file
+  // Its maker ensures that it overlaps no bytes in flight, so it does not wait for them.
+  bool apart = false;
+  uint64_t turn = 0;  // the file announces its chunks in the order of their turns
+  // The length in the slot after packing; less than `length` if the chunk was compressed.
   uint32_t slot_length = 0;
   wire::Compression compression = wire::Compression::kNone;
 };
 
 // Chunks in flight land in any order, but where two writes overlap the later bytes must win. So
-// chunks in flight never overlap: a chunk that overlaps one of them waits until the file has
-// nothing in flight. A chunk whose maker marks it as `apart` does not wait: the ranges in flight
-// are recorded coarsely, and chunks that leap through a file would wait without need.
+// chunks in flight never overlap: a chunk that overlaps one of them waits until the file has no
+// chunk in flight. A chunk that its maker marks as `apart` does not wait: the ranges in flight are
+// recorded coarsely, and chunks at scattered offsets of a file would wait without need.
 //
-// Threads: any. Each chunk holds a reference to its FileStream.
+// Threads: any. Each chunk has a reference to its FileStream.
 class FileStream : public std::enable_shared_from_this<FileStream> {
  public:
   FileStream(uint64_t node, std::shared_ptr<StickyError> checkpoint_error)
@@ -80,22 +80,24 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // for one file.
   Chunk cut(SlotLease lease, uint32_t slot_offset, uint32_t length, uint64_t offset);
 
-  // Blocks until every chunk cut so far is verified at the target. Later chunks do not delay it.
-  // Errors: the checkpoint's; EINTR when `interrupted` returns true. `interrupted` is called with
-  // the FileStream's lock held.
+  // Blocks until the target has verified every chunk that was cut before this call. Later chunks do
+  // not delay it. Errors: the error of the checkpoint; EINTR when `interrupted` returns true.
+  // drain() calls `interrupted` while it holds the FileStream's lock.
   Status drain(const Interrupted& interrupted) const;
 
-  // Blocks until every chunk cut so far is announced, so that a message sent now follows them all.
-  // That is soon, unless a chunk overlaps bytes in flight. Ends when the session fails.
+  // Blocks until every chunk that was cut before this call is announced, so a message that is sent
+  // now follows all of them. The wait is short, unless a chunk overlaps bytes in flight. The wait
+  // ends when the session fails.
   void await_announced() const;
 
   // For the outlet: calls `announce` for the chunks of the file one at a time, in the order in
-  // which they were cut. If an earlier chunk is not announced yet, stores this one and returns: the
-  // thread that announces the earlier chunk then announces this one, too. The announcing thread
-  // blocks while its next chunk overlaps bytes in flight.
+  // which they were cut. If an earlier chunk is not announced yet, stores this chunk and returns.
+  // The thread that announces the earlier chunk then also announces this one. That thread blocks
+  // while its next chunk overlaps bytes in flight.
   using Announce = std::function<void(Chunk chunk, const wire::ChunkCheck& check)>;
   void announce_in_turn(Chunk chunk, const wire::ChunkCheck& check, const Announce& announce);
-  // The outlet calls these when the chunk whose Chunk::turn is `turn` is verified or has failed.
+  // The outlet calls one of these functions when the chunk whose Chunk::turn is `turn` is verified
+  // or has failed.
   void verified(uint64_t turn, uint64_t chunk_digest);
   void failed(uint64_t turn, Error error);
 
@@ -108,7 +110,7 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // A call of drain() that waits; it lives on the stack of its thread.
   struct Drain {
     uint64_t end = 0;   // the call waits for all chunks with a turn before `end`
-    uint64_t left = 0;  // unfinished chunks among them
+    uint64_t left = 0;  // number of unfinished chunks among these
     Drain* next = nullptr;
   };
   struct Early {
@@ -117,8 +119,8 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   };
   // The ranges of the file that are in flight: a chunk that overlaps one of them waits. Their
   // number is fixed, so that a chunk needs no allocation. Sequential chunks share one range. When
-  // no range is free, the last one is extended to the new chunk; a chunk in the gap then waits
-  // needlessly.
+  // no range is free, the last range is extended to the new chunk; a chunk in the gap then waits
+  // without need.
   class RangesInFlight {
    public:
     void clear() { count_ = 0; }
@@ -147,7 +149,7 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   bool announcing_ = false;   // a thread is announcing; the same thread announces the next turns
   std::vector<Early> early_;  // at most one per slot
   uint64_t turns_done_ = 0;   // number of finished turns; turns finish in any order
-  RangesInFlight in_flight_;  // covers all ranges in flight, perhaps more
+  RangesInFlight in_flight_;  // covers all ranges in flight, and possibly more
   mutable Drain* drains_ = nullptr;
   mutable size_t await_announced_calls_ = 0;
   uint64_t digest_ = 0;

@@ -12,7 +12,7 @@ namespace ppmr {
 namespace {
 
 struct FileStreamTest : testing::Test {
-  // The next 10 bytes of the file.
+  // Cuts the next 10 bytes of the file.
   Chunk cut() { return file->cut({}, 0, 10, std::exchange(end, end + 10)); }
 
   std::shared_ptr<StickyError> error = std::make_shared<StickyError>();
@@ -68,10 +68,10 @@ TEST_F(FileStreamTest, DrainWaitsForAllEarlierChunksButNotForLaterOnes) {
   });
   waits.wait(false);
   const Chunk later = cut(), latest = cut();
-  file->verified(later.turn, 1);  // not one of those that drain() waits for
+  file->verified(later.turn, 1);  // drain() does not wait for this chunk
   file->verified(second.turn, 2);
   waits = false;
-  waits.wait(false);  // drain() has looked again
+  waits.wait(false);  // drain() has checked again
   EXPECT_FALSE(drained) << "while the first chunk is in flight";
   file->verified(first.turn, 4);
   waiter.join();
@@ -99,7 +99,7 @@ TEST_F(FileStreamTest, ResetSetsTheDigestToZero) {
   EXPECT_EQ(file->digest(), 0u);
 }
 
-// A chunk of the range [begin, end).
+// Tests chunks that have the range [begin, end).
 class OverlapTest : public FileStreamTest {
  protected:
   Chunk cut_range(uint64_t begin, uint64_t end) {
@@ -154,7 +154,7 @@ TEST_F(OverlapTest, ChunksOfSeparateRangesDoNotWaitForEachOther) {
   EXPECT_EQ(announced.size(), 800u);
 }
 
-// There are more gaps than the file records.
+// The chunks have more gaps than the file can record.
 TEST_F(OverlapTest, ChunkThatIsMarkedAsApartNeverWaits) {
   for (uint64_t i = 0; i < 20; ++i) {
     Chunk chunk = cut_range(10'000 * (i * 7 % 20), 10'000 * (i * 7 % 20) + 10);

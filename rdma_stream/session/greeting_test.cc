@@ -1,4 +1,4 @@
-// Hellos that the target must refuse: the reject names the reason, and no session opens.
+// Tests hellos that the target must refuse: the reject names the reason, and no session opens.
 
 #include "tests/stream/greeting.h"
 
@@ -86,7 +86,8 @@ TEST_F(Greeting, DataConnectionRequiresTheTokenOfItsSession) {
         greet_target(*data, {.session = session, .attempt = 1}, token, kPatience);
     EXPECT_EQ(greeted ? 0 : greeted.error().errno_value, errno_value);
   }
-  // The right token for a stream that the session does not have: the target closes.
+  // The token is right, but the session does not have the stream, so the target closes the
+  // connection.
   auto data = connect();
   (void)greet_target(*data, {.session = hello.session, .stream = 7, .attempt = 1}, welcome->token,
                      kPatience);

@@ -1,4 +1,4 @@
-// A chunk at the target: announced, queued, pulled, verified, landed, released.
+// The steps of a chunk at the target: announced, queued, pulled, verified, landed, released.
 #include <algorithm>
 #include <exception>
 
@@ -10,19 +10,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A chunk fails after this many pulls of wrong bytes: too many to be damage by the network.
+// A chunk fails after this many pulls of wrong bytes. Damage by the network does not repeat so
+// often.
 constexpr uint32_t kAttemptsMax = 3;
 // Chunks up to this length are pulled before longer ones.
 constexpr uint32_t kUrgentMaxBytes = 64 << 10;
-// Requested ranges that are recorded. Beyond that the oldest is dropped: its bytes then arrive
-// without priority at the target.
+// The number of requested ranges that are recorded. A further range replaces the oldest; the bytes
+// of the oldest then arrive without priority.
 constexpr size_t kWantedMax = 1024;
-// While readers leap through a file, at most this many chunks of the usual queue are in flight, so
-// that an urgent chunk does not wait behind a whole window of them. Readers leap if a chunk that
-// was requested out of the order of its file arrived within the last second.
+// While readers read scattered offsets of a file, at most this many chunks of the usual queue are
+// in flight, so an urgent chunk does not wait behind a whole window of them. Readers count as
+// scattered if, within the last second, a chunk arrived that was requested out of the order of its
+// file.
 constexpr size_t kFetchingMaxForLeaps = 2;
 constexpr std::chrono::seconds kLeapsLast{1};
-// Releases are held back, to be sent together, for at most one in this many slots.
+// Releases wait for each other, to be sent together, for at most one in this many slots.
 constexpr size_t kSlotsPerHeldRelease = 8;
 
 void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {
@@ -115,7 +117,8 @@ bool IncomingSession::must_starve_locked(uint32_t slot) const {
   });
 }
 
-// Starts the time limit for payload (see over()) if the target expected no bytes until now.
+// Starts the time limit for payload (see over()) if the target was not waiting for any bytes
+// before.
 void IncomingSession::begin_waiting_locked() {
   if (queue_.empty() && urgent_queue_.empty() && fetching_ == 0) pull_progress_ = Clock::now();
 }
@@ -132,8 +135,9 @@ void IncomingSession::queue_locked(uint32_t slot) {
   wake_mover_locked();
 }
 
-// Returns whether bytes of the range were requested by want(), and removes them from the requests.
-// The source sends a request from front to back, so only its front is removed.
+// Returns whether want() has requested bytes of the range, and removes these bytes from the
+// requests. The source sends a request from front to back, so only the front of a request is
+// removed.
 bool IncomingSession::take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length) {
   bool found = false;
   for (FileRange& wanted : wanted_) {
@@ -158,7 +162,7 @@ void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
     wanted_.push_back({node, offset, offset + length});
   }
   if (channel_.post(wire::Want{node, offset, length})) return;
-  // Not sent: another read may request the same bytes.
+  // The request was not sent, so another read may request the same bytes.
   std::lock_guard lock(mutex_);
   (void)take_wanted_locked(node, offset, length);
 }
@@ -180,7 +184,8 @@ void IncomingSession::prioritize(uint64_t node, uint64_t offset, uint64_t length
            offset < chunk.offset + chunk.length;
   };
   queue_.move_to(urgent_queue_, wanted);
-  starved_.move_to(urgent_queue_, wanted);  // retry the starved ones too: a reader waits for them
+  // Also retry the starved chunks, because a reader waits for them.
+  starved_.move_to(urgent_queue_, wanted);
   wake_mover_locked();
   queue_changed_.notify_all();
 }
@@ -248,8 +253,8 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       queue_changed_.wait(lock);
       continue;
     }
-    // A mover with nothing in flight waits for a pull and gets one; another one takes its next pull
-    // when one of those in flight has ended.
+    // A mover without any pull in flight always gets the next pull. Another mover gets its next
+    // pull when one of its pulls in flight has ended.
     if (!wait && &ring == &queue_ && fetching_ >= kFetchingMaxForLeaps &&
         Clock::now() - last_leap_ < kLeapsLast) {
       return false;
@@ -315,8 +320,8 @@ void IncomingSession::completed(const Pull& pull) {
   land(pull.slot, verified);
 }
 
-// Decrypts the chunk, and decompresses it: then it is in place. A pull that follows on an error
-// fetches all bytes again.
+// Decrypts the chunk and decompresses it into its place. If this fails, the target pulls all bytes
+// again.
 Status IncomingSession::verify(const ChunkEntry& entry) {
   const wire::Announce& announce = entry.announce;
   const Status verified =
@@ -331,11 +336,12 @@ Status IncomingSession::verify(const ChunkEntry& entry) {
                           options_.hello.source_name + ": " + verified.error().message);
 }
 
-// Finishes a chunk: passes its bytes or its error to the sink and releases its slot.
+// Finishes a chunk: passes the result to the sink and releases the chunk's slot.
 void IncomingSession::land(uint32_t slot, Status status) {
   ChunkEntry& entry = chunks_[slot];
   const wire::Announce announce = entry.announce;
-  const bool has_landing = std::exchange(entry.has_landing, false);  // the sink always ends it
+  // The sink ends the landing in every case.
+  const bool has_landing = std::exchange(entry.has_landing, false);
   if (status) {
     status = sink_.land(entry.landing,
                         wire::chunk_digest(announce.offset, announce.length, announce.check));
@@ -355,18 +361,18 @@ void IncomingSession::land(uint32_t slot, Status status) {
   const int errno_value = status ? 0 : status.error().errno_value;
   (void)channel_.send_with_next(wire::Release{slot, announce.generation, errno_value});
   // A pull stays in `pulling_` until its Release is in the outbox. So the pull that ends last also
-  // pushes the releases that the others left there.
+  // pushes the releases that other pulls left in the outbox.
   std::lock_guard lock(mutex_);
   --pulling_;
   ++releases_held_;
-  // The source may wait for a small chunk: for the bytes of fsync(2), or for a commit. It must not
-  // wait for the chunks of other files, too.
+  // The source may wait for a small chunk, for example in fsync(2) or a commit. It must not also
+  // wait for the chunks of other files.
   const bool is_urgent = announce.length <= kUrgentMaxBytes && urgent_queue_.empty();
   push_releases_locked(is_urgent);
 }
 
 // A write to the connection for each Release would cost as much as a small chunk. So releases wait
-// and are sent together, as long as more of them will follow soon.
+// and are sent together, as long as more releases will follow soon.
 void IncomingSession::push_releases_locked(bool at_once) {
   const bool more_follow = pulling_ > 0 || !queue_.empty() || !urgent_queue_.empty();
   const size_t held_max = options_.hello.slot_count / kSlotsPerHeldRelease;

@@ -38,10 +38,11 @@ IncomingSession::~IncomingSession() { end(Error{ECANCELED, "the target was close
 Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
                                     uint64_t source_received_sequence,
                                     const std::string& target_name) {
-  channel_.disconnect();  // ends the earlier connection, if its loss was not noticed
+  channel_.disconnect();  // ends the earlier connection, in case its loss was not noticed
   std::lock_guard control(control_mutex_);
   if (auto reason = over()) return failure(*reason);
-  // Only now is the last received sequence number final: earlier connections deliver no more.
+  // The last received sequence number is final from here on: earlier connections deliver no more
+  // messages.
   const wire::Welcome welcome{options_.token, channel_.received_sequence(),
                               options_.protection->kind(), target_name};
   if (auto sent = send_handshake(*connection, wire::HandshakeKind::kWelcome, welcome); !sent) {
@@ -61,7 +62,8 @@ bool IncomingSession::proves(const wire::DataHello& hello) const {
 
 bool IncomingSession::accept_attempt(const wire::DataHello& hello) {
   std::lock_guard lock(mutex_);
-  if (hello.stream >= last_attempts_.size()) return true;  // attach_stream() fails
+  // Attach_stream() then refuses the stream.
+  if (hello.stream >= last_attempts_.size()) return true;
   if (hello.attempt <= last_attempts_[hello.stream]) return false;
   last_attempts_[hello.stream] = hello.attempt;
   return true;
@@ -125,7 +127,7 @@ Status IncomingSession::apply(std::span<const std::byte> body,
                               Status (Sink::*operation)(SessionId, const Message&)) {
   auto message = wire::decode<Message>(body);
   if (!message) return failure(message.error());
-  // After an error the sink has failed the checkpoint. The session continues for its other
+  // After an error the sink has already failed the checkpoint. The session continues for its other
   // checkpoints.
   if (auto status = (sink_.*operation)(options_.id, *message); !status) {
     warn(status.error());
@@ -238,8 +240,8 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
     case MessageType::kGoodbye: {
       std::lock_guard lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
-      // The source now closes its connections. Without stop() the puller would report that as a
-      // fault.
+      // From now on the source closes its connections. Without stop() the puller would report that
+      // as a fault.
       if (verbs_puller_) verbs_puller_->stop();
       return {};
     }

@@ -1,14 +1,14 @@
-// One source's session at the target: applies its messages in order, chooses the order of the
-// pulls, verifies what arrives and releases the slots.
+// One source's session at the target: applies the source's messages in order, chooses the order of
+// the pulls, verifies the bytes that arrive and releases the slots.
 //
-// A chunk: announced -> queued -> (starved while the store has no memory for it: other files go
-// first) -> pulled by the mover -> verified -> landed -> released. A small chunk travels inside its
-// announcement and goes from announced to verified at once. If the store has no memory for it, the
-// target drops these bytes and later pulls the chunk like the others, since the source still holds
-// it: the target stores payload only in the image store.
+// The states of a chunk: announced -> queued -> (starved while the store has no memory for it:
+// other files go first) -> pulled by the mover -> verified -> landed -> released. A small chunk
+// travels inside its announcement and goes from announced to verified at once. If the store has no
+// memory for it, the target drops these bytes and later pulls the chunk like the others, because
+// the source still has it: the target stores payload only in the image store.
 //
-// Chunks in flight do not overlap (see FileStream). A faulty source may announce overlapping ones:
-// then the contents of the common bytes are undefined, or a checksum fails.
+// Chunks in flight do not overlap (see FileStream). A faulty source may announce overlapping
+// chunks: then the contents of the common bytes are undefined, or a checksum fails.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ namespace ppmr {
 // The transports of this target.
 struct TargetTransport {
   TransportMode mode = TransportMode::kAuto;
-  VerbsTarget* verbs = nullptr;  // null: no RDMA here
+  VerbsTarget* verbs = nullptr;  // null: this target has no RDMA
   std::string why_no_verbs = "not set up";
 };
 
@@ -44,20 +44,20 @@ struct SessionReport {
   std::string source_name;
   std::string peer;
   std::string security;        // PeerIdentity::text()
-  std::string encryption;      // of chunks: to_string(wire::Protection)
-  std::string encryption_why;  // the reason for it
+  std::string encryption;      // protection of the chunks: to_string(wire::Protection)
+  std::string encryption_why;  // the reason for this protection
   wire::Transport transport = wire::Transport::kTcp;
   std::string transport_why;  // the reason for this choice
   bool connected = false;
-  std::chrono::milliseconds silence_max{0};  // after which the session fails
+  std::chrono::milliseconds silence_max{0};  // silence after which the session fails
   std::chrono::milliseconds silence{0};
   std::chrono::milliseconds age{0};
-  uint64_t received_bytes = 0;  // landed
-  uint64_t wire_bytes = 0;      // what they took on the wire: less if they were compressed
+  uint64_t received_bytes = 0;  // bytes that have landed
+  uint64_t wire_bytes = 0;      // their length on the wire: less if they were compressed
   uint64_t chunks = 0;
-  uint64_t wrong_chunks = 0;     // whose checksum or authentication tag was wrong
+  uint64_t wrong_chunks = 0;     // chunks whose checksum or authentication tag was wrong
   uint64_t pulled_again = 0;     // pulls repeated after a lost connection or a wrong checksum
-  uint64_t waits_for_space = 0;  // how often a chunk found no memory and waited
+  uint64_t waits_for_space = 0;  // number of times that a chunk found no memory and waited
   size_t queued_chunks = 0;
   size_t pulling_chunks = 0;
 };
@@ -77,37 +77,37 @@ class IncomingSession final {
     TargetTransport transport;
   };
   // `hello` must be valid. The caller reports session_opened() to the sink. Throws
-  // std::system_error when the system has no thread left.
+  // std::system_error when a thread cannot be started.
   IncomingSession(Options options, Sink& sink);
   ~IncomingSession();
 
   // Welcomes the source and serves the control connection until it is lost, which is no error.
-  // Errors: what over() returns if the session must end; those of sending the welcome.
+  // Errors: the result of over() if the session must end; those of sending the welcome.
   Status run_control(std::shared_ptr<Connection> connection, uint64_t source_received_sequence,
                      const std::string& target_name);
-  // Whether the source of this session sent the data hello.
+  // Returns whether the source of this session sent the data hello.
   bool proves(const wire::DataHello& hello) const;
-  // Accepts the attempt number of a data hello, once: a replayed hello returns false.
+  // Accepts the attempt number of a data hello, once. For a replayed hello it returns false.
   bool accept_attempt(const wire::DataHello& hello);
   Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
 
-  // The store may have memory again: retries the chunks that wait for it.
+  // Called when the store may have memory again: retries the chunks that wait for memory.
   void space_freed();
   // Pulls these bytes first, because a reader waits for them.
   void prioritize(uint64_t node, uint64_t offset, uint64_t length);
-  // Requests bytes that the source has not announced, and pulls them first when it does. Never
-  // blocks. Without effect if the same bytes are requested already, or the outbox is full.
+  // Requests bytes that the source has not announced, and pulls them first once they are announced.
+  // Never blocks. Has no effect if the same bytes are requested already, or if the outbox is full.
   void want(uint64_t node, uint64_t offset, uint64_t length);
   // These send a message to the source and never block. Errors: ENOBUFS, those of the session.
   Status request_seal(uint64_t checkpoint);
   void notify_removed(uint64_t checkpoint);
   void notify_space(const wire::Space& space);
 
-  // The reason, if the session must end: the source sent a goodbye, was silent for the peer
+  // Returns the reason if the session must end: the source sent a goodbye, was silent for the peer
   // timeout, broke the protocol, or does not deliver announced chunks; or no transport is left.
   std::optional<Error> over() const;
-  // Ends the session and abandons chunks that have not landed. When it returns, the session has
-  // made its last call to the sink. The caller then calls the sink's session_ended().
+  // Ends the session and abandons chunks that have not landed. After it has returned, the session
+  // makes no more calls to the sink. The caller then calls the sink's session_ended().
   void end(const Error& reason);
 
   SessionId id() const { return options_.id; }
@@ -138,7 +138,7 @@ class IncomingSession final {
     uint64_t end = 0;
   };
 
-  // The queue of one mover. Only the queue of the chosen transport hands out pulls. An exception of
+  // The queue of one mover. Only the queue of the chosen transport returns pulls. An exception of
   // the sink ends the session, not the mover's thread.
   class Port final : public PullQueue {
    public:
@@ -195,14 +195,16 @@ class IncomingSession final {
   SlotRing urgent_queue_;
   SlotRing queue_;
   SlotRing starved_;
-  std::deque<FileRange> wanted_;  // requested; the oldest first; at most kWantedMax
+  std::deque<FileRange> wanted_;  // requested ranges; the oldest first; at most kWantedMax
   FileRange last_announced_;      // the range of the latest chunk
   std::chrono::steady_clock::time_point last_leap_{};  // see kFetchingMaxForLeaps
   size_t pulling_ = 0;
-  size_t releases_held_ = 0;  // releases in the outbox that are sent together with later ones
+  // Releases in the outbox that wait to be sent together with later releases.
+  size_t releases_held_ = 0;
   uint64_t space_events_ = 0;
   std::chrono::steady_clock::time_point
-      pull_progress_;                    // when a chunk last arrived, or the first one was queued
+      // The time when a chunk last arrived, or the first chunk was queued.
+      pull_progress_;
   std::vector<uint64_t> last_attempts_;  // last accepted attempt number of a data hello, by stream
   bool ended_ = false;
   std::optional<Error> over_;
@@ -210,8 +212,9 @@ class IncomingSession final {
   wire::Transport transport_ = wire::Transport::kTcp;
   std::string transport_why_;
 
-  std::atomic<std::chrono::milliseconds> patience_{};  // for a silent source
-  std::atomic<size_t> fetching_ = 0;                   // pulls whose bytes have not arrived yet
+  // How long this side waits for a silent source.
+  std::atomic<std::chrono::milliseconds> patience_{};
+  std::atomic<size_t> fetching_ = 0;  // pulls whose bytes have not arrived yet
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> wire_bytes_ = 0;
   std::atomic<uint64_t> chunks_landed_ = 0;
@@ -220,7 +223,7 @@ class IncomingSession final {
   std::atomic<uint64_t> waits_for_space_ = 0;
   LogRate warnings_;
 
-  // Destroyed from the last to the first: threads end before the members that they use.
+  // Destroyed from the last member to the first: threads end before the members that they use.
   Channel channel_;
   std::mutex control_mutex_;  // held during run_control()
   Port tcp_port_{*this, wire::Transport::kTcp};

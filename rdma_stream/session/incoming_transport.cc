@@ -38,8 +38,8 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   options.stream_count = options_.hello.stream_count;
   options.connect_timeout = options_.channel.timings.verbs_connect_max;
   // An interruption shorter than the peer timeout must not end the session. If TCP can take over,
-  // reads fail early enough to leave it time; if not, the queue pairs retransmit until the peer
-  // timeout.
+  // reads fail early enough to leave time for that. If not, the queue pairs retransmit until the
+  // peer timeout.
   options.read_timeout = verbs_only ? options_.channel.timings.peer_timeout
                                     : options_.channel.timings.connection_silence_max;
   VerbsPuller::Events events;

@@ -1,4 +1,4 @@
-// A link that fails for a while, or for good, and a silent peer.
+// Tests a link that fails for a while, or for good, and a silent peer.
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST_F(Outage, LongerThanThePeerTimeoutFailsBothSides) {
   rig->network().set_link(true);
 }
 
-// Longer also than the time without payload after which a session fails.
+// The outage is also longer than the time without payload after which a session fails.
 TEST_F(Outage, LongerThanThePeerTimeoutLosesNothingWithPatience) {
   TestSource source(*rig, {});
   ASSERT_TRUE(source.claim("checkpoint"));

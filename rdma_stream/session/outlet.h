@@ -1,5 +1,5 @@
-// What the source mount requires of the sender. DiscardOutlet accepts everything and sends nothing,
-// to measure aggregation alone.
+// The functions that the source mount requires of the sender. DiscardOutlet accepts all calls and
+// sends nothing; it measures aggregation alone.
 //
 // Threads: any.
 #pragma once
@@ -14,8 +14,8 @@
 namespace ppmr {
 
 struct OutletCounters {
-  uint64_t verified_bytes = 0;  // bytes in place at the target, and verified
-  uint64_t wire_bytes = 0;      // what they took in their slots: less if they were compressed
+  uint64_t verified_bytes = 0;  // bytes that are in place at the target and verified
+  uint64_t wire_bytes = 0;      // their length in the slots: less if they were compressed
   uint64_t announced_bytes = 0;
   uint64_t chunks = 0;
   uint64_t inline_chunks = 0;
@@ -25,16 +25,17 @@ struct OutletCounters {
   std::string transport_why;  // the reason for this choice
   std::string peer;
   std::string peer_name;
-  std::string security;                      // PeerIdentity::text(), of the target
-  std::string encryption = "none";           // of chunks: to_string(wire::Protection)
-  std::string encryption_why;                // the reason for it
+  std::string security;  // PeerIdentity::text() of the target
+  // Protection of the chunks: to_string(wire::Protection).
+  std::string encryption = "none";
+  std::string encryption_why;                // the reason for this protection
   std::string compression = "off";           // CompressionChoice::text()
-  std::string compression_why;               // what it measured
+  std::string compression_why;               // the measurements behind it
   std::chrono::milliseconds silence{0};      // time since the peer last sent anything
-  std::chrono::milliseconds silence_max{0};  // after which the session fails
+  std::chrono::milliseconds silence_max{0};  // silence after which the session fails
 };
 
-// Messages without an answer. The target applies them in the order in which they were sent.
+// Messages that get no answer. The target applies them in the order in which they were sent.
 using OneWayMessage =
     std::variant<wire::Make, wire::Remove, wire::Rename, wire::SetAttributes, wire::Truncate,
                  wire::PunchHole, wire::Zeros, wire::OpenedForWrite, wire::Closed, wire::Forget,
@@ -48,10 +49,11 @@ class Outlet {
   // FileStream::announce_in_turn().
   virtual void announce(Chunk chunk) = 0;
 
-  // Small chunks and these messages may wait for others, see Channel::send_soon(). Errors: EIO once
-  // the session has failed. The text of an Abandon is at most wire::kTextMaxBytes.
+  // The outlet may hold small chunks and these messages back for a moment, see
+  // Channel::send_soon(). Errors: EIO once the session has failed. The text of an Abandon is at
+  // most wire::kTextMaxBytes.
   virtual Status send(const OneWayMessage& message) = 0;
-  // Somebody waits for the target: sends now what waits.
+  // Called when a caller waits for the target: sends the messages that were held back.
   virtual void push() {}
 
   // These functions set the message's `request` number, send the message and block until the target
@@ -64,11 +66,11 @@ class Outlet {
   virtual Result<size_t> read_back(uint64_t node, uint64_t offset, std::span<std::byte> bytes,
                                    const Interrupted& interrupted) = 0;
 
-  // Blocks until the target has applied everything sent about `node` so far. Errors: as
+  // Blocks until the target has applied all earlier messages about `node`. Errors: those of
   // read_back().
   virtual Status await_applied(uint64_t node, const Interrupted& interrupted) = 0;
 
-  // From now on the session lasts until the target was silent for this long, or for the peer
+  // From now on the session ends only after the target was silent for this long, or for the peer
   // timeout if that is longer. Asks the target to wait as long for the source. Never blocks.
   virtual void set_patience(std::chrono::milliseconds) {}
 
@@ -76,7 +78,7 @@ class Outlet {
   virtual void fail(Error error) = 0;
 
   virtual wire::Space space() const = 0;
-  // The error that ended the session, if it has ended.
+  // Returns the error that ended the session, or success if it has not ended.
   virtual Status status() const = 0;
   virtual OutletCounters counters() const = 0;
 };

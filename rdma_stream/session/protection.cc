@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-// Names the use of the exported secret (RFC 5705, 4; RFC 8446, 7.5).
+// The label names the use of the exported secret (RFC 5705, 4; RFC 8446, 7.5).
 constexpr std::string_view kExportLabel = "EXPORTER-ppmr-chunks";
 
 wire::ChunkCheck check_of(uint32_t crc) {

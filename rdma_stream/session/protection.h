@@ -1,6 +1,6 @@
-// How a session protects the bytes of its chunks: by encryption if the peers authenticate, else by
-// a checksum. --trusted-fabric on both sides selects the checksum, too. If only one side has it,
-// the session encrypts: neither side can lower the protection of the other.
+// Decides how a session protects the bytes of its chunks: by encryption if the peers authenticate,
+// else by a checksum. --trusted-fabric on both sides also selects the checksum. If only one side
+// has this option, the session encrypts: neither side can lower the protection of the other.
 #pragma once
 
 #include <memory>
@@ -13,32 +13,34 @@
 
 namespace ppmr {
 
-// As `ppmr status` shows it: "aes-256-gcm", "none".
+// Returns the name that `ppmr status` shows: "aes-256-gcm", "none".
 const char* to_string(wire::Protection protection);
 
-// The least protection that a side accepts.
+// Returns the least protection that a side accepts.
 wire::Protection least_protection(const PeerIdentity& peer, bool trusted_fabric);
-// The target's choice. `source_least` comes from the source.
+// Returns the target's choice. `source_least` comes from the source.
 wire::Protection choose_protection(const PeerIdentity& source, wire::Protection source_least,
                                    bool trusted_fabric);
 
 // Threads: any.
 class ChunkProtection {
  public:
-  // `connection` is the one that opened the session; `chosen` comes from the target's welcome.
-  // Errors: EACCES if `chosen` is less than this side accepts; those of Connection::export_secret.
+  // `connection` is the connection that opened the session; `chosen` comes from the target's
+  // welcome. Errors: EACCES if `chosen` is less than this side accepts; those of
+  // Connection::export_secret.
   static Result<std::shared_ptr<ChunkProtection>> create(Connection& connection,
                                                          const wire::Token& session,
                                                          const wire::Token& token,
                                                          wire::Protection chosen,
                                                          bool trusted_fabric);
 
-  // Encrypts `from` into `to`, or copies and computes the checksum. Both are as long: the same
-  // memory, or other memory. Errors: those of ChunkCipher::encrypt().
+  // Encrypts `from` into `to`, or copies it and computes the checksum. Both have the same length,
+  // and are the same memory or memory that does not overlap. Errors: those of
+  // ChunkCipher::encrypt().
   Result<wire::ChunkCheck> protect(const ChunkPlace& place, std::span<const std::byte> from,
                                    std::span<std::byte> to);
-  // Decrypts the pieces in place, or compares their checksum. Writes the bytes to `to` instead if
-  // that is not null. Errors: EIO for wrong bytes.
+  // Decrypts the pieces in place, or compares their checksum. If `to` is not null, writes the bytes
+  // to `to` instead. Errors: EIO for wrong bytes.
   Status verify(const ChunkPlace& place, const wire::ChunkCheck& check,
                 std::span<const Landing::Piece> pieces, std::byte* to = nullptr);
 

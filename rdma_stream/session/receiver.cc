@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kSessionsMax = 256;
-// Of one identity at one address: more than the source mounts of a node.
+// The limit for the sessions of one identity at one address. A node has fewer source mounts.
 constexpr ptrdiff_t kSessionsPerPeerMax = 64;
 constexpr size_t kEndedSessionsMax = 64;
 
@@ -96,7 +96,7 @@ void Receiver::report(const Connection& connection, ConnectionEvent event) const
   options_.on_event(event);
 }
 
-// Tells the peer why it is refused.
+// Sends the peer the reason why it is refused.
 Status Receiver::refuse(Connection& connection, wire::RejectReason reason, ConnectionEvent event,
                         const Error& error) const {
   send_reject(connection, reason, error.message);
@@ -253,7 +253,7 @@ Status Receiver::serve_agent(Connection& connection, const Handshake& handshake)
   return served;
 }
 
-// Whether this peer may restart processes here.
+// Checks whether this peer may restart processes here.
 Status Receiver::check_agent(const Connection& connection, const std::string& node_name) const {
   if (!options_.serve_agent) {
     return failure(EPERM,
@@ -326,7 +326,7 @@ void Receiver::run_watcher() {
   }
 }
 
-// Ends the sessions that are over, reports free space to the sources of the others.
+// Ends the sessions that are over, and reports free space to the sources of the other sessions.
 void Receiver::watch_sessions() {
   const wire::Space space = sink_.space();
   const bool changed = space.free_bytes != space_.free_bytes;

@@ -1,5 +1,5 @@
-// The target's side of the stream: keeps a session per source, gives it the connections of its
-// source, and ends the sessions whose source has failed.
+// The target's side of the stream: keeps one session per source, assigns connections to sessions,
+// and ends the sessions whose source has failed.
 #pragma once
 
 #include <condition_variable>
@@ -21,21 +21,22 @@ struct ReceiverOptions {
   std::chrono::milliseconds peer_timeout{10'000};
   std::string target_name;
   TargetTransport transport;
-  // --trusted-fabric: chunks need no encryption. A session encrypts unless its source agrees.
+  // --trusted-fabric: chunks need no encryption. A session still encrypts unless its source also
+  // has the option.
   bool trusted_fabric = false;
-  // Whose agents are served, by name; empty: those of every accepted peer.
+  // The names of the peers whose agents are served; empty: all accepted peers.
   std::vector<std::string> restart_peers;
   OnConnectionEvent on_event;
   // Serves a connection that begins with a hello to the agent, and returns when the connection
-  // ends. If this function is empty, the receiver refuses such connections. Called on the
-  // connection's own thread; when the receiver is destroyed, it shuts the connection down.
+  // ends. If this function is empty, the receiver refuses such connections. The receiver calls it
+  // on the connection's own thread. The receiver's destructor shuts the connection down.
   std::function<Status(Connection&, const std::string& node_name)> serve_agent;
 };
 
-// Sums over all sessions, also those that have ended. They never decrease.
+// Sums over all sessions, including ended ones. They never decrease.
 struct ReceiverTotals {
   uint64_t wire_bytes = 0;
-  uint64_t chunks = 0;         // landed
+  uint64_t chunks = 0;         // chunks that have landed
   uint64_t crc_failures = 0;   // wrong chunks, not encrypted
   uint64_t aead_failures = 0;  // wrong chunks, encrypted
   uint64_t pulled_again = 0;
@@ -47,21 +48,21 @@ struct ReceiverTotals {
 // When no thread or memory is free, the receiver refuses the new connection or session with an
 // error that the source receives, and continues.
 //
-// Threads: any. The sink outlives the receiver. The receiver holds no lock while it calls the sink,
-// and the functions for the sink never wait for a source: so the sink may call them with its own
-// locks held.
+// Threads: any. The sink must live longer than the receiver. The receiver holds no lock while it
+// calls the sink, and the functions for the sink never wait for a source. So the sink may call them
+// while it holds its own locks.
 class Receiver {
  public:
-  // Throws std::system_error when the system has no thread left.
+  // Throws std::system_error when a thread cannot be started.
   Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, Sink& sink);
   // Ends all sessions: checkpoints that are not sealed fail.
   ~Receiver();
 
-  // For the sink. No effect on sessions that have ended.
+  // Called by the sink. Has no effect on sessions that have ended.
   void space_freed();
   void prioritize(NodeKey file, uint64_t offset, uint64_t length);
-  // Requests bytes that the source has not announced. No effect if the source cannot send them
-  // ahead of others.
+  // Requests bytes that the source has not announced. Has no effect if the source cannot send them
+  // before other bytes.
   void want(NodeKey file, uint64_t offset, uint64_t length);
   void notify_removed(NodeKey checkpoint);
   // Requests the source to seal. Errors: ENOTCONN when the session has ended.
@@ -108,11 +109,12 @@ class Receiver {
   // Guarded by mutex_.
   std::map<SessionId, SessionPointer> sessions_;
   SessionId last_session_ = 0;
-  std::deque<EndedSession> ended_;  // the sessions that ended last, to report why to their sources
-  ReceiverTotals ended_totals_;     // of the sessions that have ended
+  // The sessions that ended last; the receiver reports to their sources why they ended.
+  std::deque<EndedSession> ended_;
+  ReceiverTotals ended_totals_;  // totals of the sessions that have ended
   bool stopping_ = false;
 
-  wire::Space space_;  // the sink's space at the last check; used by the watcher alone
+  wire::Space space_;  // the sink's space at the last check; only the watcher uses it
 
   std::optional<Acceptor> acceptor_;
   std::thread watcher_;

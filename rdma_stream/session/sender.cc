@@ -12,7 +12,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Returns an errno from the target in a form safe for FUSE callers: EIO if it is out of range.
+// Returns an errno of the target in a form that is safe for FUSE callers: EIO if it is out of
+// range.
 int errno_from_wire(int32_t value) {
   constexpr int kErrnoMax = 4095;  // MAX_ERRNO, include/linux/err.h
   return value > 0 && value <= kErrnoMax ? value : EIO;
@@ -47,7 +48,8 @@ Result<std::unique_ptr<Sender>> Sender::open_unguarded(SenderOptions options, Bu
   sender->token_ = greeting->second.token;
   sender->target_name_ = greeting->second.target_name;
   sender->target_identity_ = greeting->first->peer_identity();
-  if (sender->target_identity_.name.empty()) {  // a key does not name its target, the welcome does
+  // A shared key does not name its target, but the welcome does.
+  if (sender->target_identity_.name.empty()) {
     sender->target_identity_.name = sender->target_name_;
   }
   auto protection =
@@ -107,7 +109,7 @@ Sender::~Sender() {
     channel_.fail(Error{ECANCELED, "the session with " + connector_.target() + " was closed"});
     control_.join();
   }
-  responder_.reset();  // after this no slot is being read
+  responder_.reset();  // after this no thread reads a slot
   for ([[maybe_unused]] const SlotEntry& entry : slots_) assert(!entry.chunk.lease);
 }
 
@@ -176,8 +178,8 @@ Error Sender::stay_connected(Greeting greeting) {
     } else if (connected.error().errno_value == ESTALE) {
       return {EIO, connected.error().message};
     } else {
-      // Retry also after a wrong magic or version: the target was a valid one before, so the
-      // network may have damaged its answer.
+      // Also retry after a wrong magic or version: an earlier answer of this target was valid, so
+      // the network may have damaged this one.
       reason = connected.error();
     }
     lock.lock();
@@ -199,7 +201,7 @@ void Sender::end_session(Error error) {
     std::lock_guard lock(transport_mutex_);  // else await_transport() could miss the notification
   }
   transport_chosen_.notify_all();
-  // All remote reads must end before the slots are free for other bytes.
+  // All remote reads must end before other chunks use the slots.
   loan_.reset();
   if (responder_) responder_->stop();
   std::vector<SlotEntry> unfinished;
@@ -210,7 +212,7 @@ void Sender::end_session(Error error) {
       if (!entry.announced) continue;
       entry.errno_value = EIO;
       if (entry.readers > 0) {
-        entry.release_due = true;  // the last end_read() completes the chunk
+        entry.release_due = true;  // the last end_read() then completes the chunk
       } else {
         unfinished.push_back(std::exchange(entry, {}));
       }
@@ -310,7 +312,7 @@ Result<std::vector<std::byte>> Sender::request_bytes(Message message,
     request.permit = std::move(permit);
     reply = request.reply.get_future();
   }
-  // If send() fails, the session ends, and end_session() answers the request with an error.
+  // If send() fails, the session ends, and end_session() ends the request with an error.
   (void)channel_.send(message);
   while (reply.wait_for(kInterruptCheck) != std::future_status::ready) {
     if (interrupted && interrupted()) return failure(interruption());

@@ -32,7 +32,7 @@ namespace ppmr {
 // The transports of this source.
 struct SourceTransport {
   TransportMode mode = TransportMode::kAuto;
-  VerbsSource* verbs = nullptr;  // null without RDMA; outlives the sessions
+  VerbsSource* verbs = nullptr;  // null without RDMA; lives longer than the sessions
   std::string why_no_verbs = "not set up";
 };
 
@@ -40,9 +40,11 @@ struct SenderOptions {
   uint32_t stream_count = 2;
   std::chrono::milliseconds peer_timeout{10'000};
   std::string source_name;
-  // What the source offers to the target, which chooses. Empty: no offer, payload travels over TCP.
+  // The transports that the source offers to the target, which chooses. Empty: the source makes no
+  // offer, and payload travels over TCP.
   std::optional<SourceTransport> transport;
-  // --trusted-fabric: chunks need no encryption. The session encrypts unless the target agrees.
+  // --trusted-fabric: chunks need no encryption. The session still encrypts unless the target also
+  // has the option.
   bool trusted_fabric = false;
   CompressionOption compression;
 };
@@ -63,7 +65,7 @@ class Sender final : public Outlet, private SlotReader {
   // encrypt; EAGAIN when the system has no thread or memory left.
   static Result<std::unique_ptr<Sender>> open(SenderOptions options, BufferPool& pool,
                                               Connector& connector, SenderEvents events);
-  // Ends the session: checkpoints that are not sealed fail at the target. Afterwards all slots are
+  // Ends the session: checkpoints that are not sealed fail at the target. After this all slots are
   // free.
   ~Sender() override;
 
@@ -88,9 +90,9 @@ class Sender final : public Outlet, private SlotReader {
     Chunk chunk;
     wire::ChunkCheck check;
     bool announced = false;
-    uint32_t readers = 0;      // begin_read() without end_read()
+    uint32_t readers = 0;      // number of begin_read() calls without end_read()
     bool release_due = false;  // released during a read: the last end_read() completes it
-    int errno_value = 0;       // from the Release
+    int errno_value = 0;       // the result in the Release
   };
   struct Reply {
     Status status;
@@ -128,7 +130,7 @@ class Sender final : public Outlet, private SlotReader {
   Status handle_transport_choice(const wire::TransportChoice& choice);
   void complete(SlotEntry entry);
   void end_session(Error error);
-  // Returns the error that ended the session, with errno EIO: writers receive it.
+  // Returns the error that ended the session, with errno EIO. Writers get this error.
   Error session_error() const;
   std::chrono::milliseconds silence_max() const {
     return std::max(timings_.peer_timeout, patience_.load());
@@ -144,7 +146,8 @@ class Sender final : public Outlet, private SlotReader {
 
   const SenderOptions options_;
   const SessionTimings timings_;
-  std::atomic<std::chrono::milliseconds> patience_{};  // for a silent target
+  // How long this side waits for a silent target.
+  std::atomic<std::chrono::milliseconds> patience_{};
   BufferPool& pool_;
   Connector& connector_;
   const SenderEvents events_;
@@ -160,10 +163,11 @@ class Sender final : public Outlet, private SlotReader {
   mutable std::mutex slots_mutex_;
   std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
   size_t announced_slots_ = 0;         // guarded by slots_mutex_
-  std::optional<Error> slots_closed_;  // if set, announcements fail; guarded by slots_mutex_
+  std::optional<Error> slots_closed_;  // if set, announce() fails; guarded by slots_mutex_
 
-  // Limits the read-backs at one time. More could fill the target's outbox with replies: then the
-  // target's control thread would block, and with it the releases that the source needs.
+  // Limits the number of simultaneous read-backs. More read-backs could fill the target's outbox
+  // with replies. The target's control thread would then block, and send no releases, which the
+  // source needs.
   std::counting_semaphore<> read_backs_left_{8};
   std::mutex requests_mutex_;
   uint64_t last_request_ = 0;             // guarded by requests_mutex_
@@ -189,7 +193,7 @@ class Sender final : public Outlet, private SlotReader {
   bool stopping_ = false;                   // guarded by stop_mutex_
   std::shared_ptr<Connection> connecting_;  // set during a handshake; guarded by stop_mutex_
 
-  // Destroyed from the last to the first: threads end before the members that they use.
+  // Destroyed from the last member to the first: threads end before the members that they use.
   Channel channel_;
   std::unique_ptr<PoolLoan> loan_;           // exists while the target may read the pool by RDMA
   std::unique_ptr<TcpResponder> responder_;  // null with --transport verbs

@@ -1,4 +1,4 @@
-// A chunk at the source: announced, read by the target, released.
+// The steps of a chunk at the source: announced, read by the target, released.
 #include <algorithm>
 #include <cstring>
 
@@ -17,11 +17,11 @@ std::span<std::byte> bytes_of(const Chunk& chunk) {
 }  // namespace
 
 void Sender::announce(Chunk chunk) {
-  // From here on the slot holds the ciphertext, which may be read several times: the target pulls a
-  // chunk again after a fault, and also an inline chunk for which it had no memory.
+  // From here on the slot contains the ciphertext. The target may read it several times: it pulls a
+  // chunk again after a fault, and also pulls an inline chunk for which it had no memory.
   auto check = pack(chunk);
   if (!check) {
-    // The bytes are wiped. Nothing is sent any more, and end_session() fails the chunk.
+    // The bytes are wiped. The session sends nothing more, and end_session() fails the chunk.
     spdlog::error("{}; ending the session with {}", check.error().message, connector_.target());
     channel_.fail(check.error());
   }
@@ -34,7 +34,7 @@ void Sender::announce(Chunk chunk) {
                          });
 }
 
-// Compresses the chunk if that pays, and encrypts it into its slot.
+// Compresses the chunk if compression makes the stream faster, and encrypts it into its slot.
 Result<wire::ChunkCheck> Sender::pack(Chunk& chunk) {
   const std::span<std::byte> bytes = bytes_of(chunk);
   ChunkPlace place{chunk.file->node(), chunk.offset, chunk.length};
@@ -55,12 +55,13 @@ Result<wire::ChunkCheck> Sender::pack(Chunk& chunk) {
   chunk.compression = place.compression = method.kind;
   const std::span<std::byte> rest = bytes.subspan(length);
   if (protection_->kind() != wire::Protection::kChecksum) {
-    std::fill(rest.begin(), rest.end(), std::byte{0});  // plaintext, which RDMA could read
+    // Plaintext, which a peer could read by RDMA.
+    std::fill(rest.begin(), rest.end(), std::byte{0});
   }
   return protection_->protect(place, compressed.bytes, bytes.first(length));
 }
 
-// Compresses the front of a chunk with each method, to learn what they gain.
+// Compresses the front of a chunk with each method, to measure the gain of each method.
 void Sender::take_sample(std::span<const std::byte> bytes) {
   bytes = bytes.first(std::min(bytes.size(), CompressionChoice::kSampleMaxBytes));
   const auto begin = Clock::now();
@@ -96,7 +97,7 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
       entry.check = message.check;
       entry.announced = true;
       ++announced_slots_;
-      entry.readers = inlined ? 1 : 0;  // send() below reads the slot
+      entry.readers = inlined ? 1 : 0;  // the call of send() below reads the slot
       entry.chunk = std::move(chunk);
     }
   }
@@ -164,8 +165,9 @@ Status Sender::handle_release(const wire::Release& release) {
     entry.errno_value = release.errno_value;
     slot_length = entry.chunk.slot_length;
     backlog = static_cast<double>(announced_slots_--) / static_cast<double>(slots_.size());
-    // This side may still read the slot: the send() of an inline chunk has not returned, or the
-    // target has replaced a connection on which this side still sends the chunk.
+    // This side may still read the slot, for two reasons. The send() of an inline chunk may not
+    // have returned. Or the target has replaced a connection on which this side still sends the
+    // chunk.
     if (entry.readers > 0) {
       entry.release_due = true;
     } else {

@@ -4,7 +4,7 @@
 
 namespace ppmr {
 
-// The first message of a session.
+// Sends the first message of a session.
 void Sender::offer_transport() {
   const SourceTransport& transport = *options_.transport;
   wire::TransportOffer offer;
@@ -39,7 +39,7 @@ Status Sender::handle_transport_choice(const wire::TransportChoice& choice) {
   if (choice.transport != wire::Transport::kVerbs && choice.transport != wire::Transport::kTcp) {
     return failure(EIO, "no transport to the target " + connector_.target() + ": " + choice.why);
   }
-  // The target never returns from TCP to verbs: unregister the pool.
+  // The target never returns from TCP to verbs, so unregister the pool.
   if (choice.transport == wire::Transport::kTcp) loan_.reset();
   {
     std::lock_guard lock(transport_mutex_);

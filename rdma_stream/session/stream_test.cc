@@ -1,4 +1,4 @@
-// Both halves of the stream together, over a perfect network in this process and over TCP.
+// Tests both halves of the stream together, over a perfect network in this process and over TCP.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::vector<std::byte> bytes_of(uint8_t value, size_t length) {
   return std::vector<std::byte>(length, std::byte{value});
 }
 
-// The parameter selects the network: false is the one in this process, true is TCP.
+// The parameter selects the network: false is the network in this process, true is TCP.
 class Stream : public testing::TestWithParam<bool> {
  protected:
   StreamRig& rig(RigOptions options = {}) {
@@ -55,7 +55,8 @@ TEST_P(Stream, DeliversBytesOfAnyLength) {
     TestFile& file = **source.make_file("file-" + std::to_string(length));
     ASSERT_TRUE(source.write(file, 0, length, random_));
     ASSERT_TRUE(source.drain(file));
-    EXPECT_EQ(rig_->sink().content(file.node), file.model);  // drained means verified
+    // Drained means that the target has verified the bytes.
+    EXPECT_EQ(rig_->sink().content(file.node), file.model);
   }
   ASSERT_TRUE(source.make_file("empty"));
   auto sealed = source.seal();
@@ -74,7 +75,7 @@ TEST_P(Stream, LaterBytesWinWhereWritesOverlap) {
   ASSERT_TRUE(source.claim("checkpoint"));
   TestFile& file = **source.make_file("file");
   for (int round = 0; round < 100; ++round) {
-    // Inline and pulled chunks.
+    // Random lengths give inline chunks and pulled chunks.
     ASSERT_TRUE(source.write(file, random_() % 5000, 1 + random_() % 60'000, random_));
     ASSERT_TRUE(source.write(file, random_() % 5000, 1 + random_() % 3000, random_));
   }
@@ -235,7 +236,7 @@ TEST_P(Stream, LaterBytesOfAFileDoNotTakeMemoryThatEarlierBytesWaitFor) {
   RigOptions options;
   options.sink = {.capacity_bytes = 2 * kChunk, .wait_for_space = true};
   rig(options);
-  // Two movers could reserve memory in the wrong order.
+  // With two movers, memory could be reserved in the wrong order.
   TestSource source(*rig_, {.stream_count = 1});
   ASSERT_TRUE(source.claim("checkpoint"));
   TestFile& file = **source.make_file("file");
@@ -245,8 +246,9 @@ TEST_P(Stream, LaterBytesOfAFileDoNotTakeMemoryThatEarlierBytesWaitFor) {
   ASSERT_TRUE(eventually([&] { return rig_->receiver().sessions()[0].waits_for_space > 0; }));
   rig_->sink().raise_capacity(2 * kChunk + 20'000);
   ASSERT_TRUE(source.write(file, 3 * kChunk, bytes_of(8, 18'000)));
-  ASSERT_TRUE(source.write(file, 4 * kChunk, bytes_of(9, 100)));  // inline
-  // Chunks of equal urgency are pulled in order, so the mover has seen those of `file` afterwards.
+  ASSERT_TRUE(source.write(file, 4 * kChunk, bytes_of(9, 100)));  // an inline chunk
+  // Chunks of equal urgency are pulled in order. So after this chunk the mover has pulled the
+  // chunks of `file`.
   ASSERT_TRUE(source.write(other, 0, bytes_of(1, 18'000)));
   ASSERT_TRUE(source.drain(other));
   EXPECT_EQ(rig_->sink().content(file.node)->size(), 2 * kChunk);
@@ -289,7 +291,7 @@ TEST_P(Stream, SlowLandingOfAChunkDoesNotEndTheSession) {
   EXPECT_TRUE(source.seal());
 }
 
-// For example the removal of a checkpoint with large spill files.
+// An example of a slow handler is the removal of a checkpoint with large spill files.
 TEST_P(Stream, SlowMessageHandlerAtTheTargetDoesNotEndTheSession) {
   RigOptions options;
   options.peer_timeout = kShortTimeout;
@@ -312,7 +314,8 @@ TEST_P(Stream, SlowEventHandlerAtTheSourceDoesNotEndTheSession) {
   TestSourceOptions source_options;
   source_options.events.seal_requested = [&](uint64_t) {
     slow_call([&] { return !sender->status(); })();
-    if (!GetParam()) rig_->network().cut_all();  // reconnects: this is when the source judges
+    // Reconnects, which makes the source check the silence.
+    if (!GetParam()) rig_->network().cut_all();
     slow_event_done.set_value();
   };
   TestSource source(*rig_, source_options);
@@ -429,7 +432,7 @@ TEST(StreamOverTcp, SessionsLeakNoDescriptorOrThread) {
     const auto fds = std::filesystem::directory_iterator("/proc/self/fd");
     return std::distance(begin(fds), end(fds));
   };
-  std::thread([] {}).join();  // with the first thread a sanitizer starts another one
+  std::thread([] {}).join();  // when the first thread starts, a sanitizer starts another one
   const auto fds_before = descriptors();
   const size_t threads_before = threads_of_this_process();
   for (int round = 0; round < 5; ++round) {

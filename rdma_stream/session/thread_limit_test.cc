@@ -1,5 +1,5 @@
-// A system without a free thread: the receiver and the sender refuse one connection or session and
-// continue.
+// Tests a system without a free thread: the receiver and the sender refuse one connection or
+// session and continue.
 
 #include "tests/stream/thread_limit.h"
 
@@ -18,7 +18,7 @@ struct ThreadLimitTest : testing::Test {
     options.peer_timeout = milliseconds(1000);
     rig = std::make_unique<StreamRig>(options);
   }
-  // Moves a checkpoint completely.
+  // Moves a whole checkpoint.
   Status move(TestSource& source, const std::string& name) {
     if (auto claimed = source.claim(name); !claimed) return claimed;
     auto file = source.make_file("file");
@@ -53,7 +53,8 @@ TEST_F(ThreadLimitTest, SessionWhoseThreadCannotStartIsRefusedAndTheNextSucceeds
     const Status moved = move(next, "checkpoint-" + std::to_string(threads_left));
     EXPECT_TRUE(moved) << moved.error().message;
   }
-  EXPECT_GT(refused, 4);  // both channels, movers, the connection, the control thread
+  // Threads of both channels, the movers, the connection and the control connection.
+  EXPECT_GT(refused, 4);
 }
 
 TEST_F(ThreadLimitTest, SessionRecoversWhenThreadsAreAvailableAgain) {

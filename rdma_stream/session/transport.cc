@@ -34,7 +34,7 @@ Result<TransportMode> parse_transport_mode(const std::string& text) {
 }
 
 TransportDecision decide_transport(const TransportSide& source, const TransportSide& target) {
-  // The first condition that rules out verbs is the reported reason.
+  // The reported reason is the first condition that rules verbs out.
   std::string against;
   if (source.mode == TransportMode::kTcp) {
     against = "the source has --transport tcp";

@@ -13,7 +13,7 @@ enum class TransportMode : uint16_t { kAuto = 1, kVerbs = 2, kTcp = 3 };  // --t
 
 const char* to_string(TransportMode mode);
 const char* to_string(wire::Transport transport);
-// "auto", "verbs", "tcp". Errors: EINVAL.
+// Parses "auto", "verbs" or "tcp". Errors: EINVAL.
 Result<TransportMode> parse_transport_mode(const std::string& text);
 
 // Mode and devices of one side.
@@ -24,13 +24,14 @@ struct TransportSide {
 };
 
 struct TransportDecision {
-  wire::Transport transport = wire::Transport::kNone;  // kNone: none in common
-  // With kVerbs: the session must end, not continue over TCP, if no RDMA connection works.
+  // KNone: the sides have no transport in common.
+  wire::Transport transport = wire::Transport::kNone;
+  // With kVerbs: the session must end if no RDMA connection works. It does not continue over TCP.
   bool verbs_only = false;
   std::string why;  // the reason for this choice, for messages
 };
 
-// The choice before any connection is opened. kVerbs means: try verbs.
+// Returns the choice before any connection is opened. kVerbs means that the target tries verbs.
 TransportDecision decide_transport(const TransportSide& source, const TransportSide& target);
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// Bytes that the target requests before the source has announced them, and bytes that the source
-// announces as zeros.
+// Tests bytes that the target requests before the source has announced them, and bytes that the
+// source announces as zeros.
 
 #include <atomic>
 #include <future>
@@ -14,7 +14,7 @@ namespace {
 
 using Wants = std::vector<std::pair<uint64_t, uint64_t>>;  // offset and length
 
-// A source that records what the target wants.
+// A source that records the requests of the target.
 class WantedBytes : public testing::Test {
  protected:
   void open(RigOptions options = {}, TestSourceOptions source = {}) {
@@ -66,7 +66,7 @@ TEST_F(WantedBytes, RequestReachesTheSourceOnceUntilTheBytesAreAnnounced) {
   ASSERT_TRUE(source_->write(*file_, 1000, 300, random_));
   ASSERT_TRUE(source_->drain(*file_));
   want(1100, 50);   // no longer part of a request
-  want(1300, 200);  // still one
+  want(1300, 200);  // still a part of a request
   want(9000, 1);
   ASSERT_TRUE(eventually_wanted(4));
   EXPECT_EQ(wants(), (Wants{{1000, 500}, {1400, 200}, {1100, 50}, {9000, 1}}));
@@ -92,7 +92,7 @@ TEST_F(WantedBytes, RequestsOutOfRangeOrOfAnEndedSessionAreNotSent) {
   EXPECT_EQ(wants(), (Wants{{7, 7}}));
 }
 
-// Messages in both directions survive lost connections, each once and in order.
+// Messages in both directions arrive once and in order even if connections are lost.
 TEST_F(WantedBytes, RequestsAndZerosAreRepeatedAfterALostConnection) {
   open();
   constexpr uint64_t kRounds = 12;
@@ -118,13 +118,13 @@ TEST_F(WantedBytes, RequestsAndZerosAreRepeatedAfterALostConnection) {
   EXPECT_GT(source_->sender().counters().reconnections, 0u);
 }
 
-// Chunks that are longer than those that are always pulled first. They land one by one, when the
-// test permits it.
+// Chunks that are too long to be always pulled first. They land one by one, when the test permits
+// it.
 class QueuedChunks : public WantedBytes {
  protected:
   static constexpr size_t kChunk = 128 << 10;
   static constexpr size_t kQueued = 100;
-  static constexpr size_t kInFlightMax = 34;  // 4 MiB, and the one that crosses this limit
+  static constexpr size_t kInFlightMax = 34;  // 4 MiB, and the chunk that crosses this limit
 
   void SetUp() override {
     open({}, {.pool_slots = kQueued + 10, .chunk_size_bytes = kChunk, .stream_count = 1});
@@ -141,7 +141,7 @@ class QueuedChunks : public WantedBytes {
       return rig_->sink().chunks_in_flight() + rig_->sink().landed_offsets().size() == chunks;
     }));
   }
-  // The number of chunks that land before this one.
+  // Returns the number of chunks that land before this chunk.
   size_t position(uint64_t offset) {
     permits_.release(2 * kQueued);
     EXPECT_TRUE(source_->drain(*file_));
@@ -175,7 +175,7 @@ TEST_F(QueuedChunks, SecondRequestFindsFewChunksInFlight) {
   EXPECT_LE(position(80 << 20), kLanded + 3);
 }
 
-// A reader that follows the writer is no reason to keep the pipeline short.
+// A reader that only follows the writer must not shorten the pipeline.
 TEST_F(QueuedChunks, RequestThatTheWriterFollowsLeavesManyChunksInFlight) {
   constexpr size_t kLanded = kInFlightMax + 4;
   want(kQueued * kChunk - 64, kChunk);

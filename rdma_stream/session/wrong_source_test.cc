@@ -1,5 +1,5 @@
-// Sources that break the protocol. Each breach ends at most the session, with an error that names
-// it.
+// Tests sources that break the protocol. Each breach ends at most the session, with an error that
+// names the breach.
 
 #include <functional>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The check of bytes that are not encrypted.
+// Returns the check of bytes that are not encrypted.
 wire::ChunkCheck checksum(std::span<const std::byte> bytes) {
   const auto crc = wire::encode(crc32c(bytes));
   wire::ChunkCheck check;
@@ -20,8 +20,8 @@ wire::ChunkCheck checksum(std::span<const std::byte> bytes) {
   return check;
 }
 
-// Answers read requests until no further one arrives: `wrong_answers` of them with one wrong byte
-// each, later ones correctly. Returns their number.
+// Answers read requests until no further request arrives. The first `wrong_answers` answers have
+// one wrong byte each. Returns the number of answers.
 int serve_data(
     Connection& data, std::span<const std::byte> bytes, int wrong_answers,
     const std::function<void()>& before_answer = [] {}) {
@@ -40,7 +40,7 @@ int serve_data(
   }
 }
 
-// A source made of a bare channel, so that a test can send any message.
+// A source that consists of a channel only, so that a test can send any message.
 struct WrongSource : Greeting {
   WrongSource()
       : channel({}, [this](wire::MessageType type, std::span<const std::byte> body) {
@@ -299,12 +299,12 @@ TEST_F(WrongSource, TotalsOutliveTheSession) {
     EXPECT_EQ(totals.pulled_again, 2u);
   };
   expect_totals();
-  ASSERT_TRUE(channel.send(wire::Release{}));  // ends the session
+  ASSERT_TRUE(channel.send(wire::Release{}));  // this message ends the session
   EXPECT_TRUE(eventually([&] { return rig.receiver().sessions().empty(); }, kPatience));
   expect_totals();
 }
 
-// FileStream prevents this. The target must stay safe.
+// FileStream prevents overlapping chunks. The target must stay safe without FileStream.
 TEST_F(WrongSource, OverlappingChunksInFlightAreReleased) {
   rig.sink().allow_overlaps();
   const std::vector<std::byte> bytes(30'000, std::byte{42});

@@ -1,5 +1,5 @@
-// Targets that break the protocol. Each breach ends at most the session, with an error that names
-// it.
+// Tests targets that break the protocol. Each breach ends at most the session, with an error that
+// names the breach.
 
 #include <atomic>
 #include <thread>
@@ -12,7 +12,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A target made of a bare channel, so that a test can send any message. Accepts every source.
+// A target that consists of a channel only, so that a test can send any message. It accepts every
+// source.
 struct WrongTarget : testing::Test {
   WrongTarget()
       : listener(network.listen()),
@@ -85,7 +86,7 @@ struct WrongTarget : testing::Test {
     std::lock_guard lock(mutex);
     return announced.back();
   }
-  // Whether the source answers a read request.
+  // Returns whether the source answers a read request.
   bool read(wire::ReadRequest request) {
     std::shared_ptr<Connection> connection;
     EXPECT_TRUE(eventually([&] {
@@ -111,7 +112,7 @@ struct WrongTarget : testing::Test {
   }
 
   static constexpr wire::Token kToken{1};
-  // Long enough for a loaded machine: the fixture does not take a lost connection back.
+  // Long enough for a loaded machine, because the fixture does not accept a reconnection.
   static constexpr milliseconds kPeerTimeout{3000};
   FaultyNetwork network;
   std::unique_ptr<Listener> listener;
@@ -144,11 +145,11 @@ TEST_F(WrongTarget, CannotReadBytesThatWereNotAnnounced) {
   const auto chunk = announce();
   const wire::ReadRequest good{1, chunk.slot, chunk.generation, chunk.slot_offset, chunk.length, 0};
   for (auto spoil : std::initializer_list<void (*)(wire::ReadRequest&)>{
-           [](auto& request) { request.slot += 1; },          // not announced
-           [](auto& request) { request.slot = UINT32_MAX; },  // not there
-           [](auto& request) { request.generation += 1; },    // another use of it
-           [](auto& request) { request.slot_offset -= 1; },   // before the chunk
-           [](auto& request) { request.slot_offset += 1; },   // after it
+           [](auto& request) { request.slot += 1; },          // a slot that is not announced
+           [](auto& request) { request.slot = UINT32_MAX; },  // a slot that does not exist
+           [](auto& request) { request.generation += 1; },    // another use of the slot
+           [](auto& request) { request.slot_offset -= 1; },   // begins before the chunk
+           [](auto& request) { request.slot_offset += 1; },   // ends after the chunk
            [](auto& request) { request.length += 1; },
            [](auto& request) { request.length = UINT32_MAX; },
            [](auto& request) { request.crc = 1; }}) {
@@ -159,7 +160,7 @@ TEST_F(WrongTarget, CannotReadBytesThatWereNotAnnounced) {
   EXPECT_TRUE(sender->status()) << "a late request must not end the session";
 }
 
-// An impostor at the target's address must not get the memory of a process.
+// A wrong program at the target's address must not get the memory of a process.
 TEST(Sender, RefusesADataConnectionIfThePeerDoesNotProveThatItIsTheTarget) {
   FaultyNetwork network;
   auto listener = network.listen();

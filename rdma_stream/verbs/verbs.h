@@ -38,7 +38,7 @@ struct RailAddress {
   std::string text() const;  // with the port
 };
 
-// Registered memory; the destructor deregisters it.
+// Registered memory. The destructor deregisters the memory.
 class Region {
  public:
   virtual ~Region() = default;
@@ -56,17 +56,18 @@ enum class Rights {
 class Domain {
  public:
   virtual ~Domain() = default;
-  // Pins the memory. Errors: ENOMEM, with the limit to raise; EIO when the device is gone.
+  // Registers and pins the memory. Errors: ENOMEM, with the limit that the operator must raise; EIO
+  // when the device is gone.
   virtual Result<std::unique_ptr<Region>> register_memory(std::span<std::byte> memory,
                                                           Rights rights) = 0;
-  // Ends the connections that were admitted to this domain and admits no others.
+  // Ends the connections that were admitted to this domain. No further connection is admitted.
   virtual void close() = 0;
 };
 
 struct ReadLimits {
-  uint32_t works_max = 1;       // in flight on one connection
-  uint32_t pieces_max = 1;      // of one read: 1 on some devices
-  uint32_t read_bytes_max = 0;  // of one read
+  uint32_t works_max = 1;       // reads in flight on one connection
+  uint32_t pieces_max = 1;      // pieces of one read: 1 on some devices
+  uint32_t read_bytes_max = 0;  // bytes of one read
 };
 
 // One RDMA READ: from one range of the peer's memory into one or more pieces of local memory.
@@ -84,32 +85,32 @@ struct ReadWork {
 
 struct ReadCompletion {
   uint64_t id = 0;
-  // Null when the bytes have arrived, else the device's reason. The connection cannot be used after
-  // an error.
+  // Null when the bytes have arrived, else the device's reason. The connection is unusable after an
+  // error.
   const char* error = nullptr;
 };
 
-// A connection over which the target reads. The destructor ends it: no byte lands afterwards.
-// Threads: one.
+// A connection over which the target reads. The destructor ends the connection: no byte lands after
+// it. Threads: one.
 class ReadQueue {
  public:
   virtual ~ReadQueue() = default;
   virtual const ReadLimits& limits() const = 0;
-  // Errors: those of ibv_post_send; the connection cannot be used afterwards.
+  // Posts a read. Errors: those of ibv_post_send; the connection is unusable after an error.
   virtual Status post(const ReadWork& work) = 0;
-  // Non-blocking. Fills the front of `completions` and returns how many there are.
+  // Does not block. Fills the front of `completions` and returns their number.
   virtual Result<size_t> poll(std::span<ReadCompletion> completions) = 0;
   // After this call, the next completion makes wait() return. An earlier completion does not: call
   // poll() once more before wait().
   virtual Status arm() = 0;
   // Sleeps until a read completes, `wake` is signalled, or `timeout` has passed. Errors: the
-  // connection has ended (the peer disconnected, the device was removed).
+  // connection has ended (the peer disconnected, or the device was removed).
   virtual Status wait(std::chrono::milliseconds timeout, const WakeEvent& wake) = 0;
   virtual const std::string& description() const = 0;  // "rxe0 10.0.0.2 - 10.0.0.1:7471"
 };
 
-// What a connecting peer may read: the regions of `domain`. A later connection with the same domain
-// and stream replaces the earlier one.
+// The memory that a connecting peer may read: the regions of `domain`. A later connection with the
+// same domain and stream replaces the earlier one.
 struct Admission {
   std::shared_ptr<Domain> domain;
   uint32_t stream = 0;
@@ -120,7 +121,8 @@ struct RailEvents {
   // Called when a peer connects, with its address and private data; only on a rail that listens.
   std::function<Result<Admission>(const RailAddress& peer, std::span<const std::byte> private_data)>
       admit;
-  // The device was removed or has failed: destroy everything made from the rail soon.
+  // Called when the device was removed or has failed. The owner must soon destroy all objects made
+  // from the rail.
   std::function<void(const std::string& why)> lost;
 };
 
@@ -130,12 +132,12 @@ class Rail {
   struct ConnectOptions {
     RailAddress peer;
     std::span<const std::byte> private_data;
-    std::chrono::milliseconds timeout{2000};       // until the connection is open
+    std::chrono::milliseconds timeout{2000};       // limit until the connection is open
     std::chrono::milliseconds read_timeout{5000};  // the device retransmits for at least this long
     uint32_t stream = 0;                           // selects the completion vector
   };
   virtual ~Rail() = default;
-  // Begins to report events. Called once, before anything else; events wait until then.
+  // Begins to report events; earlier events wait until then. Called once, before the other members.
   virtual void start(RailEvents events) = 0;
   virtual const std::string& device() const = 0;
   virtual const RailAddress& address() const = 0;  // includes the port if the rail listens
@@ -147,11 +149,11 @@ class Rail {
                                                      const WakeEvent& stop) = 0;
 };
 
-// Which rails to open: --device, --gid-index, --port.
+// Selects the rails to open: --device, --gid-index, --port.
 struct RailChoice {
-  std::vector<std::string> devices;   // device names, in this order; empty: all usable devices
+  std::vector<std::string> devices;   // device names, used in this order; empty: all usable devices
   std::optional<uint32_t> gid_index;  // selects the address at this index of each port's GID table
-  uint16_t port = 0;                  // where to listen; 0: the system's choice
+  uint16_t port = 0;                  // port on which to listen; 0: the system chooses
 };
 
 enum class RailRole { kListen, kConnect };
@@ -160,8 +162,8 @@ enum class RailRole { kListen, kConnect };
 class Fabric {
  public:
   virtual ~Fabric() = default;
-  // Returns between one and wire::kRailsMax rails. Errors: ENODEV with the reason: no device, no
-  // usable one, or not the requested one.
+  // Returns between one and wire::kRailsMax rails. Errors: ENODEV with the reason: there is no
+  // device, no usable device, or not the requested device.
   virtual Result<std::vector<std::unique_ptr<Rail>>> open(const RailChoice& choice,
                                                           RailRole role) = 0;
 };

@@ -17,9 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// InfiniBand's maximum of retries. A queue pair fails when none of them is answered.
+// InfiniBand's maximum of retries. A queue pair fails when the peer answers none of them.
 constexpr uint8_t kRetries = 7;
-// The highest finite number of retries: 7 means forever.
+// The highest finite number of retries; 7 would mean no limit.
 constexpr uint8_t kReceiverNotReadyRetries = 6;
 
 // Returns the local ACK timeout (4.096 us * 2^value) with which all retries together take at least
@@ -38,7 +38,7 @@ ibv_qp_init_attr queue_pair_attributes(ibv_cq* completions, uint32_t works_max,
   attributes.sq_sig_all = 0;
   attributes.cap.max_send_wr = works_max;
   attributes.cap.max_send_sge = pieces_max;
-  // No receive is ever posted, but some drivers refuse an empty receive queue.
+  // ppmr posts no receives, but some drivers refuse an empty receive queue.
   attributes.cap.max_recv_wr = 1;
   attributes.cap.max_recv_sge = 1;
   return attributes;
@@ -46,8 +46,8 @@ ibv_qp_init_attr queue_pair_attributes(ibv_cq* completions, uint32_t works_max,
 
 class VerbsReadQueue final : public ReadQueue {
  public:
-  // Destroyed from the last to the first: the queue pair (with its identifier) before its
-  // completion queue, all before the domain.
+  // Destroyed from the last member to the first: the queue pair (with its identifier) before its
+  // completion queue, and both before the domain.
   struct Parts {
     std::shared_ptr<VerbsDomain> domain;
     VerbsPointer<rdma_event_channel> events;
@@ -142,7 +142,7 @@ class VerbsReadQueue final : public ReadQueue {
   unsigned notified_ = 0;
 };
 
-// Waits for `wanted`. Errors: the event that came instead, ETIMEDOUT, ECANCELED.
+// Waits for the event `wanted`. Errors: another event came, ETIMEDOUT, ECANCELED.
 Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
                    const std::string& description, Clock::time_point deadline,
                    const WakeEvent& stop) {
@@ -152,7 +152,8 @@ Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
       if (event->event == RDMA_CM_EVENT_REJECTED) {
         const auto* text = static_cast<const char*>(event->param.conn.private_data);
         std::string why(text, text == nullptr ? 0 : event->param.conn.private_data_len);
-        why.resize(std::min(why.size(), std::strlen(why.c_str())));  // padded with zeros
+        // The text is padded with zeros.
+        why.resize(std::min(why.size(), std::strlen(why.c_str())));
         for (char& c : why) c = c >= ' ' && c <= '~' ? c : '?';
         return failure(ECONNREFUSED, description + ": the source refused the connection" +
                                          (why.empty() ? ": no listener there" : ": " + why));

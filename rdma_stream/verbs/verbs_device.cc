@@ -32,8 +32,8 @@ uint8_t prefix_bits(const ifaddrs& entry) {
 }
 
 // Returns the addresses of this machine that belong to RDMA devices. The function binds an RDMA
-// identifier to each address, because the connection manager then finds the device, whatever its
-// kind. `objection` receives the reason if the connection manager is not available.
+// identifier to each address: the connection manager then finds the device, for every kind of
+// device. `objection` receives the reason if the connection manager is not available.
 std::vector<InterfaceAddress> rdma_addresses(std::string& objection) {
   std::vector<InterfaceAddress> found;
   ifaddrs* list = nullptr;

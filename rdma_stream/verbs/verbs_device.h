@@ -1,4 +1,4 @@
-// The RDMA devices of this machine, and whether ppmr can use them.
+// The RDMA devices of this machine, and the reasons why ppmr cannot use some of them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace ppmr {
 struct RdmaPort {
   struct Gid {
     uint32_t index = 0;
-    std::string gid;        // as an IPv6 address
+    std::string gid;        // written as an IPv6 address
     std::string type;       // "IB", "RoCE v1", "RoCE v2"
     std::string interface;  // network interface, such as "eth0"; empty if there is none
   };
@@ -25,8 +25,8 @@ struct RdmaPort {
   std::string state;       // "active", "down", ...
   std::string node_guid;
   std::string firmware;
-  uint32_t mtu_bytes = 0;      // in use now
-  uint32_t mtu_max_bytes = 0;  // of the port
+  uint32_t mtu_bytes = 0;      // the MTU in use
+  uint32_t mtu_max_bytes = 0;  // the MTU that the port supports
   uint32_t message_max_bytes = 0;
   uint32_t queue_pairs_max = 0;
   uint32_t read_pieces_max = 0;  // max_sge_rd
@@ -41,9 +41,9 @@ struct RdmaPort {
   std::string why_not;
 };
 
-// Why ppmr cannot use the port; empty when it can. iWARP is refused: there a read lands by a write
-// of the peer, so the target's memory would be writable for all of its sources. `no_connections`:
-// why this machine cannot make RDMA connections; empty: it can.
+// Returns why ppmr cannot use the port; empty when it can. iWARP is refused: with iWARP the peer
+// answers a read by a write, so all sources of a target could write to the target's memory.
+// `no_connections` is the reason why this machine cannot make RDMA connections; empty when it can.
 std::string objection_to(const RdmaPort& port, const std::string& no_connections);
 
 // Returns the ports in the system's order of devices; empty if there are no devices.

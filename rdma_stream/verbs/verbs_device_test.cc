@@ -15,7 +15,7 @@ RdmaPort port() {
 
 TEST(RdmaPorts, PortThatCanBeUsedHasNoObjection) { EXPECT_EQ(objection_to(port(), ""), ""); }
 
-// A read there lands by a write of the peer: sources could damage each other's images.
+// With iWARP the peer answers a read by a write, so sources could damage each other's images.
 TEST(RdmaPorts, IwarpIsRefused) {
   RdmaPort iwarp = port();
   iwarp.is_iwarp = true;

@@ -20,7 +20,8 @@ std::string names_of(const std::vector<RdmaPort>& ports) {
   return names;
 }
 
-// Returns whether `name` selects the port: "mlx5_0" selects all ports of a device, "mlx5_0:2" one.
+// Returns whether `name` selects the port: "mlx5_0" selects all ports of a device, "mlx5_0:2"
+// selects one port.
 bool is_named(const RdmaPort& port, const std::string& name) {
   return name == port.device || name == port.device + ":" + std::to_string(port.number);
 }
@@ -92,7 +93,8 @@ class VerbsFabric final : public Fabric {
     return chosen;
   }
 
-  // The connection manager derives the GID from the IP address, so choosing one chooses the other.
+  // The connection manager derives the GID from the IP address, so a choice of the GID is a choice
+  // of the address.
   static Result<RailAddress> address_of(const RdmaPort& port, std::optional<uint32_t> gid_index) {
     if (!gid_index) return port.addresses.front();
     for (const RdmaPort::Gid& gid : port.gids) {

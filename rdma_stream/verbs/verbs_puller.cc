@@ -12,8 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How long a thread polls for completions before it sleeps: about what a sleep and a wake-up cost.
-// Longer polling takes the core from the processes that produce the bytes.
+// The time for which a thread polls for completions before it sleeps: about the cost of a sleep and
+// a wake-up. With longer polling the core would be missing for the processes that produce the
+// bytes.
 constexpr std::chrono::microseconds kPollTime{20};
 // A sleeping thread without reads in flight wakes up after this time, unless `wake` wakes it
 // earlier.
@@ -105,7 +106,7 @@ Error VerbsPuller::use_connection(Stream& stream, std::unique_ptr<ReadQueue> que
   // Destroy the queue pair first: the device must not write to the pulls' memory afterwards.
   queue.reset();
   stream.rail.reset();
-  // If this stream was woken but took no pull, another must be woken instead.
+  // If this stream was woken but took no pull, wake another stream instead.
   stream.asleep.store(false);
   stream.wake.clear();
   pulls_queued();
@@ -158,11 +159,12 @@ Result<std::unique_ptr<ReadQueue>> VerbsPuller::connect(uint32_t index) {
 // ---- Reading -----------------------------------------------------------------------------------
 
 Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
-  // The last time when a read completed, or when reads were posted while none was in flight.
+  // The last time at which a read completed, or at which reads were posted while none was in
+  // flight.
   auto progress = Clock::now();
   auto busy = progress;  // when this thread last posted or completed a read
-  // True once `wake` and the device can wake this thread. It then looks once more for earlier
-  // events before it sleeps.
+  // True once `wake` and the device can wake this thread. The thread then checks once more for
+  // earlier events before it sleeps.
   bool armed = false;
   bool woken = false;
   while (!stopping_) {
@@ -190,9 +192,9 @@ Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
       }
     }
     if (!armed) {
-      // From here on, events wake this thread. Those that came just before do not: look once more
-      // for them. A thread whose window is full does not set `asleep`, so that pulls_queued() wakes
-      // a thread with room.
+      // From here on, events wake this thread. Events just before this point do not, so check for
+      // them once more. A thread whose window is full does not set `asleep`, so that pulls_queued()
+      // wakes a thread with room.
       stream.asleep.store(stream.window.has_room(queue.limits()), std::memory_order_seq_cst);
       if (Status set = queue.arm(); !set) return set.error();
       armed = true;

@@ -1,16 +1,16 @@
 // The target's half of the verbs mover: fetches the chunks of one session by RDMA READ, over
 // several connections (queue pairs) that are spread over the rails of both sides. Each connection
-// has a thread that posts reads, waits for them (it polls briefly, then sleeps) and verifies the
-// bytes.
+// has a thread that posts reads, waits for their completion (it polls briefly, then sleeps) and
+// verifies the bytes.
 //
-// A connection that breaks is not opened again. Its queue pair is destroyed first, so that no byte
-// lands afterwards; then its pulls return to the queue, where the other connections take them. When
-// no connection is left, the session continues over TCP until it ends, or with --transport verbs
-// ends at once.
+// The puller does not reopen a connection that breaks. It first destroys the queue pair, so no
+// further byte lands. Then the pulls of the connection return to the queue, where the other
+// connections take them. When no connection is left, the session continues over TCP until it ends,
+// or with --transport verbs ends at once.
 //
-// Considered and not used: reopening connections within a session. It needs attempt counters,
-// back-off and a return from TCP to verbs, while a queue pair survives short interruptions of the
-// link without any help.
+// Rejected: reopening connections within a session. It needs attempt counters, back-off and a
+// return from TCP to verbs, although a queue pair survives short interruptions of the link without
+// help.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,8 @@
 
 namespace ppmr {
 
-// Threads: any thread may call pulls_queued() and stop(); one thread creates and finishes it.
+// Threads: any thread may call pulls_queued() and stop(); one thread creates and finishes the
+// puller.
 class VerbsPuller {
  public:
   struct Options {
@@ -38,9 +39,10 @@ class VerbsPuller {
   };
   // Called on the puller's threads. Each event is reported at most once, `available` first.
   struct Events {
-    // The first connection is open.
+    // Called when the first connection is open.
     std::function<void(const std::string& description)> available;
-    // No connection could be opened, or the last one broke. The puller takes no further pull.
+    // Called when no connection could be opened, or the last one broke. The puller takes no further
+    // pull.
     std::function<void(const Error& why)> unavailable;
   };
   // Validates an offer from the wire: counts, addresses and sizes. Errors: EPROTO.
@@ -52,16 +54,16 @@ class VerbsPuller {
                                                      PullQueue& queue, Events events);
   ~VerbsPuller() { finish(); }
 
-  // To be called when pulls were queued: wakes a thread. Never blocks, so callers may hold locks.
+  // Called when pulls were queued: wakes a thread. Never blocks, so callers may hold locks.
   void pulls_queued();
-  // The session is over: starts to close all connections, without waiting, and does not report
-  // their end.
+  // Called when the session is over: starts to close all connections, does not wait for this, and
+  // does not report their end.
   void stop();
   // Calls stop(), then waits until every pull is back in the queue and no thread uses the queue.
   void finish();
 
  private:
-  // Used by the stream's own thread, except for `wake` and `asleep`.
+  // Only the stream's own thread uses it, except for `wake` and `asleep`.
   struct Stream {
     explicit Stream(WakeEvent event) : wake(std::move(event)) {}
     WakeEvent wake;
@@ -93,7 +95,8 @@ class VerbsPuller {
   std::atomic<size_t> streams_left_ = 0;
 
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::thread> threads_;  // declared last: threads end before the members they use
+  // Declared last: the threads end before the members that they use.
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace ppmr

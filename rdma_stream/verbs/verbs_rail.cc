@@ -20,9 +20,9 @@ constexpr int kReleaseCheckIntervalMs = 20;
 constexpr size_t kRejectTextMaxBytes = 100;
 
 // With most drivers the kernel removes a device only after every process has closed it, but
-// librdmacm keeps its context open. So this function replaces the context's descriptors by
-// /dev/null. The caller must hold an rdma_cm_id of the device: while it exists, librdmacm does not
-// close these descriptors, so no other file can have their numbers.
+// librdmacm keeps the device's context open. So this function replaces the context's descriptors by
+// /dev/null. The caller must hold an rdma_cm_id of the device: while this id exists, librdmacm does
+// not close these descriptors, so no other file can get their numbers.
 void close_device(const ibv_context& context) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return;
@@ -117,7 +117,7 @@ void VerbsRail::run() {
     anchor_ = nullptr;
   }
   if (events_.lost) events_.lost(lost);
-  // Close the device when everything made from the rail is destroyed.
+  // Closes the device when all objects made from the rail are destroyed.
   pollfd stop{stop_.fd(), POLLIN, 0};
   while (anchor.use_count() > 1 && ::poll(&stop, 1, kReleaseCheckIntervalMs) == 0) continue;
   if (anchor.use_count() == 1) close_device(*anchor->context());
@@ -137,7 +137,7 @@ std::string VerbsRail::handle_connection_events(Anchor& anchor) {
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_UNREACHABLE:
       case RDMA_CM_EVENT_REJECTED: {
-        event = nullptr;  // acknowledges the event: else destroying the identifier blocks
+        event = nullptr;  // acknowledges the event; otherwise destroying the identifier would block
         const auto found = admitted_.find(id);
         if (found == admitted_.end()) break;
         if (auto domain = found->second.lock()) domain->drop(id);

@@ -33,7 +33,7 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
                                                   Rights rights) override;
   void close() override;
 
-  // The target's half: opens a connection. Errors: as Rail::connect.
+  // The target's half: opens a connection. Errors: those of Rail::connect.
   Result<std::unique_ptr<ReadQueue>> connect(const RailAddress& own,
                                              const Rail::ConnectOptions& options,
                                              const WakeEvent& stop);
@@ -85,7 +85,7 @@ class VerbsRail final : public Rail {
  private:
   VerbsRail(const RdmaPort& port, RailAddress address, Anchor anchor, WakeEvent stop);
   void run();
-  // These functions return why the device was lost, or an empty text if it was not.
+  // These functions return the reason why the device was lost, or an empty text if it was not lost.
   std::string handle_connection_events(Anchor& anchor);
   std::string handle_device_events(Anchor& anchor);
   void connect_request(VerbsPointer<rdma_cm_event> event);
@@ -96,13 +96,13 @@ class VerbsRail final : public Rail {
   const WakeEvent stop_;
 
   std::mutex mutex_;
-  std::shared_ptr<Anchor> anchor_;  // null: lost; guarded by mutex_
+  std::shared_ptr<Anchor> anchor_;  // null: the device is lost; guarded by mutex_
 
-  // Used by the thread alone.
+  // Only the thread uses these members.
   RailEvents events_;
   std::map<const rdma_cm_id*, std::weak_ptr<VerbsDomain>> admitted_;
 
-  std::thread thread_;  // declared last: it ends before the members that it uses
+  std::thread thread_;  // declared last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

@@ -35,7 +35,7 @@ struct Anchor {
   ibv_context* context() const { return id->verbs; }
 };
 
-// Convert IPv4 and IPv6 addresses. For any other family rail_address() returns all zeros.
+// Converts IPv4 and IPv6 addresses. For any other family rail_address() returns all zeros.
 struct SocketAddress {
   sockaddr_storage storage{};
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
@@ -43,7 +43,7 @@ struct SocketAddress {
 SocketAddress socket_address(const RailAddress& address);
 RailAddress rail_address(const sockaddr* address);
 
-// Binds to `address`. Errors: ENODEV when no RDMA device has it; EADDRINUSE.
+// Binds an identifier to `address`. Errors: ENODEV when no RDMA device has the address; EADDRINUSE.
 Result<Anchor> bind_anchor(const RailAddress& address);
 
 // Returns the next event, or null if there is none. Never blocks: the channel is non-blocking.
@@ -52,7 +52,8 @@ VerbsPointer<rdma_cm_event> next_event(rdma_event_channel& channel);
 // Returns the name of the device as in /sys/class/infiniband, for example "rxe0".
 std::string device_name(const ibv_context* context);
 
-// Why this process cannot pin `bytes`, and how to raise the limit; empty if it can.
+// Returns why this process cannot pin `bytes`, and how to raise the limit; empty if it can pin
+// them.
 std::string memlock_objection(uint64_t bytes);
 
 }  // namespace ppmr

@@ -9,10 +9,11 @@
 namespace ppmr {
 namespace {
 
-// The most RDMA connections of one session. A session may have more rails than streams.
+// The largest number of RDMA connections of one session. A session may have more rails than
+// streams.
 uint32_t connections_max(uint32_t stream_count) { return std::max(stream_count, wire::kRailsMax); }
 
-// Ends the connections of each rail before it deregisters their region.
+// Ends the connections of each rail before it deregisters the memory of the rail.
 template <typename OnRails>
 void revoke(OnRails& rails) {
   for (auto& on : rails) {
@@ -101,7 +102,7 @@ Status VerbsSource::open() {
     }
     lost.swap(rails_);
   }
-  lost.clear();  // frees the ports
+  lost.clear();  // frees the ports of these rails
   auto opened = fabric_.open(choice_, RailRole::kListen);
   if (!opened) return failure(opened.error());
   Rails rails;
@@ -167,7 +168,7 @@ Result<Admission> VerbsSource::admit(const SourceRail& rail, const RailAddress& 
   return failure(refusal);
 }
 
-// The hello has a valid proof.
+// Admits a connection whose hello has a valid proof.
 Result<Admission> VerbsSource::admit_locked(PoolLoan& loan, const SourceRail& rail,
                                             const wire::RdmaHello& hello) {
   if (hello.stream >= loan.last_attempts_.size()) return failure(EACCES, "stream out of range");

@@ -1,8 +1,9 @@
-// RDMA at the source, shared by its sessions: the rails on which it listens, and who may read.
+// RDMA at the source, shared by its sessions: the rails on which it listens, and the peers that may
+// read.
 //
 // A session lends the pool to its target. A loan has a protection domain on each rail, with the
-// pool registered for reading, and a secret. A connection to these domains is admitted once for
-// each proof of the secret. The end of the loan ends the connections and revokes the keys, so that
+// pool registered for reading, and a secret. The source admits a connection to these domains once
+// for each proof of the secret. The end of the loan ends the connections and revokes the keys, so
 // no peer reads a slot after the end of its session.
 #pragma once
 
@@ -31,7 +32,7 @@ class PoolLoan {
   PoolLoan(const PoolLoan&) = delete;
   PoolLoan& operator=(const PoolLoan&) = delete;
 
-  // The offer to the target; the caller sets the mode.
+  // Returns the offer to the target; the caller sets the mode.
   const wire::TransportOffer& offer() const { return offer_; }
 
  private:
@@ -49,7 +50,7 @@ class PoolLoan {
   uint64_t pool_bytes_ = 0;
   // Guarded by the source's mutex.
   std::vector<OnRail> rails_;
-  std::vector<uint64_t> last_attempts_;  // accepted, by stream
+  std::vector<uint64_t> last_attempts_;  // the last accepted attempt number, by stream
 };
 
 // Threads: any.
@@ -59,15 +60,15 @@ class VerbsSource {
     uint64_t rails = 0;
     uint64_t registered_bytes = 0;
     uint64_t registered_regions = 0;
-    uint64_t admitted = 0;  // connections, since the start
+    uint64_t admitted = 0;  // number of connections since the start
     uint64_t refused = 0;
   };
-  // Listens. Errors: those of Fabric::open.
+  // Opens the rails and listens. Errors: those of Fabric::open.
   static Result<std::unique_ptr<VerbsSource>> create(Fabric& fabric, RailChoice choice);
   ~VerbsSource();
 
-  // Lends the pool to a session with `stream_count` connections. Opens the rails again if all of
-  // them were lost. Errors: those of opening; those of registering, which name the limit to raise.
+  // Lends the pool to a session with `stream_count` connections. If all rails were lost, opens them
+  // again. Errors: those of opening; those of registering, which name the limit to raise.
   Result<std::unique_ptr<PoolLoan>> lend(const BufferPool& pool, uint32_t stream_count);
   Counters counters() const;
 
@@ -87,7 +88,8 @@ class VerbsSource {
   Fabric& fabric_;
   const RailChoice choice_;
 
-  std::mutex lending_mutex_;  // held by lend(); rails_ changes only with this and mutex_ held
+  // Held by lend(); a thread that changes rails_ holds this mutex and mutex_.
+  std::mutex lending_mutex_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   Rails rails_;

@@ -1,11 +1,11 @@
 // RDMA at the target, shared by all sessions: the rails, and the image store's memory, which is
 // registered on each rail. A thread registers each region when the store allocates it, ahead of
-// need and never per chunk. The store never frees a region, so regions stay registered until the
-// target ends.
+// need and never per chunk. The store then never frees a region, so regions stay registered until
+// the target ends.
 //
-// There is one protection domain per rail, and no peer has access to it. Rejected: iWARP, where the
-// peer must be able to write to the memory in which a read lands, with a key that goes over the
-// wire: a source could write into the images of others.
+// There is one protection domain per rail, and no peer has access to it. Rejected: iWARP. With
+// iWARP the peer must be able to write to the memory in which a read lands, with a key that goes
+// over the wire, so a source could write into the images of other sources.
 #pragma once
 
 #include <atomic>
@@ -23,13 +23,14 @@ namespace ppmr {
 
 // Sums over all sessions; the VerbsPuller of each session adds to them.
 struct VerbsTraffic {
-  std::atomic<uint64_t> connections = 0;  // now
-  std::atomic<uint64_t> connected = 0;    // since the start
+  std::atomic<uint64_t> connections = 0;  // open now
+  std::atomic<uint64_t> connected = 0;    // opened since the start
   std::atomic<uint64_t> reads_posted = 0;
   std::atomic<uint64_t> bytes_read = 0;
   std::atomic<uint64_t> completions_by_poll = 0;
   std::atomic<uint64_t> completions_by_event = 0;
-  std::atomic<uint64_t> strange_completions = 0;  // late, duplicate, or of an unknown read
+  // Completions that are late, duplicate, or of an unknown read.
+  std::atomic<uint64_t> strange_completions = 0;
 };
 
 struct VerbsCounters {
@@ -45,12 +46,12 @@ class TargetRail {
   TargetRail(std::unique_ptr<Rail> rail, std::shared_ptr<Domain> domain, size_t regions_max);
 
   Rail& rail() const { return *rail_; }
-  // Null when the rail was lost.
+  // Returns null when the rail was lost.
   std::shared_ptr<Domain> domain() const;
-  // The local key of a region of the store; blocks while it is being registered. Errors: why the
-  // rail was lost.
+  // Returns the local key of a region of the store; blocks while the region is being registered.
+  // Errors: the reason why the rail was lost.
   Result<uint32_t> key(uint32_t region);
-  // Registers a region of the store, unless this was done before or the rail was lost.
+  // Registers a region of the store, unless it is registered already or the rail was lost.
   void register_region(uint32_t region, std::span<std::byte> memory);
   // Deregisters all regions; key() fails with `error` from now on.
   void lose(const Error& error);
@@ -70,22 +71,23 @@ class TargetRail {
   std::optional<Error> lost_;       // guarded by mutex_
   VerbsCounters counters_;          // guarded by mutex_
 
-  const std::unique_ptr<Rail> rail_;  // last, so destroyed first: its thread uses this TargetRail
+  // Declared last, so destroyed first: its thread uses this TargetRail.
+  const std::unique_ptr<Rail> rail_;
 };
 
-// Threads: any. It outlives the sessions and their pullers.
+// Threads: any. It lives longer than the sessions and their pullers.
 class VerbsTarget {
  public:
-  // `regions_max`: how many regions the store can have. Errors: those of Fabric::open.
+  // `regions_max`: the number of regions that the store can have. Errors: those of Fabric::open.
   static Result<std::unique_ptr<VerbsTarget>> create(Fabric& fabric, RailChoice choice,
                                                      size_t regions_max);
   ~VerbsTarget() { close(); }
-  // Deregisters everything; the caller has ended all sessions. Later regions are ignored.
+  // Deregisters all regions and ignores later ones. The caller has ended all sessions before.
   void close();
 
-  // To be called once for each region that the store maps. Non-blocking: callers may hold locks.
+  // Called once for each region that the store maps. Does not block, so callers may hold locks.
   void region_mapped(uint32_t region, std::span<std::byte> memory);
-  // The usable rails. Opens the rails again if all of them were lost.
+  // Returns the usable rails. If all rails were lost, opens them again.
   std::vector<std::shared_ptr<TargetRail>> rails();
   VerbsCounters counters() const;
   VerbsTraffic& traffic() { return traffic_; }
@@ -109,10 +111,11 @@ class VerbsTarget {
   // Guarded by mutex_.
   std::map<uint32_t, std::span<std::byte>> memory_;
   Rails rails_;
-  bool registered_ = false;  // false: the registrar thread has not yet seen a new region or rail
+  // False: there is a new region or rail that the registrar thread has not processed.
+  bool registered_ = false;
   std::atomic<bool> stopping_ = false;
 
-  std::thread registrar_;  // last: the thread ends before the members that it uses
+  std::thread registrar_;  // declared last: the thread ends before the members that it uses
 };
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// The verbs mover over a fabric inside this process: moving bytes, faults of the fabric, malicious
-// peers, removed devices.
+// Tests the verbs mover over a fabric inside this process: moving bytes, faults of the fabric,
+// malicious peers, removed devices.
 
 #include <gtest/gtest.h>
 
@@ -17,11 +17,11 @@ using std::chrono::milliseconds;
 using wire::Transport;
 
 constexpr size_t kChunk = kChunkSizeMinBytes;
-// For tests that wait for it; long enough for a busy machine.
+// For tests that wait until it expires; long enough for a busy machine.
 constexpr milliseconds kShortPeerTimeout{2000};
 
-// Every test checks at its end that the sink's contract was kept and that nothing is left
-// registered or connected.
+// Every test checks at its end that the sink's contract was kept, and that no memory is registered
+// and no connection is open.
 class Verbs : public testing::Test {
  protected:
   StreamRig& rig(RigVerbs verbs = {}, milliseconds peer_timeout = milliseconds(5000)) {
@@ -41,7 +41,7 @@ class Verbs : public testing::Test {
     EXPECT_TRUE(source_->claim("checkpoint-" + std::to_string(++claims_)));
     return *source_;
   }
-  // Writes a file of `chunks` chunks and compares what landed.
+  // Writes a file of `chunks` chunks and compares it with the landed bytes.
   void move_file(TestSource& source, const std::string& name, size_t chunks) {
     TestFile& file = **source.make_file(name);
     ASSERT_TRUE(source.write(file, 0, chunks * kChunk, random_));
@@ -111,11 +111,11 @@ TEST_F(Verbs, TransfersAllBytesExceptInlineChunksByRdmaRead) {
   ASSERT_TRUE(source.seal());
   const OutletCounters sent = source.sender().counters();
   const auto counts = rig_->verbs().counts();
-  // Everything except inline chunks, and each byte once.
+  // All bytes except those of inline chunks, each byte once.
   EXPECT_EQ(rig_->verbs_target().traffic().bytes_read, counts.bytes_copied);
   EXPECT_GE(counts.bytes_copied + sent.inline_chunks * wire::kInlineMaxBytes, sent.verified_bytes);
   EXPECT_LE(counts.bytes_copied, sent.verified_bytes);
-  // The control connection, and the TCP streams, which stay idle.
+  // These are the control connection and the TCP streams, which stay idle.
   EXPECT_LE(rig_->network().counts().connections, 1u + 2u);
 }
 
@@ -125,7 +125,7 @@ TEST_F(Verbs, RegistersMemoryOnceHoweverManyBytesPass) {
   move_file(source, "first", 4);
   ASSERT_TRUE(eventually([&] { return rig_->verbs().counts().live_queues == 2; }));
   const auto before = rig_->verbs().counts();
-  EXPECT_EQ(before.live_regions, 2u);  // the pool and the store
+  EXPECT_EQ(before.live_regions, 2u);  // regions of the pool and of the store
   EXPECT_EQ(before.live_bytes, source.pool().memory().size() + rig_->sink().memory().size());
   for (int i = 0; i < 5; ++i) move_file(source, "file-" + std::to_string(i), 40);
   const auto after = rig_->verbs().counts();
@@ -142,7 +142,8 @@ TEST_F(Verbs, SplitsReadsForDevicesThatAllowOneScatterEntryPerRead) {
   verbs.fabric.limits.pieces_max = 1;
   rig(verbs);
   move_file(open_source(), "file", 20);
-  EXPECT_GE(rig_->verbs().counts().reads, 20 * kChunk / (16 << 10));  // the sink's blocks
+  // The sink has blocks of 16 KiB.
+  EXPECT_GE(rig_->verbs().counts().reads, 20 * kChunk / (16 << 10));
 }
 
 TEST_F(Verbs, SplitsReadsThatExceedTheDevicesMaximumMessageSize) {
@@ -167,7 +168,8 @@ TEST_F(Verbs, GivesEachSourceItsOwnProtectionDomain) {
   TestSource one(*rig_, {.name = "one"}), two(*rig_, {.name = "two"});
   ASSERT_TRUE(one.claim("first"));
   ASSERT_TRUE(two.claim("second"));
-  EXPECT_EQ(rig_->verbs().counts().live_domains, 3u);  // one for each, and the store's
+  // One for each session, and the domain of the store.
+  EXPECT_EQ(rig_->verbs().counts().live_domains, 3u);
   TestFile& first = **one.make_file("file");
   std::thread writer([&] {
     std::mt19937_64 random(2);
@@ -194,7 +196,7 @@ TEST_F(Verbs, TwoHundredSessionsLeakNoQueuePairMemoryRegionOrThread) {
   EXPECT_TRUE(eventually([&] { return rig_->receiver().sessions().empty(); }));
   const auto counts = rig_->verbs().counts();
   EXPECT_EQ(counts.live_queues, 0u);
-  EXPECT_EQ(counts.live_regions, 1u);  // the store
+  EXPECT_EQ(counts.live_regions, 1u);  // the region of the store
   EXPECT_EQ(counts.live_domains, 1u);
   EXPECT_TRUE(eventually([&] { return threads_of_this_process() <= threads; }));
 }
@@ -369,7 +371,7 @@ TEST_F(Verbs, SurvivesBriefInterruptionsOfTheLink) {
   EXPECT_EQ(rig_->verbs().counts().connections, 2u);
 }
 
-// Without TCP to fall back to, only the peer timeout may end the session.
+// If there is no TCP to fall back to, only the peer timeout may end the session.
 TEST_F(Verbs, ReadTimeoutIsHalfThePeerTimeoutUnlessTheSessionIsVerbsOnly) {
   for (const bool verbs_only : {false, true}) {
     RigVerbs verbs;
@@ -406,7 +408,7 @@ TEST_F(Verbs, FallsBackToTcpWhenTheTargetsDeviceIsRemoved) {
   rig_->verbs().remove_target_rail(0);
   move_file(source, "after", 10);
   expect_tcp(source);
-  // Nothing of either device is held.
+  // No object of either device is left.
   EXPECT_TRUE(eventually([&] { return rig_->verbs().counts().live_domains == 0; }));
 }
 

@@ -1,9 +1,9 @@
-// The reads in flight on one connection. A pull is split into several reads where the device limits
+// The reads in flight on one connection. A pull is split into several reads if the device limits
 // the pieces or bytes of one read.
 //
-// Each pull occupies one of the window's entries. The id of a read contains the number of its
-// pull, which is never reused (48 bits), the index of the entry (8), and the number of the read
-// within the pull (8). So the window recognises a completion that is late, duplicated or of an
+// Each pull occupies one of the window's entries. The id of a read contains the number of its pull,
+// which is never reused (48 bits), the index of the entry (8 bits), and the number of the read
+// within the pull (8 bits). So the window recognises a completion that is late, duplicated or of an
 // unknown read.
 #pragma once
 
@@ -16,22 +16,22 @@
 
 namespace ppmr {
 
-// Threads: one. Nothing is allocated after construction.
+// Threads: one. Allocates no memory after construction.
 class ReadWindow {
  public:
-  // The most pulls and bytes in flight: enough to keep a 100 Gb/s link with a round trip of 100 us
-  // busy, and few enough that an urgent pull does not wait long behind them.
+  // The largest number of pulls and bytes in flight. It keeps a 100 Gb/s link with a round trip of
+  // 100 us busy, and an urgent pull does not wait long behind the others.
   static constexpr size_t kPullsMax = 16;
   static constexpr uint64_t kBytesMax = 4 << 20;
-  // The most RDMA READs of one pull. A device may need one for each piece of memory in which the
-  // chunk lands, and several for a piece longer than read_bytes_max.
+  // The largest number of RDMA READs of one pull. A device may need one READ for each piece of
+  // memory in which the chunk lands, and several for a piece longer than read_bytes_max.
   static constexpr size_t kPartsMax = 32;
   static constexpr uint32_t kWorksMax = 64;  // RDMA READs in flight on one connection; > kPartsMax
 
   enum class Outcome { kUnknown, kPart, kWhole };
 
   bool empty() const { return pulls_ == 0; }
-  // Whether a pull fits, however many reads it takes.
+  // Returns whether a pull fits, with any number of reads.
   bool has_room(const ReadLimits& limits) const {
     return pulls_ < kPullsMax && bytes_ < kBytesMax && works_ + kPartsMax <= limits.works_max;
   }
@@ -51,7 +51,7 @@ class ReadWindow {
  private:
   struct Entry {
     Pull pull;
-    uint64_t use = 0;    // 0: free
+    uint64_t use = 0;    // 0: the entry is free
     uint32_t parts = 0;  // bit i: part i is in flight
   };
   static uint64_t id_of(uint64_t use, size_t place, uint32_t part) {

@@ -6,8 +6,8 @@ namespace ppmr::wire {
 
 uint64_t chunk_digest(uint64_t offset, uint32_t length, const ChunkCheck& check) {
   // The finaliser of splitmix64 (Steele, Lea, Flood 2014), applied to offset, length and half of
-  // the code. Every input bit affects all output bits, so that errors of two chunks do not cancel
-  // out in the sum.
+  // the code. Every input bit affects all output bits, so errors of two chunks do not cancel out in
+  // the sum.
   auto mix = [](uint64_t value) {
     value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
     value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;

@@ -16,7 +16,7 @@ namespace ppmr::wire {
 struct AgentFrameHeader {  // the body follows
   uint32_t body_length = 0;
   uint32_t body_crc = 0;
-  uint32_t crc = 0;  // of the fields above
+  uint32_t crc = 0;  // CRC32C of the fields above
   template <typename F>
   void fields(F&& field) {
     field(body_length), field(body_crc), field(crc);
@@ -24,14 +24,14 @@ struct AgentFrameHeader {  // the body follows
 };
 inline constexpr size_t kAgentFrameHeaderBytes = 12;
 
-// The value of one chunk in the digest of its file, which is the sum over all its chunks. The sum
-// does not depend on the order in which chunks land. It changes when a chunk is lost, duplicated or
-// lands at a wrong offset. It covers the chunk's bytes by their check: the tag of an encrypted
-// chunk, which is unique to this encryption of these bytes, or the CRC32C.
+// Returns the value of one chunk in the digest of its file. The digest is the sum over all chunks
+// of the file. The sum does not depend on the order in which chunks land. It changes when a chunk
+// is lost, duplicated or lands at a wrong offset. It covers the chunk's bytes by their check: the
+// tag of an encrypted chunk, which is unique to this encryption of these bytes, or the CRC32C.
 uint64_t chunk_digest(uint64_t offset, uint32_t length, const ChunkCheck& check);
 
-// The checksum of all fields before `crc`, which is the last field. For FrameHeader, ReadRequest,
-// ReadResponse and AgentFrameHeader.
+// Returns the checksum of all fields before `crc`, which is the last field. For FrameHeader,
+// ReadRequest, ReadResponse and AgentFrameHeader.
 template <typename Message>
 uint32_t fields_crc(Message message);
 

@@ -111,8 +111,8 @@ std::vector<std::byte> encode(const Message& message, size_t size_max_bytes = 16
   return bytes;
 }
 
-// The message in `body`. `rest` receives the bytes after the fields; without `rest` there must be
-// none. Errors: EPROTO when the body is too short or too long.
+// Decodes the message in `body`. `rest` receives the bytes after the fields; if `rest` is null,
+// there must be no such bytes. Errors: EPROTO when the body is too short or too long.
 template <typename Message>
 Result<Message> decode(std::span<const std::byte> body,
                        std::span<const std::byte>* rest = nullptr) {

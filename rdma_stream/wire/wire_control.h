@@ -9,14 +9,14 @@
 
 namespace ppmr::wire {
 
-// All valid frames are shorter. A longer one was damaged, or an attacker sent it.
+// All valid frames are shorter. A longer frame was damaged, or an attacker sent it.
 inline constexpr uint32_t kFrameBodyMaxBytes = 256 << 10;
 // The longest inline chunk. Inline chunks do not wait behind the chunks of large files.
 inline constexpr uint32_t kInlineMaxBytes = 16 << 10;
 inline constexpr uint32_t kReadBackMaxBytes = 128 << 10;
 inline constexpr uint32_t kNameMaxBytes = 255;
 inline constexpr uint32_t kLinkTargetMaxBytes = 4095;
-inline constexpr size_t kTextMaxBytes = 1024;  // of an error message
+inline constexpr size_t kTextMaxBytes = 1024;  // length of an error message
 inline constexpr uint32_t kRailsMax = 8;       // RDMA ports used together
 
 enum class MessageType : uint16_t {
@@ -77,7 +77,7 @@ struct FrameHeader {
 inline constexpr size_t kFrameHeaderBytes = 32;
 
 // The source chooses ids for nodes (directories, files, symbolic links), unique in its session. 0
-// is the root of the mount. The id of a checkpoint is that of its top node.
+// is the root of the mount. The id of a checkpoint is the id of its top node.
 
 enum class NodeType : uint16_t { kDirectory = 1, kFile = 2, kSymlink = 3 };
 
@@ -93,8 +93,8 @@ struct Attributes {
   }
 };
 
-// A new checkpoint: a top-level entry of the mount. Answered by Result (EEXIST: another source has
-// this name).
+// Begins a new checkpoint: a top-level entry of the mount. The target answers with Result (EEXIST:
+// another source has this name).
 struct Claim {
   static constexpr MessageType kType = MessageType::kClaim;
   uint64_t request = 0;
@@ -212,10 +212,12 @@ struct Forget {  // unlinked and closed: the source does not use the id again
   }
 };
 
-// With which the target checks the bytes of a chunk.
+// The value with which the target checks the bytes of a chunk.
 struct ChunkCheck {
-  uint64_t number = 0;             // of this encryption, unique in the session; 0: not encrypted
-  std::array<uint8_t, 16> code{};  // the tag of AES-256-GCM; or the CRC32C of the bytes, then zeros
+  // Number of this encryption, unique in the session; 0: not encrypted.
+  uint64_t number = 0;
+  // The tag of AES-256-GCM, or the CRC32C of the bytes followed by zeros.
+  std::array<uint8_t, 16> code{};
   template <typename F>
   void fields(F&& field) {
     field(number), field(code);
@@ -252,14 +254,16 @@ struct Announce {
   }
 };
 
-// Announces an inline chunk: the fields of Announce, then the bytes of the chunk as the slot holds
-// them: a target without memory drops them and reads the slot later. They are never compressed.
+// Announces an inline chunk: the fields of Announce, then the bytes of the chunk as the slot
+// contains them. A target without memory drops the bytes and reads the slot later. Inline chunks
+// are never compressed.
 struct AnnounceInline : Announce {
   static constexpr MessageType kType = MessageType::kAnnounceInline;
 };
 
-// These bytes of the file are zero. Readers of the range do not wait for a chunk. Bytes that land
-// in the range, before or after, replace the zeros. The digest of the file does not change.
+// These bytes of the file are zero, so readers of the range do not wait for a chunk. Bytes that
+// land in the range, before or after this message, replace the zeros. The digest of the file does
+// not change.
 struct Zeros {
   static constexpr MessageType kType = MessageType::kZeros;
   uint64_t node = 0;
@@ -271,8 +275,9 @@ struct Zeros {
   }
 };
 
-// One directory, file or symbolic link of a checkpoint as the source has it. All entries are sent
-// before Seal. `digest` is the sum of chunk_digest() over a file's chunks; 0 if it is not a file.
+// One directory, file or symbolic link of a checkpoint at the source. The source sends all entries
+// before Seal. `digest` is the sum of chunk_digest() over a file's chunks; 0 if the entry is not a
+// file.
 struct ManifestEntry {
   static constexpr MessageType kType = MessageType::kManifestEntry;
   uint64_t checkpoint = 0;
@@ -303,8 +308,8 @@ struct Seal {
   }
 };
 
-// How long the source waits for a silent target from now on, and asks the target to wait for it, if
-// that is longer than the peer timeout.
+// From now on the source waits this long for a silent target, if that is longer than the peer
+// timeout. It requests the target to wait as long for the source.
 struct Patience {
   static constexpr MessageType kType = MessageType::kPatience;
   uint64_t duration_ms = 0;
@@ -354,7 +359,7 @@ struct Goodbye {  // the source ends the session: unsealed checkpoints fail
   void fields(F&&) {}
 };
 
-struct Release {  // errno_value 0: the chunk has landed
+struct Release {  // the target has taken the chunk; errno_value 0: it has landed
   static constexpr MessageType kType = MessageType::kRelease;
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -415,8 +420,8 @@ struct CheckpointRemoved {  // rm -r at the target
 };
 
 // A reader waits for these bytes, and the source has not announced them. The source sends them
-// ahead of others if it can. It ignores the message if it has sent them, if it does not know the
-// file, or if a program writes the file: then the program chooses the order.
+// before other bytes if it can. It ignores the message if it has sent the bytes already, if it does
+// not know the file, or if a program writes the file: the program then determines the order.
 struct Want {
   static constexpr MessageType kType = MessageType::kWant;
   uint64_t node = 0;
@@ -434,7 +439,7 @@ enum class Transport : uint16_t { kNone = 0, kVerbs = 1, kTcp = 2 };
 
 struct Rail {                         // an RDMA port where the source listens
   std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped into it (RFC 4291, 2.5.5.2)
-  uint16_t port = 0;                  // of the RDMA connection manager
+  uint16_t port = 0;                  // port of the RDMA connection manager
   uint32_t key = 0;                   // remote key of the pool for reads over this port
   template <typename F>
   void fields(F&& field) {
@@ -442,11 +447,11 @@ struct Rail {                         // an RDMA port where the source listens
   }
 };
 
-// Source -> target, the first message of a session: whether and where RDMA can read the pool. Slot
-// i's payload begins at pool_address + i * slot_stride.
+// Source -> target, the first message of a session: reports whether RDMA can read the pool, and on
+// which rails. Slot i's payload begins at pool_address + i * slot_stride.
 struct TransportOffer {
   static constexpr MessageType kType = MessageType::kTransportOffer;
-  uint16_t mode = 0;  // a TransportMode
+  uint16_t mode = 0;  // value of a TransportMode
   Token secret{};     // proves that an RDMA connection belongs to this session
   uint64_t pool_address = 0;
   uint64_t slot_stride = 0;

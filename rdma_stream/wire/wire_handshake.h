@@ -1,8 +1,8 @@
 // The first bytes on every connection, before any frame: a prefix, the body, and the CRC32C of
 // both.
 //
-// The prefix (magic, version, kind, length) is the same in all versions, so that a peer that
-// refuses another version can report the number of that version.
+// The prefix (magic, version, kind, length) is the same in all versions, so a peer that refuses
+// another version can report the number of that version.
 #pragma once
 
 #include <array>
@@ -14,15 +14,16 @@ namespace ppmr::wire {
 inline constexpr std::array<char, 4> kMagic = {'P', 'P', 'M', 'R'};
 inline constexpr uint16_t kVersion = 3;
 
-inline constexpr uint32_t kSlotsMax = 1 << 16;  // 4 GiB if chunks have 64 KiB, 64 GiB if 1 MiB
+// At most 4 GiB with chunks of 64 KiB, 64 GiB with chunks of 1 MiB.
+inline constexpr uint32_t kSlotsMax = 1 << 16;
 inline constexpr uint32_t kStreamsMax = 16;
 
 using Token = std::array<uint8_t, 16>;  // random: the id of a session, or the secret to join it
 using Proof = std::array<uint8_t, 32>;  // proof that the sender has a token: session_proof.h
 
-// How the bytes of chunks are protected on their way, also in the pool at the source.
+// The protection of chunks in transit, and in the source's pool.
 enum class Protection : uint16_t {
-  kChecksum = 1,   // CRC32C: against damage, not against an attacker
+  kChecksum = 1,   // CRC32C: detects damage, but not an attacker
   kAes256Gcm = 2,  // encrypted and authenticated
 };
 
@@ -38,7 +39,7 @@ struct HandshakePrefix {
   std::array<char, 4> magic = kMagic;
   uint16_t version = kVersion;
   HandshakeKind kind = HandshakeKind::kControl;
-  uint32_t length = 0;  // of the body
+  uint32_t length = 0;  // length of the body
   template <typename F>
   void fields(F&& field) {
     field(magic), field(version), field(kind), field(length);
@@ -55,7 +56,7 @@ struct ControlHello {
   uint32_t slot_count = 0;
   uint32_t chunk_size_bytes = 0;
   uint32_t stream_count = 0;
-  Protection protection = Protection::kAes256Gcm;  // the least that the source accepts
+  Protection protection = Protection::kAes256Gcm;  // the least protection that the source accepts
   std::string source_name;
   template <typename F>
   void fields(F&& field) {
@@ -77,7 +78,7 @@ struct DataHello {
 };
 
 // The target's answer to DataHello. Its proof shows the source that this is the target of its
-// session; only then does the source send bytes.
+// session. The source sends bytes only after that.
 struct DataWelcome {
   Proof proof{};
   template <typename F>
@@ -88,7 +89,7 @@ struct DataWelcome {
 
 // `ppmr migrate` -> target: this connection is for the agent of the node, see agent_frames.h.
 struct AgentHello {
-  std::string node_name;  // for logs
+  std::string node_name;  // only for logs
   template <typename F>
   void fields(F&& field) {
     field(node_name);
@@ -98,7 +99,7 @@ struct AgentHello {
 struct Welcome {
   Token token{};
   uint64_t received_sequence = 0;                 // the last frame received from the source
-  Protection protection = Protection::kChecksum;  // of the session's chunks; constant
+  Protection protection = Protection::kChecksum;  // protection of the session's chunks; constant
   std::string target_name;
   template <typename F>
   void fields(F&& field) {
@@ -110,8 +111,8 @@ enum class RejectReason : uint16_t {
   kVersion = 1,
   kUnknownSession = 2,
   kBadHello = 3,
-  kBusy = 4,              // for now
-  kNotAuthenticated = 5,  // forgeable outside TLS: only show Reject::text, do not act on it
+  kBusy = 4,              // refused only for now
+  kNotAuthenticated = 5,  // can be forged outside TLS: show Reject::text, but do not act on it
 };
 
 struct Reject {

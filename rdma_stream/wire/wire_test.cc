@@ -60,7 +60,7 @@ TYPED_TEST(EachMessage, IsRejectedWhenTooShortOrTooLong) {
   message.fields(filler);
   auto bytes = encode(message);
   for (size_t length = 0; length < bytes.size(); ++length) {
-    // A copy of exactly that length, so that a sanitizer detects a read past its end.
+    // A copy of exactly this length, so a sanitizer detects a read past its end.
     const std::vector<std::byte> part(bytes.begin(),
                                       bytes.begin() + static_cast<ptrdiff_t>(length));
     auto decoded = decode<TypeParam>(part);
@@ -75,7 +75,7 @@ TYPED_TEST(EachMessage, DecodingRandomBytesNeverReadsPastTheirEnd) {
   std::mt19937_64 random(42);
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::byte> bytes(random() % 120);
-    // Small numbers make plausible lengths.
+    // In every second round the numbers are small, so they are plausible as lengths.
     const uint64_t mask = round % 2 == 0 ? 0xff : 0x07;
     for (auto& byte : bytes) byte = static_cast<std::byte>(random() & mask);
     std::span<const std::byte> rest;
@@ -120,14 +120,16 @@ TEST(Wire, ChecksumCoversEveryField) {
   }
 }
 
-// The check of an unencrypted chunk.
+// Returns the check of an unencrypted chunk.
 ChunkCheck checksum(uint8_t value) { return {.code = {value}}; }
 
 TEST(Wire, DigestDetectsSwappedAndMisplacedChunks) {
   const uint64_t sum = chunk_digest(0, 10, checksum(1)) + chunk_digest(10, 10, checksum(2));
-  EXPECT_NE(sum, chunk_digest(0, 10, checksum(2)) + chunk_digest(10, 10, checksum(1)));  // swapped
+  // The two checks are swapped.
+  EXPECT_NE(sum, chunk_digest(0, 10, checksum(2)) + chunk_digest(10, 10, checksum(1)));
   EXPECT_NE(sum, chunk_digest(0, 10, checksum(1)) +
-                     chunk_digest(20, 10, checksum(2)));  // landed elsewhere
+                     // The second chunk landed at another offset.
+                     chunk_digest(20, 10, checksum(2)));
 }
 
 }  // namespace
