@@ -57,18 +57,20 @@ LOOP = f'i=0; while [ $i -lt {COUNT} ]; do echo $i >>"$0"; echo $i; i=$((i+1)); 
 
 
 def command_line(directory):
-    """Counts in all nodes; only the first one's numbers go to the output."""
+    """A job that counts in all nodes. Only the numbers of the first node go to the output."""
     others = " ".join(
         f"/run/ppmr/rsh {name} 'cd {directory}; sh -c \"$LOOP\" {name}' >/dev/null &"
         for name in NODES[1:]
     )
-    # The line goes through a second shell on the other node.
+    # The line passes through a second shell on the other node.
     others = others.replace('"$LOOP"', "'\\''" + LOOP + "'\\''")
     return f"{others} sh -c '{LOOP}' h1; wait; exit 7"
 
 
 def kill(hosts, slurm, job, victim, host, rng):
-    """Returns what has to be started again: a function and its arguments, or nothing."""
+    """Returns a function and its arguments that start the program again, or nothing if none must
+    start.
+    """
     spare = rng.choice(("h4", "h5"))
     agents = {"agent of the home": "h1", "agent of the host": host, "agent of the spare": spare}
     if victim in agents:
@@ -77,7 +79,7 @@ def kill(hosts, slurm, job, victim, host, rng):
     if victim == "launcher":
         job.signal(signal.SIGKILL)
     elif victim == "command":
-        for node in hosts.nodes.values():  # wherever it is now
+        for node in hosts.nodes.values():  # on the host where it is now
             node.run(["pkill", "-KILL", "-f", "^sh -c /run/ppmr/rsh"], check=False)
     elif victim in ("slurmd", "slurmctld"):
         at = host if victim == "slurmd" else "h1"
@@ -180,7 +182,7 @@ def main():
     print(f"seed {args.seed}", flush=True)
     table, bad, number = collections.Counter(), 0, 0
     while number < args.runs:
-        # New hosts from time to time, and after an objection.
+        # Uses new hosts from time to time, and after an objection.
         with contextlib.ExitStack() as stack:
             lab = stack.enter_context(Lab())
             options = {"agent_options": ["--slurm"], "control_groups": True} if args.slurm else {}

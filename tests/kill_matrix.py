@@ -93,7 +93,9 @@ def play_all(cases, arena_count, seed, report=lambda *_: None):
 
 
 def table(verdicts):
-    """Markdown: the verdicts over all states, by what failed and how."""
+    """Returns the verdicts over all states as Markdown, by the failed program and the kind of
+    failure.
+    """
     counts = collections.defaultdict(collections.Counter)
     for (stop, what, how), of_case in verdicts.items():
         if stop != PLAIN:

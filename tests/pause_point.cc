@@ -1,6 +1,6 @@
-// The pause points of the test build: the file that PPMR_PAUSE_FILE names lists states
-// ("source:sealed target:ready"). A process that has just written one of them creates the file
-// paused-STATE beside the record and waits until the test removes it.
+// The pause points of the test build. The file that PPMR_PAUSE_FILE names lists states
+// ("source:sealed target:ready"). A process that has just written one of these states creates the
+// file paused-STATE beside the record, and waits until the test removes this file.
 #include "migration/records/pause_point.h"
 
 #include <fcntl.h>
@@ -20,7 +20,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kPauseMax{120'000};
-// Not inotify: a user has few instances of it, and the code under test needs them.
+// Polls instead of using inotify: each user has few instances of inotify, and the code under test
+// needs them.
 constexpr milliseconds kLookInterval{2};
 
 }  // namespace

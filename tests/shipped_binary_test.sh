@@ -1,5 +1,5 @@
 #!/bin/bash
-# shipped_binary_test.sh SHIPPED TEST_BUILD
+# Usage: shipped_binary_test.sh SHIPPED TEST_BUILD
 set -u
 if grep -q PPMR_PAUSE_FILE "$1"; then
   echo "the shipped binary $1 reads PPMR_PAUSE_FILE"

@@ -115,7 +115,7 @@ def add_bazel(total, path, again):
 
 
 def pytest_argument_of(case):
-    """The argument with which pytest runs this test; xdist appends its group to the name."""
+    """Returns the argument with which pytest runs this test. xdist appends the group to the name."""
     name = re.sub(r"@[\w ]+$", "", case.get("name"))
     return f"{case.get('classname').replace('.', '/')}.py::{name}"
 
@@ -169,7 +169,7 @@ def main():
     if args.junit:
         add_junit(total, args.junit, args.again)
     if args.cut_short:
-        # pytest records the case that it was interrupted in as passed.
+        # pytest records the case in which it was interrupted as passed.
         total.passed = max(0, total.passed - 1)
     total.failed = max(total.failed, args.failed_steps)
     if not total.passed and not total.failed:

@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _start(item):
-    """The position in a parallel run: what takes longest starts first."""
+    """The position in a parallel run: the longest tests start first."""
     if "virtual_lab" in item.fixturenames:
         return 0
     return 1 if item.get_closest_marker("first") else 2
@@ -175,7 +175,9 @@ def own_cgroup():
     """A name for control groups, which are the one thing that nodes share and that the tools leave
     behind.
 
-    Request it before the nodes: they must end before their control groups can be removed.
+    Nodes share control groups, and the tools leave them behind, so each test needs its own name.
+    Request this fixture before the nodes: the nodes must end before their control groups can be
+    removed.
     """
     name = f"ppmr-test-{os.getpid()}"
     yield name
@@ -201,7 +203,7 @@ def own_cgroup():
 
 @pytest.fixture(scope="session")
 def virtual_lab(root):
-    # In a parallel run: emulated machines are slow, and the last to finish.
+    # Emulated machines are slow and finish last in a parallel run, so they get a higher priority.
     os.nice(-3)
     try:
         lab = VirtualLab(results=Path(__file__).resolve().parents[2] / "test-results/vm")

@@ -249,7 +249,9 @@ VERSION = 2
 
 
 def prefix(version, kind, length, magic=b"PPMR"):
-    """The start of every handshake, the same in all versions (rdma_stream/wire/wire.h)."""
+    """Returns the start of every handshake, which is the same in all versions
+    (rdma_stream/wire/wire.h).
+    """
     return magic + struct.pack("<HHI", version, kind, length)
 
 

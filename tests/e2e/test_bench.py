@@ -195,7 +195,7 @@ def test_remaining_time_follows_measured_durations():
     progress = plan.Progress(items, io.StringIO())
     assert progress.left() == 8
     progress.begin(items[0])
-    progress.end(items[0], 4.0)  # twice as long as guessed
+    progress.end(items[0], 4.0)  # twice as long as estimated
     assert progress.left() == 12
 
 
@@ -604,7 +604,8 @@ def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(output.read_text())["figures"]["nodes"]["2"]
-    # Two nodes and three spares; the agents may have asked for the places of the nodes meanwhile.
+    # There are two nodes and three spares. The agents may also have requested the places of the
+    # nodes.
     assert 5 <= found["start: requests"] <= 7
     assert found["start: ARP announcements"] == 3  # of the nodes and of the launcher's port
     assert found["evacuation: ARP announcements"] == 1

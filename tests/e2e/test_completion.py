@@ -1,4 +1,5 @@
-"""Completion in real shells: each offers every option of every command, and no other."""
+"""Completion in real shells: each shell offers every option of every command, and no other option.
+"""
 import os
 import pty
 import re
@@ -18,7 +19,7 @@ def script(ppmr, shell):
 
 
 class Terminal:
-    """A shell on a terminal wide enough for any list."""
+    """A shell on a terminal that is wide enough for every list."""
 
     def __init__(self, command, environment):
         self.pid, self.fd = pty.fork()
@@ -90,7 +91,7 @@ def fish_offers(ppmr, command, tmp_path):
         env={**os.environ, "HOME": str(tmp_path)},
     )
     assert done.stderr == ""
-    # "--name<TAB>description"
+    # A line of the answer is "--name<TAB>description".
     return set(re.findall(r"^(--?[a-z][a-z0-9-]*)(?=\t|$)", done.stdout, re.M))
 
 

@@ -1,4 +1,6 @@
-"""Processes that move compressed: fewer bytes on the wire, the same memory at the target."""
+"""Processes that move compressed need fewer bytes on the wire, and have the same memory at the
+target.
+"""
 import json
 
 import pytest
@@ -10,7 +12,7 @@ MIB = 1 << 20
 TEXT_MIB = 48
 WORDS = b"the source compresses a chunk before it encrypts it, and the target does the reverse; "
 
-# Holds text of 48 MiB in which no line repeats, and reports every 20 ms that it is still there.
+# Has 48 MiB of text in which no line repeats, and reports every 20 ms that the text is unchanged.
 KEEPER = """
 import hashlib, sys, time
 lines = (b"%d %s" % (number * 7919 % 1000003, sys.argv[1].encode()) for number in range(10**9))

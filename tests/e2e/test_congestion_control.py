@@ -1,6 +1,7 @@
-"""Congestion control: a near peer uses cubic, a far one the system's setting.
+"""Congestion control: connections to a near peer use cubic, connections to a far peer use the
+system's setting.
 
-Near the peer, BBR's timers cost more than they gain.
+With a near peer, BBR's timers cost more than they gain.
 """
 from contextlib import contextmanager
 
@@ -9,9 +10,9 @@ import pytest
 from lab.node import wait_until
 from lab.ppmr import Mounts
 
-SYSTEMS_SETTING = "reno"  # in every kernel, and the default of none
+SYSTEMS_SETTING = "reno"  # every kernel has it, and no kernel uses it by default
 SETTING = "net.ipv4.tcp_congestion_control"
-CONNECTIONS = 3  # one for control, two streams
+CONNECTIONS = 3  # one control connection, two streams
 
 
 @contextmanager

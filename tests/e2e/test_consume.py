@@ -7,7 +7,7 @@ from lab.node import wait_until
 from lab.world import MIB, digest_of_written
 
 LONG_GIB, EVERYDAY_GIB = 20, 2
-SLOWEST = 80 * MIB  # per second; the test fails if the stream is slower
+SLOWEST = 80 * MIB  # bytes per second; the test fails if the stream is slower
 BOUNDED = {
     "source_options": ["--pool-size", "8MiB"],
     "target_options": ["--consume", "--memory-limit", "64MiB"],

@@ -11,11 +11,13 @@ MOVED, ABORTED = 0, 11
 WORKLOAD = "tests/workloads/conversation_over_tcp.py"
 BRIDGE, PORT, NAMESPACE = "jobs", "job-port", "/run/netns/job"
 ADDRESS, PEER, LISTENER = "10.88.0.10", "10.88.0.1", 5555
-BUNDLE = "/run/job"  # private to a node
+BUNDLE = "/run/job"  # a directory that is private to a node
 
 
 class Job:
-    """A container with an address on the bridge of its node; it talks to a peer on a third node."""
+    """A container with an address on the bridge of its node. It exchanges messages with a peer on a
+    third node.
+    """
 
     def __init__(self, lab, migrations, cgroup, repository):
         self.migrations, self.lab = migrations, lab
@@ -43,7 +45,8 @@ class Job:
             (_, here, _), (_, there, _) = self.lab.join(node, self.third).ends
             node.run(["ip", "link", "set", here, "master", BRIDGE])
             self.third.run(["ip", "link", "set", there, "master", BRIDGE])
-        # With the address of a port as its own, a bridge would change it when ports come and go.
+        # If a bridge had the address of one of its ports, its address would change when ports come
+        # and go.
         self.third.run(["ip", "link", "set", BRIDGE, "address", "02:00:00:00:00:01"])
         self.third.run(["ip", "address", "add", f"{PEER}/24", "dev", BRIDGE])
 
@@ -76,7 +79,7 @@ class Job:
         path.write_text(json.dumps(config))
 
     def attached(self):
-        """The nodes whose port is attached."""
+        """Returns the nodes on which the port is attached."""
         return [
             node.name
             for node in (self.source, self.target)
@@ -180,7 +183,7 @@ def test_container_keeps_its_connection_when_relay_is_killed(job, pauses):
     job.check_stayed()
 
 
-# The connection is lost: a killed CRIU leaves its socket in repair mode.
+# The connection is lost, because a killed CRIU leaves the connection's socket in repair mode.
 def test_bridge_port_is_attached_again_after_criu_was_killed(job, pauses):
     running = pause_at(job, pauses, ("source", "frozen"))
     job.source.run(["pkill", "-9", "-f", "criu: dump"])

@@ -19,7 +19,9 @@ OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z0-9-]*)")
 
 
 def options_of_page(page):
-    """The options that a manual page documents: bold, at the start of a line, under OPTIONS."""
+    """Returns the options that a manual page documents: bold, at the start of a line, under
+    OPTIONS.
+    """
     section = re.search(r"^## OPTIONS$(.*?)(?=^## |\Z)", page.read_text(), re.M | re.S).group(1)
     return set(OPTION.findall(" ".join(re.findall(r"^(\*\*-.*)$", section, re.M))))
 
@@ -32,7 +34,8 @@ def options_of_help(ppmr, command):
         nested = re.findall(r"^  ([a-z]+) ", text.split("Subcommands:\n", 1)[1], re.M)
         return set().union(*(options_of_help(ppmr, [*command, name]) for name in nested))
     section = text.split("Options:\n", 1)[1].split("\nSubcommands:", 1)[0]
-    # The first words of each line that begins an option; what follows is its description.
+    # Takes the first words of each line that begins an option. The rest of the line is the
+    # description.
     heads = re.findall(r"^  (-\S+)", section, re.M)
     return {option for head in heads for option in head.split("=")[0].split(",")}
 
@@ -42,7 +45,7 @@ def test_manual_page_documents_exactly_the_options_of_help(ppmr, page):
     command = page.name.removesuffix(".8.md").split("-")[1:]
     shown = options_of_help(ppmr, command)
     if command:
-        shown -= {"-h", "--help"}  # ppmr(8) documents it for all
+        shown -= {"-h", "--help"}  # ppmr(8) documents these for all commands
     assert options_of_page(page) == shown
 
 
@@ -63,7 +66,7 @@ def test_manual_page_documents_exactly_the_exit_codes_of_the_program():
 
 
 def fields(value):
-    """All keys of a JSON value, at any depth."""
+    """Returns all keys of a JSON value, at any depth."""
     if isinstance(value, dict):
         return set(value).union(*map(fields, value.values()))
     return set().union(*map(fields, value)) if isinstance(value, list) else set()
@@ -90,8 +93,9 @@ def test_every_link_of_a_document_leads_to_a_file(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_every_path_in_a_document_exists(document):
-    """Paths in backticks that begin with a folder of the repository; a name without extension is
-    short for all files of that name."""
+    """Returns the paths in backticks that begin with a folder of the repository. A name without
+    extension means all files with that name.
+    """
     folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
     paths = re.findall(r"`([\w.*-]+/[\w./*-]+)`", document.read_text())
     missing = [

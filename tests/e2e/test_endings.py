@@ -107,7 +107,7 @@ def test_waiting_commit_does_not_delay_closing_a_file_of_another_checkpoint(worl
     wait_until((other / "file").exists, 10, "the file to be open")
     target.signal(signal.SIGSTOP)
     commits = [HOST.popen([find_ppmr(), "commit", long])]
-    with pytest.raises(subprocess.TimeoutExpired):  # it waits for the target
+    with pytest.raises(subprocess.TimeoutExpired):  # the command waits for the target
         commits[0].wait(timeout=1)
     holder.kill()
     holder.wait(timeout=10)

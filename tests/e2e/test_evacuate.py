@@ -1,4 +1,4 @@
-"""Several migrations of one command: `ppmr migrate --independent`, `ppmr evacuate`."""
+"""One command makes several migrations: `ppmr migrate --independent`, `ppmr evacuate`."""
 import signal
 
 

@@ -1,7 +1,7 @@
 """The everyday part of the kill matrix: every kill at every state once, and a sample of the other
 failures.
 
-`--long` plays every case. tests/kill_matrix.py plays as many as requested.
+`--long` runs every case. tests/kill_matrix.py runs as many cases as requested.
 """
 import random
 import re
@@ -20,7 +20,7 @@ from lab.arena import LOST, Arena, Wrong  # noqa: E402
 from lab.criu import find_criu  # noqa: E402
 from lab.node import LabError, wait_until  # noqa: E402
 
-OTHERS = 16  # failures other than kills in the everyday run
+OTHERS = 16  # number of failures other than kills in the everyday run
 
 
 def test_failure_matrix_covers_every_migration_state():

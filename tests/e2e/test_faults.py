@@ -21,7 +21,7 @@ from lab.world import (
     wait_until_failed,
 )
 
-GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # errors of a mount whose daemon has ended
+GONE = ("EIO", "ENOTCONN", "ECONNABORTED")  # the errors of a mount whose daemon has ended
 
 # `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each
 # other.
@@ -38,7 +38,7 @@ def test_writer_gets_enospc_if_target_without_spill_directory_is_full(world):
     assert (
         result["bytes"] <= (16 + 8 + 2) * MIB
     ), "the mount accepted more than memory and pool can hold"
-    # Removing the checkpoint makes room for another one.
+    # After the checkpoint is removed, there is memory for another one.
     world.succeeds(["rm", "-r", directory])
     directory = world.begin(source, "smaller")
     world.write(directory / "pages-1.img", 8 * MIB).succeeds()
@@ -89,7 +89,8 @@ def test_source_shows_checkpoint_removed_at_target_as_removed(world):
     )
 
 
-@pytest.mark.long  # the time after which unused memory goes back: fuse_target/store/store_memory.h
+# The time after which the store gives memory back: fuse_target/store/store_memory.h.
+@pytest.mark.long
 def test_memory_of_a_removed_checkpoint_goes_back_to_the_system(world):
     source, target = world.pair(target_options=["--transport", "tcp"])
     directory = world.begin(source)
@@ -217,7 +218,8 @@ def test_background_daemon_is_mounted_when_command_returns_and_ends_at_unmount(w
         world.succeeds([find_ppmr(), role, point, option, address])
         assert str(point) in world.mounts()
     world.background_pids = [int(pid) for pid in world.run(["pgrep", "-f", address]).out.split()]
-    assert len(world.background_pids) == 3  # two daemons, and the helper that connects for one
+    # The two daemons, and the helper that connects for the source.
+    assert len(world.background_pids) == 3
     world.write(source / "file", 3 * MIB).succeeds()
     assert world.read(target / "file").succeeds()["sha256"] == digest_of_written(3 * MIB)
     for point in (source, target):

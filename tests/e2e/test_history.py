@@ -1,4 +1,4 @@
-"""`ppmr history` at both nodes, after a move, after a failure, and without any."""
+"""`ppmr history` on both nodes, after a move, after a failure, and without any migration."""
 import json
 import re
 import subprocess

@@ -82,7 +82,7 @@ def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hos
     undisturbed, _, _ = run()
     disturbed, silence, downtimes = run("h2", "h1")  # mpirun is on h1
     assert disturbed == undisturbed
-    # Not the figure that users see: that is measured by bench/ on a quiet machine.
+    # This is not the downtime that users see: bench/ measures that on a quiet machine.
     assert silence <= max(downtimes) + 5
     hosts.await_clean()
 
@@ -101,7 +101,8 @@ def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hos
 def test_mpich_job_goes_on_after_an_evacuation(make_hosts, need_command, ranks, evacuated):
     need_command("mpiexec.hydra")
     hosts, rounds = make_hosts(3), 200
-    shutil.copy(REPOSITORY / "tests/workloads/mpich_sums.py", hosts.lab.home)  # which job nodes see
+    # A directory that job nodes can read.
+    shutil.copy(REPOSITORY / "tests/workloads/mpich_sums.py", hosts.lab.home)
     program = ["/usr/bin/python3", hosts.lab.home / "mpich_sums.py", rounds]
     words = ["--spares", "1", "--slots", ranks // 2, "--", "mpiexec.hydra", "-n", ranks, *program]
     job = hosts.run([str(word) for word in words])
@@ -251,7 +252,7 @@ def test_new_agent_concludes_a_move_whose_agent_was_killed(
         hosts.nodes["h2"].run(["pkill", "-KILL", "-f", "ppmr migrate"])
     pauses.write_text("")
     hosts.start_agent("h2")
-    if not kills_migrate:  # the new agent must not conclude what still goes on
+    if not kills_migrate:  # the new agent must not conclude a migration that still runs
         assert (
             hosts.nodes["h1"].run([hosts.ppmr, "job", "evacuate", "h2"], check=False).returncode
             == STAYED
@@ -295,7 +296,8 @@ def test_job_whose_host_does_not_answer_ends_and_says_so(make_hosts):
     hosts.links["h2"].set_up(False)
     assert job.wait() == 1
     assert "host h2 does not answer" in job.error_text()
-    # The host removes what the job left there, because the home does not answer.
+    # The host removes the files and containers of the job by itself, because the home does not
+    # answer.
     hosts.await_clean()
 
 

@@ -1,4 +1,5 @@
-"""The target lends the bytes of a sealed file to another process, as it does to the pager."""
+"""The target lends the bytes of a sealed file to another process, in the same way as to the pager.
+"""
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ PROGRAM = REPOSITORY / "bazel-bin/tests/programs/borrow_file"
 
 
 class Borrower:
-    """tests/programs/borrow_file: borrows one file; copies its bytes when it is asked to."""
+    """tests/programs/borrow_file: borrows one file, and copies its bytes on request."""
 
     def __init__(self, world, socket, checkpoint, file=""):
         if not PROGRAM.exists():
@@ -29,7 +30,7 @@ class Borrower:
         self.answer = self.process.stdout.readline().strip()
 
     def digest(self):
-        """Of the bytes that it has borrowed."""
+        """Returns the digest of the bytes that it has borrowed."""
         out = self._world.directory / "borrowed"
         print(out, file=self.process.stdin, flush=True)
         assert self.process.stdout.readline().strip() == "written"

@@ -1,4 +1,4 @@
-"""send-memory: a reader at the target gets the bytes that it waits for ahead of the rest."""
+"""send-memory: a reader at the target gets the bytes that it waits for before the rest."""
 import hashlib
 import json
 import struct
@@ -15,7 +15,7 @@ PAGES = 200 * MIB // PAGE
 ZERO_PAGES = range(100 * MIB // PAGE, 140 * MIB // PAGE)
 NAME = "frozen.memory"
 
-# Fills memory with known pages, prints its address, and waits to be stopped.
+# Fills memory with known pages, prints the address of the memory, and waits until it is stopped.
 HOLDER = r"""
 import ctypes, mmap, os, signal, struct, sys
 from lab.programs import mix
@@ -52,7 +52,7 @@ with socket.socket(socket.AF_UNIX) as daemon:
             end.close()
     answer = json.loads(daemon.makefile().readline())
 os.close(file)
-assert reader.wait(10) == 0  # it ends when the daemon no longer needs it
+assert reader.wait(10) == 0  # the reader ends when the daemon no longer needs it
 print(json.dumps({**answer, "seconds": time.monotonic() - began}))
 """
 
@@ -94,7 +94,7 @@ def field(number, value):
 
 
 def page_index(pid, address, pages):
-    """One process with one range (processes/memory/page_index.proto)."""
+    """Returns an index of one process with one range (processes/memory/page_index.proto)."""
     lists = (varint(address // PAGE), varint(pages), varint(0))
     task = field(1, pid) + field(2, pid)
     task += b"".join(field(number, packed) for number, packed in enumerate(lists, 3))
@@ -103,7 +103,7 @@ def page_index(pid, address, pages):
 
 @pytest.fixture
 def frozen(nodes, lab):
-    """The path of the page index of a stopped process on the source."""
+    """Returns the path of the page index of a stopped process on the source."""
     log = lab.home / "holder.log"
     lab_folder = str(__file__).rsplit("/", 2)[0]
     pid = nodes.source.spawn(
@@ -133,7 +133,7 @@ def test_reader_gets_the_bytes_it_waits_for_ahead_of_the_rest(nodes, mounts, fro
     sender = start(nodes.source, SENDER, find_ppmr(), mounts.out, NAME, frozen, size)
     memory = mounts.in_ / NAME
     wait_until(lambda: nodes.target.exists(memory), 10, "the memory file")
-    # Until the first pass has filled the pool of the source: 64 MiB.
+    # Waits until the first pass has filled the pool of the source: 64 MiB.
     wait_until(lambda: mounts.source.status()["pool"]["free"] <= 1, 10, "a full pool")
     faults = [(180 * MIB + 5 * PAGE, PAGE), (199 * MIB, MIB), (150 * MIB, PAGE), (170 * MIB, PAGE)]
     zeros = [(130 * MIB, MIB)]
@@ -152,7 +152,7 @@ def test_reader_gets_the_bytes_it_waits_for_ahead_of_the_rest(nodes, mounts, fro
     assert sent["ok"], sent
     print(f"the transfer took {sent['seconds']:.1f} s")
     assert sent["seconds"] > 8, "the link is not slow: the test proves nothing"
-    # The whole file is right, and the digests of both sides agree.
+    # The whole file is correct, and the digests of both sides agree.
     mounts.commit(NAME)
     whole = start(nodes.target, READER, memory, *(f"{i * MIB}:{MIB}" for i in range(200)))
     lines = whole.communicate(timeout=60)[0].splitlines()

@@ -1,4 +1,6 @@
-"""`--metrics` of both daemons: what a scraper sees, and what Prometheus makes of it."""
+"""`--metrics` of both daemons: the pages that a scraper gets, and the values that Prometheus
+stores.
+"""
 import json
 import re
 import shutil
@@ -100,7 +102,9 @@ def move(lab, nodes, watched):
 
 
 def settled(nodes):
-    """The pages of both daemons once the restart is complete and nothing changes any more."""
+    """Returns the pages of both daemons after the restart is complete and the values no longer
+    change.
+    """
 
     def look():
         pages = [values(scrape(nodes.source, SOURCE)), values(scrape(nodes.target, TARGET))]
@@ -155,7 +159,7 @@ def test_metrics_are_those_of_the_status_and_of_the_migration(lab, nodes, watche
     assert target["ppmr_restart_seconds_count"] == 1
     assert 0 < target["ppmr_restart_seconds_sum"] < tree["downtime_s"] + 1
     assert target["ppmr_page_fault_seconds_count"] > 0
-    # A target whose source has gone forgets the session, but not what it has counted.
+    # A target removes the session of a source that has ended, but keeps the counts of the session.
     watched.source.stop()
     gone = wait_until(
         lambda: (

@@ -15,7 +15,7 @@ from lab.programs import REPOSITORY, SteadyWorker, find_program, gap_between
 from lab.proofs import Before, prove
 from lab.workers import check_moved, check_stayed, pause_at, start_workers, take_pid
 
-GROWTH_MAX_KIB = 4096  # in any number of migrations: one arena of malloc per thread
+GROWTH_MAX_KIB = 4096  # growth by any number of migrations: malloc keeps one arena per thread
 MOVED, ABORTED, OPEN = 0, 11, 12
 
 
@@ -115,7 +115,7 @@ def test_several_processes_move_in_one_migration(lab, nodes, migrations):
 
 def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations):
     workers = start_workers(lab, nodes, 3)
-    # Take the pid during the dump, after preflight has checked it.
+    # Another process takes the pid during the dump, after preflight has checked the pid.
     taken = workers[1].pid
     running = migrations.start_migrate(
         *[worker.pid for worker in workers],
@@ -209,8 +209,8 @@ def test_preflight_reports_obstacle_before_any_change(lab, nodes, migrations):
     worker.end()
 
 
-# Anonymous shared memory, and a System V segment with the number of its inode plus an offset.
-# Prints "whole" while both have their contents, else "LOST".
+# Has anonymous shared memory, and a System V segment whose id is the inode number of that memory
+# plus an offset. Prints "whole" while both have their contents, else "LOST".
 TWO_KINDS_OF_SHARED_MEMORY = """
 import ctypes, mmap, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -366,7 +366,9 @@ def test_aborted_migrations_leak_no_resources(lab, nodes, make_migrations, tmp_p
         ]
 
     def settled_footprint():
-        """After the daemons' work in the background: the same twice in succession."""
+        """Waits until the daemons have finished their background work: the footprint is the same
+        twice in succession.
+        """
         migrations.await_ready()
         seen = []
         wait_until(
@@ -419,7 +421,7 @@ def test_migration_succeeds_after_binary_of_running_daemons_was_replaced(
 
 
 def test_leave_running_option_copies_process_to_target(lab, nodes, migrations):
-    # CRIU refuses to restore an open file that has grown; a witness has none open.
+    # CRIU refuses to restore an open file that has grown. A witness has no file open.
     directory = lab.home / "witness"
     directory.mkdir()
     pid = nodes.source.spawn([find_program("witness"), directory])

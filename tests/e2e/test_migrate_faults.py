@@ -44,7 +44,7 @@ def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migratio
     filler = migrations.states["source"] / "filler"
     nodes.source.run(["sh", "-c", f"cat /dev/zero >{filler}"], check=False)
     migrations.go_on("source", "frozen")
-    with pytest.raises(LabError):  # waits longer than --timeout
+    with pytest.raises(LabError):  # the command waits longer than --timeout
         wait_until(
             lambda: not nodes.source.alive(worker.pid) or not running.running(),
             4,
@@ -105,7 +105,7 @@ def test_migration_aborts_if_criu_at_source_gets_sigstop(lab, nodes, make_migrat
     worker.end()
 
 
-# For criu_that: reports memory tracking, and takes 2 s for a round.
+# For criu_that: reports memory tracking as available, and takes 2 s for a round.
 SLOW_ROUND = """case "$1" in
 check) exit 0 ;;
 swrk) {1} -c 'import socket; socket.socket(fileno=3).recv(65536)' && : >{0}/began; sleep 2; : >{0}/ended; exit 1 ;;
@@ -165,7 +165,8 @@ def test_killed_supervisor_is_replaced(lab, nodes, make_migrations, options):
     running = migrations.start_migrate(worker.pid, options=options)
     migrations.wait_until_paused("target", "owned", running)
     [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
-    # Before the process runs, so that the supervisor does not notice that it does.
+    # Stops the supervisor before the process runs, so that the supervisor does not notice that it
+    # runs.
     nodes.target.signal(supervisor, signal.SIGSTOP)
     migrations.go_on("target", "owned")
     worker.wait_for_lines(5, nodes.target)
@@ -266,7 +267,7 @@ def test_restart_of_target_daemon_before_decision_aborts_migration(lab, nodes, m
 
 
 def test_migration_goes_on_if_its_output_cannot_be_written(lab, nodes, migrations):
-    """Every write to /dev/full fails, like one to a terminal that has gone."""
+    """Every write to /dev/full fails, like a write to a terminal that has gone."""
     workers = start_workers(lab, nodes, 2)
     for worker, style in zip(workers, ([], ["--json"])):
         words = [find_ppmr(), "migrate", "--mount", migrations.out, "--pid", worker.pid]
@@ -277,7 +278,9 @@ def test_migration_goes_on_if_its_output_cannot_be_written(lab, nodes, migration
 
 
 def supervisors_of(node):
-    """Oldest first: the process that was started, and its child that supervises a copy."""
+    """Returns the oldest first: the process that was started, and its child, which supervises a
+    copy.
+    """
     return [
         int(pid)
         for pid in node.run(["pgrep", "-f", "^ppmr migration-restore"], check=False).stdout.split()
@@ -306,7 +309,7 @@ def test_killed_supervisor_of_a_copy_never_leads_to_a_second_copy(
     else:
         nodes.target.signal(
             process_one, signal.SIGSTOP
-        )  # so that it does not record that the copy runs
+        )  # so that the supervisor does not record that the copy runs
     nodes.target.signal(started, signal.SIGKILL)
     migrations.go_on("target", "ready")
     wait_until(copies, 10, "the copy")
@@ -354,7 +357,7 @@ def test_obstacle_of_one_independent_migration_does_not_affect_others(lab, nodes
 def test_both_nodes_abort_migration_whose_coordinator_is_killed_before_decision(
     lab, nodes, migrations
 ):
-    """The relay at the source decides alone."""
+    """The relay at the source decides without the coordinator."""
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)
@@ -401,7 +404,7 @@ def test_restored_process_is_not_released_if_release_cannot_be_recorded(lab, nod
         / "work-0"
         / "let-go"
     )
-    mark.symlink_to("/there/is/no/such/directory")  # the next restore removes it
+    mark.symlink_to("/there/is/no/such/directory")  # the next restore removes this link
     migrations.go_on("source", "committed")
     running.wait().ok()
     check_moved(worker, nodes)
@@ -426,7 +429,7 @@ def test_stopped_daemon_of_the_source_leaves_the_process_here(lab, nodes, migrat
 def test_daemon_of_the_source_that_stops_with_memory_on_its_way_leaves_the_process_here(
     lab, nodes, migrations
 ):
-    [worker] = start_workers(lab, nodes, 1, size_mib=192)  # more than the pool holds
+    [worker] = start_workers(lab, nodes, 1, size_mib=192)  # the process needs more than the pool
     nodes.link.limit("100mbit")
     running = migrations.start_migrate(worker.pid)
     wait_until(

@@ -24,7 +24,7 @@ def migrations(own_cgroup, make_migrations, need_command, pauses):
 
 
 class Job:
-    """A counting container named job, started on the source."""
+    """A container named job that counts, started on the source."""
 
     def __init__(self, lab, migrations, root, cgroup, directory=None, change=lambda config: None):
         self.migrations, self.name = migrations, "job"
@@ -43,7 +43,9 @@ class Job:
         self.counter.wait_for(20)
 
     def at(self, node):
-        """The state of the container on a node; None: runc does not list it there."""
+        """Returns the state of the container on a node, or None if runc does not list the container
+        there.
+        """
         # `runc list` fails while runc removes any container.
         done = node.run(["runc", "state", self.name], check=False)
         if done.returncode != 0:
@@ -86,7 +88,7 @@ def start(lab, migrations, root_file_system, own_cgroup):
 
 @pytest.fixture
 def pauses(lab):
-    """A file with the states at which migrations pause."""
+    """A file that lists the states at which migrations pause."""
     path = lab.directory / "pauses"
     path.touch()
     return path
@@ -137,7 +139,7 @@ def test_memory_that_a_container_shares_is_shared_at_the_target(start, migration
     wait_until(length.exists, 20, "the children to start")
 
     def shares(node):
-        # The three shells fork others for a moment, so what they use changes while it is read.
+        # The three shells fork other shells for a moment, so their memory changes while it is read.
         return anonymous_mib(node, "data/length") < 1.5 * shared_mib
 
     wait_until(lambda: shares(migrations.source_at), 10, "the shells to share their memory")
@@ -177,7 +179,8 @@ def test_container_moves_and_runc_manages_it_at_target(migrations, start, option
 
 
 def test_documented_commands_move_container(migrations, start):
-    migrations.source_at.run(["mount", "-t", "tmpfs", "none", "/var/lib"])  # private records
+    # The records are private to the node.
+    migrations.source_at.run(["mount", "-t", "tmpfs", "none", "/var/lib"])
     job = start()
     run_section(migrations, "Move a runc container")
     job.check_moved()
@@ -205,7 +208,7 @@ def test_interrupt_before_decision_keeps_container_at_source(migrations, start, 
     check_one_runs(migrations, job, running.wait(), pauses)
 
 
-# Pausing a ready target alone does not keep the coordinator from committing.
+# Pausing only a ready target does not prevent the coordinator from committing.
 @pytest.mark.parametrize(
     "states_reached", [[("source", "sealed")], [("source", "sealed"), ("target", "ready")]]
 )
@@ -266,7 +269,7 @@ def test_recover_removes_leftover_source_container_after_relay_was_killed(
     pauses.write_text("source:committed")
     running = start_migrate(migrations)
     migrations.wait_until_paused("source", "committed", running)
-    # The relay waits for runc, after its hook has finished the migration.
+    # The relay waits for runc after its hook has finished the migration.
     migrations.source_at.run(["pkill", "-STOP", "-f", "runc checkpoint"])
     running.kill()
     wait_until(lambda: states(migrations) == {"finished"}, 20, "both nodes to finish")
@@ -367,7 +370,8 @@ def test_preflight_reports_differences_at_target_before_any_change(lab, migratio
 
     write_config(hostname="another")
     refused(migrations, job, "differs at the target")
-    # The control group is the node's own affair.
+    # The container's configuration names a control group of its node, which differs between the
+    # nodes.
     write_config(linux={**json.loads(config)["linux"], "cgroupsPath": "/of-the-target"})
     assert migrate(migrations, "--dry-run").code == 0
     write_config()

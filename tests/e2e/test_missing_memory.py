@@ -1,4 +1,4 @@
-"""A process runs at the target before all of its memory is there, and something fails then."""
+"""A process runs at the target before all of its memory has arrived, and then a failure occurs."""
 import signal
 
 

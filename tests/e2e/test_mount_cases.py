@@ -25,16 +25,17 @@ SIDES = ["tmpfs", "source", "across", "across_64KiB"]
 LARGE = (
     "LargeFile.OfThreeGiB",
     "SmallFiles.",
-)  # 3 GiB, 10,000 files: slow, also when read back at the source
+)  # 3 GiB and 10,000 files are slow, also when they are read back at the source
 LEFT_OUT = {
-    "tmpfs": ("AcrossTheMounts.",),  # need two mounts
+    "tmpfs": ("AcrossTheMounts.",),  # these cases need two mounts
     "source": ("AcrossTheMounts.", *LARGE),
     "across": (),
     "across_64KiB": ("LargeFile.", "SmallFiles."),
 }
 NOT_BUILT = "mount_cases_is_built"
-RUN_SECONDS = 900  # of one run of the binary, which limits each case
-ROUNDS_MAX = 4  # new mounts after a hang or a crash; then the remaining cases fail
+RUN_SECONDS = 900  # limit for one run of the binary, which itself limits each case
+# After a hang or a crash the next round uses new mounts; after the last round the other cases fail.
+ROUNDS_MAX = 4
 RAN = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED|TOO LONG) +\] ([\w./]+)", re.MULTILINE)
 
 
@@ -70,7 +71,9 @@ def pytest_generate_tests(metafunc):
 
 
 class Ground:
-    """The directories of one side: a tmpfs, or a source and a target connected over loopback."""
+    """The directories of one side: a tmpfs, or a source and a target that are connected over
+    loopback.
+    """
 
     def __init__(self, side, directory):
         self.side, self.directory, self.mounts = side, Path(directory), None
@@ -105,7 +108,7 @@ class Ground:
         return self
 
     def dead_daemons(self):
-        """A line for each daemon that has ended."""
+        """Returns a line for each daemon that has ended."""
         if not self.mounts:
             return ""
         return "".join(
@@ -202,7 +205,8 @@ def outcome(request, tmp_path_factory):
         if side not in known:
             try:
                 known[side] = run_side(side)
-            except Exception as error:  # no mounts: every case of this side fails with it
+            # There are no mounts, so every case of this side fails with this error.
+            except Exception as error:
                 known[side] = {
                     case: ("DIED", f"{type(error).__name__}: {error}") for case in chosen[side]
                 }

@@ -32,7 +32,7 @@ mostly_lazy = modes(pytest.mark.long)  # other tests cover the eager restore
 
 @pytest.fixture
 def move(request, lab, nodes):
-    """A prepared move from nodes.source to nodes.target."""
+    """A move from nodes.source to nodes.target that is prepared."""
     lazily = request.param == "lazy"
     if request.config.getoption("--way") == "tmpfs":
         way = TarMove(nodes.source, nodes.target, lazily)
@@ -197,9 +197,10 @@ def test_tcp_connection_to_third_node_survives_move(lab, nodes, move):
     )
     moving.arrive()
     move.finish()
-    client.wait_for_lines(30, timeout=60)  # TCP retransmits after as long a pause as the move took
+    # TCP may pause before it retransmits for as long as the move took.
+    client.wait_for_lines(30, timeout=60)
     lines = client.lines()
-    check_continuity(lines)  # `served` would restart at 1 with a new server
+    check_continuity(lines)  # a new server would start `served` at 1 again
     assert lines[-1]["line"] >= before + 30
     nodes.source.await_end(server.pid)
     client.end()

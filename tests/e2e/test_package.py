@@ -83,7 +83,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
     in_root(root, "cp", "/usr/share/ppmr/target.conf", "/etc/ppmr/target.conf")
     in_root(root, "ppmr", "config", "check")
 
-    # An upgrade keeps configuration and records; a downgrade is refused.
+    # An upgrade keeps configuration and records. A downgrade is refused.
     (root / "var/lib/ppmr").mkdir()
     (root / "var/lib/ppmr/record").write_text("kept")
     in_root(root, "dpkg", "--install", package)
@@ -111,7 +111,7 @@ def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
     assert set(os.listdir(root / "etc")) - before <= {"systemd", "tmpfiles.d"}
 
 
-# Each number replaces the one before at once: a reader never sees half of it.
+# The program replaces each number atomically, so a reader never sees an incomplete number.
 PROGRAM = """
 n=0
 while :; do
@@ -131,7 +131,7 @@ def count(machine):
 
 
 def check_audit_trail_in_the_journal(source, target):
-    """The journal of each node has a line about the connection and one about the migration."""
+    """The journal of each node has one line about the connection and one line about the migration."""
     trails = {}
     for machine in (source, target):
         lines = machine.run("journalctl --output=cat --facility=authpriv").stdout.splitlines()
@@ -144,7 +144,8 @@ def check_audit_trail_in_the_journal(source, target):
 
 def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines):
     source, target = two_machines
-    # The program, which is there before ppmr, in a session and with pids of its own.
+    # Starts the program, before ppmr is installed, in its own session and with pids that are free
+    # on the other machine.
     source.run("echo 5000 >/proc/sys/kernel/ns_last_pid")
     program = f"exec </dev/null >/dev/null 2>&1; echo $$ >/var/tmp/pid; {PROGRAM}"
     source.run(["setsid", "--fork", "sh", "-c", program])
@@ -155,7 +156,7 @@ def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines
     for machine in (source, target):
         machine.run("apt install --yes /root/ppmr_*.deb")
     target.run("ppmr keygen /etc/ppmr/key")
-    key = target.run("cat /etc/ppmr/key").stdout  # scp -p target:/etc/ppmr/key /etc/ppmr/
+    key = target.run("cat /etc/ppmr/key").stdout  # like: scp -p target:/etc/ppmr/key /etc/ppmr/
     source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
     target.run(
         "sed 's/^allow-restart/allow-root-restart/' /usr/share/ppmr/target.conf >/etc/ppmr/target.conf"
@@ -173,7 +174,7 @@ def test_process_moves_between_two_empty_machines_by_eight_commands(two_machines
     assert took < 180
     assert source.run(f"kill -0 {pid}", check=False).returncode != 0
     check_audit_trail_in_the_journal(source, target)
-    # It outlives a restart of the daemon that received it.
+    # The moved program keeps running when the daemon that received it restarts.
     number = count(target)[0]
     target.run("systemctl restart ppmr-target")
     wait_until(lambda: count(target)[0] > number + 5, 20, "the program to run on")

@@ -1,4 +1,6 @@
-"""`ppmr migrate --post-copy`: the process runs at the target while its memory is on its way."""
+"""`ppmr migrate --post-copy`: the process runs at the target while its memory is still being
+transferred.
+"""
 import os
 import signal
 import time
@@ -20,7 +22,7 @@ def tree_of(migrations, role):
 
 
 def start_slow(migrations, nodes, worker, options=()):
-    """Returns when the process runs at the target and most of its memory is at the source."""
+    """Returns when the process runs at the target and most of its memory is still at the source."""
     nodes.link.limit(SLOW)
     running = migrations.start_migrate(worker.pid, options=["--post-copy", *options])
 
@@ -49,7 +51,7 @@ def test_process_runs_before_its_memory_has_arrived(lab, nodes, migrations):
 
 @pytest.fixture
 def impatient_migrations(make_migrations):
-    """Between daemons that give a silent peer up after two seconds."""
+    """Migrations between daemons whose peer timeout is two seconds."""
     options = ["--peer-timeout", PEER_TIMEOUT]
     return make_migrations(source_options=options, target_options=options)
 
@@ -84,7 +86,7 @@ def test_process_survives_a_stopped_daemon_of_the_source(lab, nodes, impatient_m
 
 
 def await_patience(migrations, seconds):
-    """Waits until both daemons wait so long for a silent peer."""
+    """Waits until both daemons have this patience for a silent peer."""
     for daemon in (migrations.source, migrations.target):
         wait_until(
             lambda: daemon.status()["peers"][0]["silence_max_ms"] == seconds * 1000,
@@ -235,7 +237,7 @@ def page_readers(node):
 
 
 def fill(migrations, mib):
-    """Whether another checkpoint of so many MiB fits into the target."""
+    """Returns whether another checkpoint of this many MiB fits into the target."""
     path = migrations.out / "another checkpoint"
     written = migrations.source.at.run(
         ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={mib}", "conv=fsync"], check=False
@@ -244,7 +246,7 @@ def fill(migrations, mib):
 
 
 def test_memory_of_a_decided_process_is_kept_free(lab, nodes, make_migrations):
-    """Another checkpoint that would fill the target fails instead of the process."""
+    """Another checkpoint that would fill the target fails; the process does not."""
     migrations = make_migrations(target_options=["--memory-limit", "320MiB"])
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
     running = start_slow(migrations, nodes, worker)

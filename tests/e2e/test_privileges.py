@@ -22,14 +22,16 @@ RIGHTS = (*SETS, "Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filte
 
 
 def rights(pid):
-    """What /proc says about the rights of a process of this machine, by name."""
+    """Returns the fields of /proc/PID/status about the rights of a process of this machine, by
+    name.
+    """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return {name: fields[name].split() for name in RIGHTS}
 
 
 def helper_of(pid):
-    """The privileged helper of the daemon with this pid; None without one."""
+    """Returns the privileged helper of the daemon with this pid, or None if there is none."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if b"privileged-helper" in Path(f"/proc/{child}/cmdline").read_bytes():
             return int(child)
@@ -49,7 +51,8 @@ def test_daemons_run_without_rights_and_say_so(world, role):
     assert (seen["capabilities"], seen["no_new_privs"], seen["seccomp"]) == ("none", True, True)
     text = world.succeeds([find_ppmr(), "status", daemon.mountpoint]).out
     assert "capabilities: none, no_new_privs on, seccomp on, landlock" in text
-    for name in ("mem", "maps", "environ", "fd"):  # not even for other processes of this user
+    # Not even readable for other processes of this user.
+    for name in ("mem", "maps", "environ", "fd"):
         assert os.stat(f"/proc/{daemon.host_pid}/{name}").st_uid == 0
 
 
@@ -89,7 +92,7 @@ def test_helper_keeps_its_rights_and_ends_with_its_daemon(world, role):
     daemon = start()
     helper = helper_of(daemon.host_pid)
     assert helper and rights(helper)["Uid"][0] == "0"
-    for number in (signal.SIGINT, signal.SIGTERM):  # as Ctrl-C on the terminal of both
+    for number in (signal.SIGINT, signal.SIGTERM):  # like Ctrl-C on the terminal of both
         os.kill(helper, number)
     source = daemon if role == "source" else world.source(daemon, *SMALL_POOL)
     world.write(source.mountpoint / "file", MIB).succeeds()
@@ -115,7 +118,9 @@ def test_only_root_can_change_how_a_source_reaches_its_target(world):
 
 
 def test_source_finds_its_target_again_by_name(world):
-    """Although it may neither connect nor open the files that name hosts."""
+    """The source reaches the target although it may neither connect nor open the files that name
+    hosts.
+    """
     address = f"localhost:{free_port()}"
 
     def start_target():
@@ -162,7 +167,7 @@ def test_restored_processes_have_the_rights_they_had_at_the_source(lab, nodes, m
 
 
 def test_daemons_of_root_accept_each_other_over_loopback_without_a_key(world):
-    """Although the target accepts connections as another user."""
+    """The source recognises its target although the target accepts connections as another user."""
     address = f"127.0.0.1:{free_port()}"
     target = Daemon(HOST, "target", world.mountpoint(), ["--listen", address, *SMALL_STORE])
     world.daemons.append(target)
@@ -174,7 +179,7 @@ def test_daemons_of_root_accept_each_other_over_loopback_without_a_key(world):
 
 
 def dumps_core(words, directory):
-    """Whether this program dumps its core when it is aborted, with no limit on the size."""
+    """Returns whether this program dumps its core when it aborts, with no limit on the size."""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     process = subprocess.Popen(
         words,
@@ -183,7 +188,7 @@ def dumps_core(words, directory):
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, unlimited),
     )
-    process.stdout.read(1)  # it runs
+    process.stdout.read(1)  # the program runs now
     os.kill(process.pid, signal.SIGABRT)
     _, status = os.waitpid(process.pid, 0)
     process.returncode = 0
@@ -205,7 +210,7 @@ def test_locked_memory_of_images(world):
 
     plain = world.target("--memory-limit", "64MiB")
     locking = world.target("--memory-limit", "64MiB", "--mlock")
-    assert 0 < locked_kib(plain) < 1024  # keys
+    assert 0 < locked_kib(plain) < 1024  # this memory has the keys
     source = world.source(locking, *SMALL_POOL)
     world.write(source.mountpoint / "file", MIB).succeeds()
     assert locked_kib(locking) >= 64 << 10

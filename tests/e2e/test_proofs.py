@@ -1,4 +1,4 @@
-"""The checks of test_moves.py and of the demo detect the faults they look for."""
+"""The checks of test_moves.py and of the demo detect the faults that they look for."""
 import pytest
 
 from lab.node import LabError

@@ -1,13 +1,13 @@
-"""The daemon does not start a thread for every request that finds all of them busy."""
+"""The daemon does not start a thread for every request that finds all workers busy."""
 WRITERS = 3
-REQUESTS = 4000  # of each
+REQUESTS = 4000  # number of requests of each kind
 WRITE = (
     "for i in $(seq $1); do dd if=/dev/zero of=$2/file$i bs=4k count=$3 status=none & done; wait"
 )
 
 
 def tasks_made(node):
-    """The number of processes and threads that the node has started: its ids count up."""
+    """Returns the number of processes and threads that the node has started: pids count up."""
     return int(node.read_text("/proc/sys/kernel/ns_last_pid"))
 
 

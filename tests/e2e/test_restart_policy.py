@@ -1,4 +1,4 @@
-"""What a peer may restart is the target's decision, made by what the images say."""
+"""The target decides what a peer may restart, from the contents of the images."""
 import json
 
 import pytest
@@ -16,7 +16,9 @@ def in_json(text):
 
 @pytest.fixture
 def start_migrations(lab, nodes):
-    """start(policy) or start("--allow-restart"): migrations to a target that accepts this."""
+    """start(policy) or start("--allow-restart"): returns migrations to a target with this policy or
+    option.
+    """
     started = []
 
     def start(policy):
@@ -56,7 +58,7 @@ def test_root_process_stays_unless_the_target_accepts_root(lab, nodes, start_mig
 
 
 def test_images_decide_and_not_what_the_source_announced(lab, nodes, start_migrations):
-    # The preflight does not know about executables: as if the source had lied.
+    # The preflight does not check executables, so this is as if the source had lied.
     policy = {"users": ["root"], "executables": ["/opt/nothing/"]}
     migrations = start_migrations(policy)
     [worker] = start_workers(lab, nodes, 1)
@@ -69,7 +71,7 @@ def test_images_decide_and_not_what_the_source_announced(lab, nodes, start_migra
     log = migrations.target.log.read_text()
     assert "refused to restart process" in log and sentence in log
     check_stayed(worker, nodes)
-    # The remedy helps, without a restart of the daemon.
+    # The remedy in the message works without a restart of the daemon.
     policy["executables"].append(executable)
     (lab.directory / "policy.json").write_text(json.dumps(policy))
     migrations.migrate(worker.pid).ok()

@@ -17,11 +17,11 @@ from lab.ppmr import Daemon, find_ppmr, make_key
 from lab.relay import Relay
 from lab.world import MIB, PEER_TIMEOUT, digest_of_written
 
-LONG_TIMEOUT = 30  # seconds: how long a target waits for silent clients
+LONG_TIMEOUT = 30  # seconds that a target waits for silent clients
 AT_ONCE = 15  # seconds, from the start of ppmr to its end: less than LONG_TIMEOUT
 CONNECTIONS_MAX = 256  # rdma_stream/connection/acceptor.cc
 REFUSED_WITHIN = 1.0  # seconds, without the time that ppmr needs to start
-SMALL = ["--pool-size", "4MiB"]  # touching the pool counts, too
+SMALL = ["--pool-size", "4MiB"]  # a small pool, because ppmr also needs time to touch the pool
 
 
 def audited_target(world, *options):
@@ -37,7 +37,7 @@ def audit_lines(path):
 
 
 def start_seconds(world):
-    """How long ppmr takes to start and to refuse a key file."""
+    """Returns how long ppmr takes to start and to refuse a key file."""
     ended = world.ppmr(
         "source", world.mountpoint("none"), "--target", "127.0.0.1:1", "--key-file", "/missing"
     )
@@ -55,8 +55,9 @@ def reload(daemon):
 
 
 def is_refused(world, target, credentials, source_message, target_message):
-    """A source with these credentials ends at once; both sides log these messages, and the target's
-    audit trail has its own."""
+    """A source with these credentials ends at once. Both sides log these messages, and the target's
+    audit trail has its own message.
+    """
     log_before = len(target.log.read_text())
     audit_before = len(audit_lines(target.audit))
     start = start_seconds(world)
@@ -95,7 +96,7 @@ def threads_of(pid):
 
 
 class Stream:
-    """A transfer of another source that is in progress all the time."""
+    """A transfer of another source that is in progress during the whole test."""
 
     SIZE = 48 * MIB
 
@@ -323,7 +324,7 @@ def test_a_checkpoint_belongs_to_the_identity_that_sent_it(world, authority):
         (first.mountpoint / name).mkdir()
         world.write(first.mountpoint / name / "file", MIB).succeeds()
     world.succeeds([find_ppmr(), "commit", first.mountpoint / "sealed"])
-    first.kill()  # its open checkpoint fails
+    first.kill()  # so its open checkpoint fails
 
     def states():
         status = world.status(target.mountpoint)
@@ -381,7 +382,7 @@ def logs_that_it_is_insecure(daemon):
 
 
 def shows_encryption(world, daemon, encryption, why):
-    """Whether `ppmr status` shows this in both forms, and the daemon has logged it."""
+    """Checks that `ppmr status` shows this in both forms, and that the daemon has logged it."""
     peers = world.status(daemon.mountpoint)["peers"]
     text = world.succeeds([find_ppmr(), "status", daemon.mountpoint]).out
     return (
@@ -485,7 +486,7 @@ def test_insecure_option_beyond_loopback_is_logged_at_start(world):
 
 
 def test_file_names_and_small_files_travel_encrypted(world):
-    """A relay records the control connection. A file this small travels in its announcement."""
+    """A relay records the control connection. A file as small as this travels in its announcement."""
     target = world.target()
     with Relay(target.port) as relay:
         target.peer_address = relay.address

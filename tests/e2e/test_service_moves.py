@@ -11,7 +11,7 @@ from lab.node import LabError, wait_until
 
 pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.first]
 
-# Counts, in memory that takes a second to send.
+# A program that counts, with memory that takes a second to send.
 PROGRAM = r"""
 my $memory = join '', map { pack 'N*', map { int rand 4294967296 } 1 .. 1024 } 1 .. 48 << 8;
 for (my $n = 1; ; $n++) {
@@ -36,7 +36,7 @@ def in_network(machine, *command):
 
 @pytest.fixture
 def served(two_machines):
-    """The machines with both daemons as services, 200 Mbit/s apart."""
+    """The machines with both daemons as services, joined by a link of 200 Mbit/s."""
     source, target = two_machines
     for machine in two_machines:
         machine.run("apt install --yes /root/ppmr_*.deb")
@@ -84,12 +84,12 @@ def upgrade(machine):
 
 
 def kill(machine, unit):
-    """As the kernel does when memory is short."""
+    """Kills the daemon as the kernel does when memory is short."""
     machine.run(f"systemctl kill --kill-whom=main --signal=KILL {unit}")
 
 
 def hang(machine, unit):
-    """The watchdog of systemd has to end it."""
+    """The watchdog of systemd must end a daemon that hangs."""
     machine.run(f"systemctl kill --kill-whom=main --signal=STOP {unit}")
 
 
@@ -111,7 +111,7 @@ def await_service(machine, unit):
 
 
 def move_disturbed_by(event, source, target):
-    """Checks that exactly one copy of a new process runs after the event, and ends it."""
+    """Checks that exactly one copy of a new process runs after the event, and ends the copy."""
     source.run("echo 7000 >/proc/sys/kernel/ns_last_pid")
     source.run(
         ["setsid", "--fork", "sh", "-c", 'exec perl -e "$0" </dev/null >/dev/null 2>&1', PROGRAM]

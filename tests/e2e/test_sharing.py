@@ -1,4 +1,4 @@
-"""Memory that processes share by copy-on-write is sent once, and shared again at the target."""
+"""Memory that processes share by copy-on-write is sent once, and is shared again at the target."""
 import hashlib
 
 import pytest

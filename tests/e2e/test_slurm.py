@@ -30,7 +30,7 @@ def submit(slurm, command, options="--spares 1", **limits):
 
 
 def submit_counting(slurm, count):
-    """A job of which the node on h1 counts."""
+    """A job whose node on h1 counts."""
     return submit(slurm, f"sh -c '{COUNT.format(count=count)}'")
 
 
@@ -55,13 +55,13 @@ def values_of(slurm, job):
 
 
 def groups_of_job_nodes(slurm, host):
-    """The control groups of the job nodes on a host, as the memory controller names them."""
+    """Returns the control groups of the job nodes on a host, by the names of the memory controller."""
     find = ["find", "/sys/fs/cgroup/memory", "-name", "ppmr-*", "-printf", "/%P\n"]
     return slurm.hosts.nodes[host].run(find).stdout.split()
 
 
 def groups_of_jobs(slurm, host):
-    """Slurm's control groups on a host, in all hierarchies."""
+    """Returns Slurm's control groups on a host, in all hierarchies."""
     return slurm.hosts.nodes[host].run(["find", "/sys/fs/cgroup", "-name", "job_*"]).stdout.split()
 
 
@@ -89,7 +89,7 @@ def test_failing_host_is_evacuated_drained_and_given_back(slurm, need_command):
     wait_until(lambda: len(values_of(slurm, job)) >= 20, 60, "20 lines of values")
     slurm.report_failing("h2")
     wait_until(lambda: slurm.node_states()["h2"] == "drained", 60, "h2 to be drained", 0.2)
-    # The job goes on: it moved, and then gave the host back.
+    # The job continues: its node moved, and then the job released the host.
     assert slurm.job(job)["JobState"] == "RUNNING"
     assert slurm.job(job)["NodeList"] == "h[1,3-4]"
     [record] = slurm.hosts.status()
@@ -117,7 +117,7 @@ def test_slurm_accounts_a_node_on_the_host_to_which_it_moved(slurm):
     await_text(slurm, job, "held")
 
     def accounted():
-        """Of the whole step: (host with the most memory, its bytes, seconds of CPU)."""
+        """Returns (host with the most memory, its bytes, seconds of CPU) for the whole step."""
         fields = "MaxRSSNode,MaxRSS,MaxRSSTask,AveCPU"
         words = ["sstat", "--noheader", "--parsable2", "--noconvert", f"--format={fields}"]
         [line] = slurm.command(*words, f"--jobs={job}.0").splitlines()
@@ -181,7 +181,8 @@ def test_job_ends_when_its_step_ends_on_a_host(slurm):
     node = slurm.hosts.nodes["h3"]
     [holder] = node.run(["pgrep", "-f", "job hold"]).stdout.split()
     node.signal(holder, 9)
-    assert slurm.await_end(job) == "COMPLETED"  # of the batch script; its last command is `echo`
+    # State of the batch script, whose last command is `echo`.
+    assert slurm.await_end(job) == "COMPLETED"
     assert f"the step of job {job} that held the host has ended" in slurm.output(job)
     await_no_trace(slurm)
 
@@ -194,7 +195,7 @@ def test_ordinary_user_has_job_nodes_on_all_hosts(slurm, lab):
         node.run(["cp", slurm.hosts.ppmr, program])
     directory.mkdir()
     shutil.chown(directory, "nobody")
-    lab.directory.chmod(0o711)  # to the configuration of Slurm
+    lab.directory.chmod(0o711)  # so that the user can read the configuration of Slurm
     lab.home.chmod(0o755)
     others = "".join(f"/run/ppmr/rsh {host} id -u; " for host in ("h2", "h3"))
     job = slurm.submit(
@@ -214,7 +215,7 @@ def test_hosts_are_only_for_jobs_of_slurm(slurm):
     outside = hosts.run(["--", "true"])
     assert outside.wait() == 1
     assert "in allocations of Slurm only" in outside.error_text()
-    # Whoever says that a host is held for them has to be in Slurm's control group.
+    # A program that reports a host as held for a job must be in Slurm's control group of that job.
     holder = hosts.nodes["h1"].popen([hosts.ppmr, "job", "hold", "77"], stdin=-1)
     request = json.dumps({"op": "run", "hosts": ["h1"], "spares": [], "allocation": "77"})
     program = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/ppmr-job.sock'); s.sendall(b'{request}\\n'); print(s.makefile().readline())"

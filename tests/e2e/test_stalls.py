@@ -28,7 +28,7 @@ from lab.world import (
     wait_until_failed,
 )
 
-MANY = 12  # more than the threads that a daemon starts with, on any machine
+MANY = 12  # more threads than a daemon starts with, on any machine
 
 # `ppmr status` asks all daemons of this machine, so tests that stop one must not run beside each
 # other.
@@ -252,7 +252,7 @@ def test_both_sides_get_eio_when_link_is_cut_longer_than_peer_timeout(nodes, wor
     writer.fails_with("EIO", within=PEER_TIMEOUT + GRACE)
     reader.fails_with("EIO", within=max(1, PEER_TIMEOUT + GRACE + cut_at - time.monotonic()))
     wait_until_failed(world, target.mountpoint, "moved", at=nodes.target)
-    # With the link restored, a new checkpoint succeeds and the failed one stays failed.
+    # After the link is restored, a new checkpoint succeeds. The failed checkpoint stays failed.
     nodes.link.set_up(True)
     world.wait_until_succeeds(
         ["mkdir", source.mountpoint / "fresh"], within=PEER_TIMEOUT + 15, at=nodes.source
@@ -279,7 +279,7 @@ def test_dump_fails_and_process_goes_on_when_target_is_killed(lab, nodes, world,
     except LabError as missing:
         pytest.skip(str(missing))
     source, target = cut(peer_timeout=PEER_TIMEOUT)
-    nodes.link.limit("200mbit")  # 128 MiB take some seconds
+    nodes.link.limit("200mbit")  # at this rate 128 MiB take some seconds
     worker.wait_for_lines(20)
     work = nodes.source.scratch("dump-work")
     dump = world.start(

@@ -6,7 +6,7 @@ from lab.workers import check_moved
 
 ATTEMPTS, PER_SECOND = 1500, 500
 STRANGERS_MAX = 256  # rdma_stream/connection/acceptor.cc
-MIB_MAX = 64  # of memory for them: 256 threads, each with a handshake
+MIB_MAX = 64  # limit for the memory of strangers: 256 threads, each with a handshake
 
 
 def test_move_succeeds_during_a_flood_of_strangers(lab, nodes, migrations):
@@ -19,7 +19,7 @@ def test_move_succeeds_during_a_flood_of_strangers(lab, nodes, migrations):
     wait_until(
         lambda: threads_of(target) > threads_at_rest + 50, 20, "the target to serve strangers"
     )
-    nodes.link.limit("400mbit")  # the move takes as long as the flood
+    nodes.link.limit("400mbit")  # at this rate the move takes as long as the flood
     migrations.migrate(worker.pid).ok()
     threads = threads_of(target)
     flooded = result(flood, 60)
@@ -30,7 +30,7 @@ def test_move_succeeds_during_a_flood_of_strangers(lab, nodes, migrations):
     assert threads <= threads_at_rest + STRANGERS_MAX + 16
     grown_mib = (target.memory_kib()["VmHWM"] - at_rest) / 1024
     assert grown_mib < 64 + MIB_MAX, f"{grown_mib:.0f} MiB for a process of 64 MiB"
-    # No session was lost, and the log stays readable.
+    # The daemon has lost no session, and the log stays readable.
     assert migrations.source.status()["reconnections"] == 0
     wait_until(
         lambda: "more connections were refused or failed" in target.log.read_text(),

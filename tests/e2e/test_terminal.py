@@ -1,4 +1,4 @@
-"""What people see on a terminal, and that no escape sequence is written anywhere else."""
+"""The output that people see on a terminal. No escape sequence is written to other outputs."""
 import re
 import signal
 import subprocess
@@ -77,7 +77,7 @@ def test_watch_suspends_while_it_draws(ppmr, tmp_path):
     with watch(HOST, "--state-dir", tmp_path) as terminal:
         terminal.wait_for("q quits")
         for number in range(1, 101):
-            terminal.resize(100 - number % 2, 30)  # it draws everything again
+            terminal.resize(100 - number % 2, 30)  # the program draws everything again
             terminal.process.send_signal(signal.SIGTSTP)
             terminal.wait_for(lambda terminal: terminal.raw.count(ESCAPE + "[?1049l") == number)
             terminal.process.send_signal(signal.SIGCONT)
@@ -96,14 +96,14 @@ def test_watch_follows_the_size_of_the_terminal(mounts):
         wide = [line.split()[0] for line in terminal.lines if line]
         assert "connected" in terminal.text and "slots" in terminal.text
         terminal.resize(40, 20)
-        # One line each, as before: cut, not wrapped.
+        # Each entry still has one line: the line is cut, not wrapped.
         terminal.wait_for(
             lambda terminal: [line.split()[0] for line in terminal.lines if line][:5] == wide[:5]
             and any(line.endswith("…") for line in terminal.lines)
         )
         terminal.resize(40, 5)
         terminal.wait_for(r"(?s)\Appmr on .*q quits.*0 more lines above, \d+ below")
-        terminal.type("\x1bOB")  # down
+        terminal.type("\x1bOB")  # the down key
         terminal.wait_for("1 more lines above")
         for columns, rows in [(1, 1), (3, 2), (2, 40), (200, 1)]:
             seen = len(terminal.raw)
@@ -136,7 +136,7 @@ def test_watch_on_a_dumb_terminal_writes_plain_lines(mounts):
 
 @pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
 def test_watch_into_a_pipe_writes_plain_lines(mounts, json):
-    """stdin and stderr are a terminal: only stdout counts."""
+    """stdin and stderr are a terminal, but only stdout decides."""
     command = [find_ppmr(), "status", mounts.out, "--watch", *json]
     with Terminal(mounts.source_at, command, stdout=subprocess.PIPE) as terminal:
         heads = []
@@ -150,7 +150,7 @@ def test_watch_into_a_pipe_writes_plain_lines(mounts, json):
 
 
 def test_progress_and_watch_of_a_migration_on_terminals(lab, nodes, migrations):
-    worker = start_worker(lab, nodes, size_mib=160)  # more than the pool
+    worker = start_worker(lab, nodes, size_mib=160)  # the process needs more than the pool
     nodes.link.limit("400mbit")
     state = ["--state-dir", migrations.states["source"]]
     with watch(nodes.source, *state, columns=140, rows=40) as screen:
@@ -213,7 +213,7 @@ def test_quiet_migration_prints_nothing_but_errors(lab, nodes, migrations):
     assert (done.stdout, done.stderr) == ("", "")
     worker.node = nodes.target
     worker.end()
-    command = migrate_words(migrations, worker.pid, "--quiet")  # it is gone
+    command = migrate_words(migrations, worker.pid, "--quiet")  # the terminal has gone
     failed = nodes.source.run(command, check=False)
     assert failed.returncode != 0 and failed.stdout == ""
     assert failed.stderr.startswith("ppmr migrate: ") and str(worker.pid) in failed.stderr

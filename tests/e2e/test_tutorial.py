@@ -24,7 +24,7 @@ class Typist:
 
     def __init__(self, source, target):
         self._machines = {"source": [source], "target": [target], "both": [source, target]}
-        self.said = {}  # command: what the machines said
+        self.said = {}  # command: the output of the machines
 
     def type(self, where, command):
         if command.startswith("scp -p "):
@@ -32,7 +32,8 @@ class Typist:
             self._run("source", f"umask 077; printf %s '{key}' >/etc/ppmr/key")
             return
         command = re.sub(r"^apt install ", "cd /root && apt install --yes ", command)
-        # Pids of a machine that has run for a while: not those of the other one.
+        # Makes the next pids differ from the pids of the other machine, as on machines that have
+        # run for a while.
         if "setsid" in command:
             self._run(
                 "source",
@@ -41,9 +42,10 @@ class Typist:
         self.said[command] = self._run(where, command)
 
     def _run(self, where, command):
-        # In a shell of root: `cd` in one command does not last, so none may depend on it.
+        # Each command runs in a new shell of root. A `cd` does not affect the next command, so no
+        # command may depend on one.
         said = [machine.run(f"{SET}; {command}").stdout for machine in self._machines[where]]
-        print(f"{where}# {command}", *said, sep="\n")  # pytest shows it after a failure
+        print(f"{where}# {command}", *said, sep="\n")  # pytest shows this output after a failure
         return "".join(said)
 
     def last(self, beginning):

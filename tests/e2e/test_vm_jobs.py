@@ -7,7 +7,7 @@ import pytest
 from lab.programs import REPOSITORY
 from vm.job_machines import JobMachines
 
-ROUNDS = 800  # longer than a move takes between emulated machines
+ROUNDS = 800  # the job runs longer than a move between emulated machines takes
 
 
 @pytest.mark.parametrize(

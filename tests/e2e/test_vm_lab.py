@@ -1,4 +1,4 @@
-"""The laboratory of two machines (tests/vm), on which the tests of RDMA rely."""
+"""The laboratory of two machines (tests/vm), which the tests of RDMA use."""
 import os
 import signal
 import subprocess
@@ -32,7 +32,7 @@ def test_each_machine_has_an_rdma_device(machines):
 
 def test_rdma_works_between_machines(machines):
     measures.rping(machines)
-    # Longer than a queue pair's timeout, because that is the cost of a lost packet.
+    # Runs longer than a queue pair's timeout, because each lost packet costs one timeout.
     assert measures.read_bandwidth(machines, size=128 << 10, queue_pairs=2, seconds=6) > 0
 
 
@@ -224,7 +224,7 @@ def test_machine_image_is_not_read_from_a_directory_that_others_may_write_to(ima
 
 
 def processes_of(directory, what):
-    """Host pids of the processes with the directory and `what` on their command line."""
+    """Returns the host pids of the processes with the directory and `what` on their command line."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 class End:
-    """One end. `node`: the machine on which it is now."""
+    """One end of the exchange. `node` is the machine on which it runs now."""
 
     def __init__(self, node, name, partner, directory, message_bytes, rate, **place):
         self.node, self.name, self.other = node, name, None
@@ -42,7 +42,7 @@ class End:
         return text[: text.rfind("\n") + 1].splitlines()
 
     def last(self):
-        """The newest line, which must report no error."""
+        """Returns the newest line, which must report no error."""
         text = self.texts()[-1]
         line = Line(text.removeprefix("final "))
         complaint = self.log.read_text()
@@ -82,7 +82,7 @@ class Ends:
         directory.mkdir()
         a, b = machines.nodes
         self.x = End(a, "x", "y", directory, message_bytes, rate)
-        # With the same pid, none of them could move to the other's machine.
+        # If processes of both machines had the same pid, they could not move to the other machine.
         self.y = End(b, "y", "x", directory, message_bytes, rate, first_pid=self.x.pid + 100)
         assert self.x.pid != self.y.pid
         self.x.other, self.y.other = self.y, self.x
@@ -138,7 +138,7 @@ class Ends:
 
 @pytest.fixture
 def migrations(ppmr, machines):
-    """Of both directions."""
+    """Returns the sum over both directions."""
     number = next(_numbers)
     source_options = ["--pool-size", "16MiB", "--transport", "verbs"]
     target_options = ["--memory-limit", "256MiB", "--pool-size", "96MiB"]
@@ -204,8 +204,9 @@ def test_end_resumes_by_itself_when_ppmr_is_killed_during_release(make_ends):
     ends = make_ends()
     x, y = ends.x, ends.y
     before = x.last()
-    # A partner that does not answer makes the release last for its whole time limit of 2 s. It also
-    # does not acknowledge what its device receives, so it receives these messages twice.
+    # A partner that does not answer makes the release last for its whole time limit of 2 s. The
+    # partner also does not acknowledge the messages that its device receives, so these messages
+    # arrive twice.
     y.node.signal(y.pid, signal.SIGSTOP)
     try:
         running = ends.start_move(x)
@@ -225,7 +226,8 @@ def test_end_resumes_by_itself_when_ppmr_is_killed_during_release(make_ends):
 
 
 def kill_during_move(ends, end, random_, during):
-    """Kills `ppmr migrate` at a random moment, and lets ppmr's recovery settle where the end runs.
+    """Kills `ppmr migrate` at a random moment. Recovery then decides on which machine the end
+    runs.
 
     Returns whether ppmr still ran.
     """
@@ -234,7 +236,8 @@ def kill_during_move(ends, end, random_, during):
     running = ends.start_move(end)
     await_release(ends, end, running)
     if during == "resume":
-        # The new machine's first line is written soon before or after the request to resume.
+        # The end writes its first line on the new machine shortly before or after the request to
+        # resume.
         end.wait_for(
             "runs on the other machine or here again",
             lambda line: line["node"] != end.node.name or line["resumes"] > before["resumes"],

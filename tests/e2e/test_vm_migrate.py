@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def make_migrations(ppmr, machines):
-    """make_migrations("--allow-restart"): to a target that accepts this."""
+    """make_migrations("--allow-restart") returns migrations to a target with this option."""
     with contextlib.ExitStack() as stack:
         yield lambda *accepts: stack.enter_context(start_migrations(machines, accepts))
 
@@ -110,7 +110,7 @@ def test_process_of_a_user_moves_to_a_target_that_does_not_accept_root(machines,
     status = machines.b.read_text(f"/proc/{pid}/status")
     machines.b.signal(pid, 9)
     assert "Uid:\t65534\t65534\t65534\t65534" in status
-    # The log file belongs to root. The tree holds it although its user may not open it.
+    # The log file belongs to root. The tree has it open although its user may not open it.
     inherits = machines.a.spawn(["sh", "-c", command], log=log)
     refused = migrations.migrate(inherits, timeout=120)
     machines.a.signal(inherits, 9)
@@ -160,7 +160,7 @@ class Postgres:
             "dynamic_shared_memory_type": "sysv",
             "shared_buffers": "16MB",
         }
-        # In a new IPC namespace, because its System V shared memory moves with it.
+        # The server runs in a new IPC namespace, because its System V shared memory moves with it.
         server = [
             "setpriv",
             "--reuid=postgres",

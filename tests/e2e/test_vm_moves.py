@@ -8,8 +8,8 @@ from lab.ppmr import Mounts, PpmrMove
 from lab.programs import SteadyWorker
 from lab.proofs import Before, prove
 
-TCP = ["--transport", "tcp"]  # RDMA: test_vm_verbs.py
-TARGET_OPTIONS = ["--pool-size", "128MiB"]  # the machines are small
+TCP = ["--transport", "tcp"]  # test_vm_verbs.py tests RDMA
+TARGET_OPTIONS = ["--pool-size", "128MiB"]  # a small pool, because the machines have little memory
 FILE_MIB, LONG_FILE_MIB = 32, 128
 
 
@@ -43,8 +43,8 @@ def test_process_moves_between_machines_over_tcp(machines, vm_mounts, lazily):
 def test_large_file_arrives_unchanged(machines, vm_mounts, long):
     size_mib = LONG_FILE_MIB if long else FILE_MIB
     a, b = machines.nodes
-    digest = hashlib.md5()  # the cheapest digest on an emulated machine
-    original = machines.home / "original"  # made on the host, which is faster
+    digest = hashlib.md5()  # MD5 is the cheapest digest on an emulated machine
+    original = machines.home / "original"  # the host creates the file, because it is faster
     try:
         with open(original, "wb") as file:
             for _ in range(size_mib):

@@ -57,7 +57,7 @@ def migrations(make_migrations):
 def directory(machines):
     directory = machines.home / f"pre-copied-{next(_numbers)}"
     yield directory
-    # What a failed test has left would keep its pids from the next one.
+    # Processes that a failed test has left would occupy the pids of the next test.
     for node in machines.nodes:
         node.run(["pkill", "-KILL", "-f", f"{directory}\\b"], check=False)
 
@@ -97,7 +97,9 @@ def check_audit(worker):
 
 
 def check_moved(machines, worker):
-    """Every page is as it was last written, and every line follows the one before."""
+    """Checks that every page has the value last written, and that every line follows the previous
+    line.
+    """
     worker.node = machines.b
     worker.wait_for_lines(30, machines.b)
     gap_between(worker.lines(), *machines.nodes)
@@ -114,7 +116,7 @@ def test_only_what_was_written_since_the_rounds_is_sent_and_no_write_is_lost(
     machines, migrations, directory, mode
 ):
     size_mib = 96
-    # 0.4 % a second: little even if the first round takes half a minute.
+    # 0.4 % of the pages per second, which is little even if the first round takes half a minute.
     worker = start_worker(machines, directory, size_mib=size_mib, pages_per_s=100)
     done = migrations.migrate(worker.pid, timeout=180, options=["--pre-copy", 2, *mode]).ok()
     rounds = events(done, "pre-copied")
@@ -125,7 +127,8 @@ def test_only_what_was_written_since_the_rounds_is_sent_and_no_write_is_lost(
     ), "the second round copied as much as the first"
     tree = done.summary["trees"][0]
     assert (tree["lazily"], tree["post_copy"]) == ("--eager" not in mode, "--post-copy" in mode)
-    # The last dump begins sooner after the second round than that began after the first.
+    # The time between the second round and the last dump is shorter than the time between the first
+    # two rounds.
     rest = tree["bytes"] - sum(entry["bytes"] for entry in rounds)
     assert 0 < rest < rounds[1]["bytes"] + 2 * MIB, "more than what was written since was sent"
     assert migrations.target.status()["rdma"]["bytes_read"] >= 0.9 * tree["bytes"]
@@ -142,7 +145,8 @@ def move_changing_memory(machines, migrations, directory, mode):
     done = migrations.migrate(changer.pid, timeout=180, options=["--pre-copy", 3, *mode]).ok()
     assert len(events(done, "pre-copied")) >= 2
     changer.node = machines.b
-    changer.wait_for_lines(500, machines.b, timeout=60)  # each mapping is checked several times
+    # So that each mapping is checked several times.
+    changer.wait_for_lines(500, machines.b, timeout=60)
     lines = changer.lines()
     gap_between(lines, *machines.nodes)
     assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
@@ -151,7 +155,7 @@ def move_changing_memory(machines, migrations, directory, mode):
     check_served_lazily(machines, migrations)
 
 
-# Pages are written, unmapped, moved and given back, and processes fork, during the rounds.
+# During the rounds the process writes, unmaps, moves and returns pages, and forks.
 @MODES_RARELY
 def test_memory_that_changes_during_the_rounds_is_as_it_was_last(
     machines, migrations, directory, mode
@@ -196,7 +200,7 @@ def test_process_that_writes_nothing_moves_after_the_rounds(machines, migrations
     end(machines.b, pid)
 
 
-# As without rounds: from the vote on, the pager has all memory.
+# As without rounds, the pager has all memory from the vote on.
 @pytest.mark.long
 def test_killed_daemon_of_the_target_costs_no_page_of_a_round(machines, migrations, directory):
     worker = start_worker(machines, directory, size_mib=192, pages_per_s=200)
@@ -207,12 +211,14 @@ def test_killed_daemon_of_the_target_costs_no_page_of_a_round(machines, migratio
     assert pager, "all pages were in place before the kill: nothing is tested"
     check_moved(machines, worker)
     end(worker.node, worker.pid)
-    # Without the daemon, the coordinator gets no reply of the target.
+    # Without the daemon, the coordinator gets no reply from the target.
     assert running.wait(60).code == OPEN
 
 
 def await_transfer(migrations, mib):
-    """Waits until more than this has arrived: the first round is under way."""
+    """Waits until more than this many bytes have arrived, which shows that the first round is in
+    progress.
+    """
     wait_until(
         lambda: migrations.target.status()["store"]["used_bytes"] > mib * MIB,
         60,

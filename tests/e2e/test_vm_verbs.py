@@ -18,7 +18,7 @@ PEER_TIMEOUT = 6
 ROCE_PORT = 4791  # the UDP port of RoCE v2
 _numbers = itertools.count(1)
 
-# One process with few copies, because the machines are slow.
+# One process that copies its data rarely, because the machines are slow.
 WRITER = """
 import hashlib, os, sys
 digest, block = hashlib.blake2b(), bytearray(os.urandom(1 << 20))
@@ -49,7 +49,7 @@ class Pair(Mounts):
             "--peer-timeout",
             PEER_TIMEOUT,
             "--insecure",
-        ]  # other tests cover keys
+        ]  # other tests use keys
         super().__init__(
             machines.a,
             machines.b,
@@ -58,7 +58,7 @@ class Pair(Mounts):
             ["--memory-limit", "768MiB", "--pool-size", "192MiB", *both, *target_options],
             name=f"pair{next(_numbers)}",
         )
-        for _ in range(4):  # a worker takes a slot with its first request
+        for _ in range(4):  # each worker takes a slot with its first request
             self.source_at.run(["ls", "-l", self.out])
         self.slots_of_the_receive_loop = self.source.status()["pool"]["in_use"]
 
@@ -73,7 +73,9 @@ class Pair(Mounts):
         return self.target.status()["rdma"]
 
     def assert_all_returned(self):
-        """The source has returned its slots, except those of the receive loop, and its regions."""
+        """Waits until the source has returned its regions, and its slots except those of the
+        receive loop.
+        """
         status = self.source.status()
         assert (
             status["pool"]["in_use"] <= self.slots_of_the_receive_loop
@@ -146,7 +148,7 @@ def resources(node):
 
 
 def memory_of(node, pid):
-    """KiB of each kind, from /proc/PID/status."""
+    """Returns the KiB of each kind in /proc/PID/status."""
     lines = (
         line.split()
         for line in node.read_text(f"/proc/{pid}/status").splitlines()
@@ -176,7 +178,7 @@ def test_large_file_is_read_by_rdma_and_registered_memory_stays_constant(pair, l
     assert both.transports() == ["verbs", "verbs"], (both.source.output(), both.target.output())
     assert "transport verbs, not tcp" in both.target.output() and "rxe0" in both.target.output()
     both.move("large", size_mib)
-    both.await_ready()  # the target refills and registers its reserve in the background
+    both.await_ready()  # the target refills its reserve and registers it in the background
     rdma = both.rdma()
     assert (
         rdma["bytes_read"] >= size_mib * MIB - INLINE_MAX
@@ -282,13 +284,13 @@ def test_link_cut_longer_than_peer_timeout_fails_both_sides_and_leaks_nothing(ma
     thread, result = both.start_write()
     machines.cut_link()
     thread.join(timeout=120)
-    assert result["digest"] is None  # EIO
+    assert result["digest"] is None  # the writer got EIO
     done = machines.b.run(["cat", both.in_ / "file"], check=False, timeout=60, text=False)
     assert done.returncode != 0 and b"Input/output error" in done.stderr
     both.assert_all_returned()
     wait_until(lambda: both.rdma()["connections"] == 0, 30, "the target's connections to end")
     machines.restore_link()
-    both.move("again", 4)  # a new session
+    both.move("again", 4)  # in a new session
     both.close()
     assert [resources(node) for node in machines.nodes] == idle
 
@@ -338,7 +340,7 @@ def test_session_uses_tcp_after_queue_pair_errors_and_next_session_uses_verbs(ma
         assert result["digest"] and result["digest"] == both.digest("file")
         assert both.transports() == ["tcp", "tcp"], both.target.output()
     before = both.rdma()["bytes_read"]
-    both.mount_source_again()  # a new session
+    both.mount_source_again()  # opens a new session
     assert both.transports() == ["verbs", "verbs"], both.target.output()
     both.move("again", 16)
     assert both.rdma()["bytes_read"] >= before + 16 * MIB - INLINE_MAX
@@ -485,7 +487,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leak_nothing(machines, pair, 
             - (store["used_bytes"] + store["ready_bytes"]) // 1024
         )
 
-    cycle(3, 1)  # allocates what the daemon allocates once
+    cycle(3, 1)  # so that the daemon allocates everything that it allocates once
     before, resident = held(), resident_kib()
     assert (
         before["pinned"] * 1024 >= before["registered"][0] > 0

@@ -28,7 +28,7 @@ def migrations(make_migrations):
 
 
 class Lines:
-    """The numbered lines of a workload. The last word of each is the node."""
+    """Returns the numbered lines of a workload. The last word of each line is the node."""
 
     def __init__(self, path):
         self.path = path
@@ -68,7 +68,7 @@ def move_and_check(migrations, pid, lines, expected, criu_options=()):
 
 
 def chain():
-    """The function sum(n) = sum(n - 1) * 31 + n, memoised."""
+    """Returns sum(n) = sum(n - 1) * 31 + n, with a cache."""
     sums = [0]
 
     def at(number):
@@ -80,7 +80,7 @@ def chain():
 
 
 def test_redis_under_load_moves_with_its_address(lab, nodes, migrations, need_command):
-    """The client on a third node keeps its connection, and every acknowledged write is there."""
+    """The client on a third node keeps its connection, and no acknowledged write is missing."""
     need_command("redis-server")
     moving, port = MovingAddress(lab, nodes.source, nodes.target), 6390
     directory = lab.home / "redis"

@@ -1,6 +1,7 @@
-// What arrives first on a connection: handshakes at the target, the target's answers at the source,
-// and the frames of a migration agent. The first byte of an input chooses what is read. If its
-// highest bit is set, the checksums are made valid, so that inputs get past them.
+// Fuzzes the first bytes on a connection: handshakes at the target, the target's answers at the
+// source, and the frames of a migration agent. The first byte of an input selects the decoder. If
+// its highest bit is set, the test makes the checksums valid, so the decoder accepts the input and
+// reads further.
 #include "base/crc32c.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/control/agent_frames.h"
@@ -17,7 +18,7 @@ void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
 
-// A handshake of the kind in the first byte, with the rest as its body.
+// Returns a handshake of the kind in the first byte, with the rest as its body.
 std::vector<std::byte> handshake(std::span<const std::byte> input) {
   wire::HandshakePrefix prefix;
   if (!input.empty()) {
@@ -70,7 +71,7 @@ void fuzz(std::span<const uint8_t> input) {
       (void)greet_target(connection, wire::ControlHello{}, kNoTime);
       return;
     case 2:
-      // The input does not know the token.
+      // The input cannot contain the token, so the greeting must fail.
       REQUIRE(!greet_target(connection, wire::DataHello{}, wire::Token{1, 2, 3}, kNoTime));
       return;
     case 3:

@@ -1,4 +1,4 @@
-// Requests on a control socket: lines of JSON from local users.
+// Fuzzes requests on a control socket: lines of JSON from local users.
 #include <sys/socket.h>
 
 #include "base/json_text.h"

@@ -1,5 +1,5 @@
-// CRIU's images in a checkpoint that a source sent: pagemap, mm and pstree. The first byte of an
-// input chooses the image.
+// Fuzzes CRIU's images in a checkpoint that a source sent: pagemap, mm and pstree. The first byte
+// of an input selects the image.
 #include <set>
 
 #include "restart_loader/images/mm_image.h"

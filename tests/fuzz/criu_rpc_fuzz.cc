@@ -1,4 +1,5 @@
-// Packets on CRIU's RPC socket: requests of a container runtime, notifications and responses.
+// Fuzzes packets on CRIU's RPC socket: requests of a container runtime, notifications and
+// responses.
 #include "restart_loader/criu/criu_rpc.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,6 @@
-// What all fuzz targets share. A target defines fuzz(); libFuzzer calls it with one input after the
-// other. It must return for every input, with the same result for the same input.
+// Definitions that all fuzz targets share. A target defines fuzz(); libFuzzer calls it with one
+// input after the other. fuzz() must return for every input, with the same result for the same
+// input.
 #pragma once
 
 #include <fuzzer/FuzzedDataProvider.h>
@@ -13,13 +14,13 @@
 
 #include "third_party/spdlog.h"
 
-// clang's name for this function differs from the one that libfmt, made by g++, has.
+// clang's name for this function differs from the name in libfmt, which g++ has compiled.
 template void fmt::detail::vformat_to<char>(buffer<char>&, basic_string_view<char>,
                                             basic_format_args<buffer_context<char>>, locale_ref);
 
 void fuzz(std::span<const uint8_t> input);
 
-// A property of the tested code that holds for every input.
+// Checks a property of the tested code that must hold for every input.
 #define REQUIRE(condition)                                                           \
   do {                                                                               \
     if (!(condition)) {                                                              \

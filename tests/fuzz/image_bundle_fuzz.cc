@@ -1,4 +1,4 @@
-// Bundles of small images, which a restore takes from the target's daemon.
+// Fuzzes bundles of small images, which a restore takes from the target's daemon.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// A connection whose peer sends the bytes of a fuzz input and then closes it. What is written to it
-// is dropped.
+// A connection whose peer sends the bytes of a fuzz input and then closes it. The bytes written to
+// it are dropped.
 #pragma once
 
 #include <algorithm>

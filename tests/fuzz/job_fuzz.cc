@@ -1,5 +1,5 @@
-// Jobs: frames and requests at a job node's command port, and what agents send each other. The
-// first byte of an input chooses.
+// Fuzzes the messages of jobs: frames and requests at a job node's command port, and the messages
+// between agents. The first byte of an input selects the kind.
 #include <sys/socket.h>
 
 #include "base/parse_json.h"

@@ -1,4 +1,4 @@
-// Key files.
+// Fuzzes key files.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

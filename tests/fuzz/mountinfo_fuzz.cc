@@ -1,4 +1,4 @@
-// /proc/self/mountinfo. Users choose the names of mount points and of file systems in it.
+// Fuzzes /proc/self/mountinfo. Users choose the names of mount points and of file systems in it.
 #include "mount/mount_table.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-// The page index, which the source writes into the checkpoint.
+// Fuzzes the page index, which the source writes into the checkpoint.
 #include "processes/memory/page_index.h"
 #include "tests/fuzz/fuzz.h"
 

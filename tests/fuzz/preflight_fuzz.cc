@@ -1,4 +1,4 @@
-// The preflight: questions at the target, answers at the source.
+// Fuzzes the preflight: questions at the target, answers at the source.
 #include "base/parse_json.h"
 #include "preflight/preflight.h"
 #include "tests/fuzz/fuzz.h"

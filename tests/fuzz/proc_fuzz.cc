@@ -1,4 +1,5 @@
-// Files of /proc. A program chooses its name, its arguments, and the names of its files in them.
+// Fuzzes files of /proc. A program chooses its name, its arguments, and the names of its files in
+// them.
 #include "processes/proc_files.h"
 #include "processes/sockets.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,4 +1,4 @@
-// Records of migrations: from a peer, and from the state directory.
+// Fuzzes records of migrations, which come from a peer or from the state directory.
 #include "base/json_text.h"
 #include "base/parse_json.h"
 #include "migration/records/ownership_record.h"
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Whether no component of the path is "..", "." or hidden.
+// Returns whether no component of the path is "..", "." or hidden.
 bool is_inside(const std::string& path) {
   return path.size() > 1 && path[0] == '/' && path.find("/.") == std::string::npos;
 }
@@ -25,7 +25,7 @@ void fuzz(std::span<const uint8_t> input) {
   }
   (void)record->owner();
   (void)record->first_error();
-  // What was read can be written, sent and read again.
+  // A record that was read can be written, sent and read again.
   const std::string text = json_text(*record);
   const auto again = parse_record(parse_json(text));
   REQUIRE(again.has_value());

@@ -1,5 +1,5 @@
-// A whole session at the target: control frames and read responses from a source, into the image
-// store. The target's own threads take part, so this is slower than the other fuzz targets.
+// Fuzzes a whole session at the target: control frames and read responses from a source, into the
+// image store. The target's own threads take part, so this is slower than the other fuzz targets.
 #include "base/crc32c.h"
 #include "rdma_stream/session/incoming_session.h"
 #include "tests/fuzz/input_connection.h"
@@ -11,14 +11,15 @@ namespace {
 constexpr SessionId kSession = 1;
 constexpr uint32_t kSlots = 4;
 constexpr uint32_t kChunkBytes = 64 << 10;
-// A large one costs most of the time: AddressSanitizer marks its memory for each input.
+// A small outbox, because a large one would cost most of the time: AddressSanitizer marks its
+// memory for each input.
 constexpr size_t kOutboxBytes = 64 << 10;
 
 void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
 
-// Valid frames around bodies from the input; at the end, bytes that are no frame.
+// Returns valid frames around bodies from the input, followed by bytes that are no frame.
 std::vector<std::byte> frames(FuzzedDataProvider& input) {
   std::vector<std::byte> bytes;
   uint64_t sequence = 0;

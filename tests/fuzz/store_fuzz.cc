@@ -1,5 +1,5 @@
-// The image store: any order of valid and invalid messages of two sources, between reads of the
-// mount and of the control socket.
+// Fuzzes the image store: any order of valid and invalid messages of two sources, between reads of
+// the mount and of the control socket.
 #include <algorithm>
 #include <deque>
 
@@ -77,7 +77,7 @@ class Sources {
     const NodeKey key{session, node()};
     const uint64_t at = offset();
     const auto length = static_cast<uint32_t>(std::min<uint64_t>(offset(), UINT32_MAX));
-    // What handle_announce() lets pass.
+    // Checks the same limits as handle_announce().
     if (length == 0 || length > (1U << 20) || at > uint64_t{INT64_MAX} - length) return;
     if (landings_.size() == kLandingsMax || !tree_.announced(key, at, length)) return;
     auto landing = tree_.reserve(key, at, length);
@@ -113,7 +113,7 @@ class Sources {
       REQUIRE(*count <= bytes.size());
   }
 
-  // As the mount and `ppmr restart` do.
+  // Reads like the mount and `ppmr restart`.
   void look() {
     const auto root = tree_.find(kRootInode);
     (void)tree_.entries(root);
@@ -139,7 +139,7 @@ class Sources {
     return kNames[input_.ConsumeIntegral<uint8_t>() % kNames.size()];
   }
   uint64_t digest() { return input_.ConsumeIntegral<uint8_t>(); }
-  // Near the borders of blocks, windows and numbers.
+  // Returns an offset near the borders of blocks, windows and numbers.
   uint64_t offset() {
     static constexpr std::array<uint64_t, 8> kBorders = {
         0, 4096, 8192, 64 << 10, 1 << 20, 2 << 20, 6 << 20, uint64_t{INT64_MAX}};

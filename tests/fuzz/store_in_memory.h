@@ -1,5 +1,5 @@
-// A small image store, which all inputs of a fuzz target use one after the other. Each input has a
-// tree of its own, and must leave all memory free.
+// A small image store, which all inputs of a fuzz target use one after the other. Each input has
+// its own tree, and must leave all memory free.
 #pragma once
 
 #include "fuse_target/store/image_tree.h"
@@ -13,14 +13,14 @@ struct SmallStore {
   ImageStorage storage{*memory};
   ParkingLot parking{[](pid_t) { return false; }};
 
-  // Never ends: its threads would have to end before libFuzzer's.
+  // The store is never destroyed: its threads would have to end before libFuzzer's threads.
   static SmallStore& get() {
     static SmallStore& store = *new SmallStore;
     return store;
   }
 };
 
-// Removes what the sessions have left, as `ppmr` at the target would.
+// Removes the checkpoints that the sessions have left, as `ppmr` at the target would.
 inline void remove_all(ImageTree& tree) {
   for (const CheckpointReport& report : tree.checkpoints()) {
     REQUIRE(tree.remove_checkpoint(report.name).has_value());

@@ -1,5 +1,5 @@
-// Every message of the wire: control, data, handshake, agent frames. The first byte of an input
-// chooses the message.
+// Fuzzes every message of the wire: control, data, handshake, agent frames. The first byte of an
+// input selects the message.
 #include <array>
 
 #include "rdma_stream/wire/wire.h"
@@ -8,7 +8,7 @@
 namespace ppmr::wire {
 namespace {
 
-// Decodes; if that succeeds, encoding gives the same bytes again.
+// Decodes a message. If that succeeds, encoding must give the same bytes again.
 template <typename Message>
 void check(std::span<const std::byte> bytes) {
   std::span<const std::byte> rest;

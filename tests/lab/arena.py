@@ -37,20 +37,22 @@ from .migrations import Migrations
 from .node import LabError, wait_until
 from .witness import ABSENT, RUNS, Witness
 
-HOLD_LIMIT = 2  # seconds: --timeout of the migrations
-PEER_TIMEOUT = 2  # of the daemons
-LONG = HOLD_LIMIT + 1.5  # how long a cut lasts
-SHORT = 0.3  # how long a pause or a blink lasts
-# Pausing these, too, keeps the state: the coordinator would commit as soon as the target is ready.
+HOLD_LIMIT = 2  # seconds; --timeout of the migrations
+PEER_TIMEOUT = 2  # seconds; --peer-timeout of the daemons
+LONG = HOLD_LIMIT + 1.5  # seconds that a cut lasts
+SHORT = 0.3  # seconds that a pause or a blink lasts
+# Also pauses these states to keep the first state: otherwise the coordinator would commit as soon
+# as the target is ready.
 ALSO_HELD = {"target:ready": ["source:sealed"]}
-# Seconds from the start of a CRIU: longer than an undisturbed dump or restore of a witness.
+# Seconds after the start of a CRIU. An undisturbed dump or restore of a witness takes longer.
 IN_THE_MIDDLE_WITHIN = 0.06
 OPTIONS_OF = {EAGER: ["--eager"], POST_COPY: ["--post-copy"]}
-SLOW = "8mbit"  # with it the memory of a witness arrives about a second after the decision
+SLOW = "8mbit"  # at this rate the memory of a witness arrives about a second after the decision
 
-GONE = "gone already"  # verdict: correct, but the victim, which the state releases, had ended
-LOST = "lost"  # verdict: the process is lost, and may_be_lost()
-TRIES = 3  # to reach a state; each try is judged
+# Verdict: correct, but the victim, which the state releases, had already ended.
+GONE = "gone already"
+LOST = "lost"  # verdict: the process is lost, and may_be_lost() allows that
+TRIES = 3  # attempts to reach a state; the oracle judges each
 
 
 class Wrong(LabError):
@@ -66,7 +68,7 @@ class Arena:
         self.pauses = lab.directory / f"pauses-{number}"
         self.pauses.write_text("")
         self._no_restore = lab.directory / f"no-restore-{number}"
-        # Shell commands that run before each CRIU: a test breaks the protocol with them.
+        # Shell commands that run before each CRIU. A test breaks the protocol with these commands.
         self.mutation = lab.directory / f"mutation-{number}"
         criu = lab.directory / f"criu-{number}"
         criu.write_text(
@@ -108,7 +110,8 @@ class Arena:
     def play(self, stop, what, how, mode):
         """Returns the verdict: "moved", "stayed", GONE, or LOST where that is allowed."""
         for attempt in range(TRIES):
-            # On a busy machine the short timeout may end a migration before it reaches the state.
+            # On a busy machine the short timeout may end a migration before it reaches the state,
+            # so each attempt doubles it.
             verdict = self._play(stop, what, how, mode, HOLD_LIMIT << attempt)
             if verdict:
                 return verdict
@@ -128,7 +131,8 @@ class Arena:
             if mode == POST_COPY:
                 self.link.limit(SLOW)
             if stop.endswith(":aborted"):
-                self._no_restore.touch()  # an abort needs a reason
+                # Without this failure there would be no reason for an abort.
+                self._no_restore.touch()
             running = self.migrations.start_migrate(
                 witness.pid, options=["--timeout", hold_limit, *OPTIONS_OF.get(mode, [])]
             )
@@ -136,7 +140,7 @@ class Arena:
             if reached and what in LINKS:
                 cut = what
                 self._cut(what)
-                time.sleep(LONG if how == "cut" else SHORT)  # the failure lasts so long
+                time.sleep(LONG if how == "cut" else SHORT)  # the duration of the failure
             elif reached:
                 if where == IN_THE_MIDDLE:
                     self._go_on(held)
@@ -148,7 +152,7 @@ class Arena:
             if victims and how != "kill":
                 time.sleep(
                     hold_limit + 1.5 if how == "stop" else SHORT
-                )  # the failure lasts so long
+                )  # the duration of the failure
                 self._continue(victims, running)
             if cut and how == "blink":
                 self._restore_link()
@@ -179,7 +183,7 @@ class Arena:
             witness.end()
 
     def _await_states(self, held, running):
-        """False if the migration ended before it reached them."""
+        """Returns False if the migration ended before it reached the states."""
         for state in held:
             try:
                 self.migrations.wait_until_paused(*state.split(":"), running, timeout=15)
@@ -211,7 +215,7 @@ class Arena:
         return found
 
     def _find(self, what, running):
-        """Host pids of a victim: of all of them if there are several CRIUs."""
+        """Returns the host pids of a victim. If there are several CRIUs, returns the pids of all."""
         if what == "migrate":
             return [running.host_pid] if running.running() and running.host_pid else []
         node = self.source if what.startswith("source") else self.target
@@ -264,7 +268,7 @@ class Arena:
     def _continue(self, victims, running):
         for pid in victims:
             self._signal(pid, signal.SIGCONT)
-        # nsenter stops when its child does, and does not continue with it.
+        # nsenter stops when its child stops, and does not continue when the child continues.
         daemons = (self.migrations.source, self.migrations.target)
         for process in (running.process, *(daemon.process for daemon in daemons)):
             self._signal(process.pid, signal.SIGCONT)
@@ -288,7 +292,7 @@ class Arena:
     def _restart_daemons(self, killed):
         for daemon in (self.migrations.source, self.migrations.target):
             if killed == f"{daemon.role} daemon":
-                daemon.process.wait(timeout=30)  # nsenter ends a little later than the daemon
+                daemon.process.wait(timeout=30)  # nsenter ends shortly after the daemon
         self.migrations.restart_dead()
 
     def _recover(self):
@@ -358,7 +362,9 @@ class Arena:
         return "stayed"
 
     def _check_records(self, witness, loss_is_allowed):
-        """The records of the last migration at the source and the target; None: it wrote none."""
+        """Returns the records of the last migration at the source and the target. None: the node
+        has no record.
+        """
         source = next(iter(self._records("source", witness)), None)
         target = next(
             (
@@ -391,7 +397,9 @@ class Arena:
         witness.check_log([[self.source.name, self.target.name]])
 
     def _records(self, role, witness):
-        """Only of this witness: an earlier one may have had the same pid."""
+        """Returns only records of this witness, because an earlier witness may have had the same
+        pid.
+        """
         return [
             record
             for record in self.migrations.records(role)

@@ -1,4 +1,4 @@
-"""Counting containers, for runc and podman."""
+"""Containers that count, for runc and podman."""
 import json
 
 from .node import wait_until
@@ -38,7 +38,7 @@ def make_bundle(node, directory, root, data, cgroup):
         {"destination": "/data", "type": "bind", "source": str(data), "options": ["bind", "rw"]}
     )
     config["linux"]["cgroupsPath"] = f"/{cgroup}"
-    # The container uses the node's network namespace: moving another one requires iptables.
+    # The container uses the node's network namespace, because moving another one requires iptables.
     config["linux"]["namespaces"] = [
         entry for entry in config["linux"]["namespaces"] if entry["type"] != "network"
     ]

@@ -13,7 +13,7 @@ class CriuError(LabError):
 
 
 def find_criu(at=HOST):
-    """The CRIU that ppmr itself would use."""
+    """Returns the CRIU that ppmr itself would use."""
     if at.criu:
         return at.criu
     for place in (os.environ.get("PPMR_CRIU"), "/opt/ppmr/criu/usr/sbin/criu"):
@@ -26,16 +26,16 @@ def _no_criu():
     raise CriuError("no criu found: run third_party/install, or set PPMR_CRIU to its path")
 
 
-# For criu_that: the answer of CRIU on such a kernel. Lazy restores end with 99.
+# For criu_that: answers as CRIU does on a kernel without userfaultfd. Lazy restores end with 99.
 WITHOUT_USERFAULTFD = 'case "$*" in *uffd*) echo "Error (criu/uffd.c:1): UFFD is not supported"; exit 1;; *lazy*) exit 99;; esac'
 
 
-# For criu_that: whether this is the CRIU of a supervisor, which may restore a tree.
+# For criu_that: tests whether this is the CRIU of a supervisor, which may restore a tree.
 IS_A_SUPERVISORS = '[ "$1" = swrk ] && grep -q ^target /proc/sys/kernel/hostname'
 
 
 def criu_that(directory, does):
-    """A CRIU for PPMR_CRIU that runs a line of shell first."""
+    """Creates a CRIU for PPMR_CRIU that first runs a line of shell."""
     path = directory / "criu"
     path.write_text(f'#!/bin/sh\n{does}\nexec {find_criu()} "$@"\n')
     path.chmod(0o755)
@@ -119,7 +119,7 @@ class LazyPages:
         self.check()
 
     def check(self):
-        """CriuError if the daemon has failed."""
+        """Raises CriuError if the daemon has failed."""
         if self._process.poll() not in (None, 0):
             raise CriuError(
                 f"criu lazy-pages failed:\n{_errors(self._at, self._work / 'lazy-pages.log')}"

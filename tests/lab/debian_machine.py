@@ -54,7 +54,7 @@ class DebianMachine:
 
     @property
     def pid(self):
-        """The host's pid of process 1."""
+        """Returns the host's pid of process 1."""
         path = f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children"
         children = open(path).read().split()
         if not children:
@@ -87,7 +87,9 @@ class DebianMachine:
         return done
 
     def start(self, command):
-        """The same, without waiting: a Popen whose stdout has all that the command says."""
+        """Like run(), but without waiting: returns a Popen whose stdout has the whole output of the
+        command.
+        """
         return subprocess.Popen(
             self._entering(command),
             stdin=subprocess.DEVNULL,
@@ -101,9 +103,10 @@ class DebianMachine:
         return ["nsenter", "--target", str(self.pid), "--all", "--wdns=/", *words]
 
     def stop(self):
-        """Ends all of its processes."""
+        """Ends all of the machine's processes."""
         if self._unshare.poll() is None:
-            self._unshare.kill()  # --kill-child: process 1 goes, and the kernel ends the others
+            # --kill-child: process 1 ends, and then the kernel ends the others.
+            self._unshare.kill()
             self._unshare.wait()
 
 

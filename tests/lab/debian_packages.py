@@ -1,4 +1,4 @@
-"""The Debian packages of this tree, and fresh root file systems to install them in."""
+"""The Debian packages of this tree, and fresh root file systems to install the packages in."""
 import contextlib
 import os
 import subprocess
@@ -6,7 +6,8 @@ import subprocess
 from .debian_machine import DebianMachine, link
 from .programs import REPOSITORY
 
-# Not dependencies of the packages: what the tests run there, and what docs/tutorial.md installs.
+# Programs that the tests run there, and packages that docs/tutorial.md installs. The packages of
+# ppmr do not depend on them.
 _PROGRAMS = ["systemd", "runc", "busybox-static", "curl", "procps"]
 
 
@@ -17,13 +18,13 @@ def run(*command, **options):
 
 
 def build_packages():
-    """{name: path}"""
+    """Returns {name: path}."""
     run(REPOSITORY / "package")
     return {path.name.split("_")[0]: path for path in (REPOSITORY / "packages").glob("*.deb")}
 
 
 def make_root(directory, packages):
-    """A root file system of Debian 12, from the mirror of this machine.
+    """Returns a root file system of Debian 12, from the mirror of this machine.
 
     What the packages depend on is not installed, but apt has downloaded it: its machines have no
     network.
@@ -40,7 +41,7 @@ def make_root(directory, packages):
 
 @contextlib.contextmanager
 def copy_of(root, home):
-    """A root file system that a test may change: a layer over `root`, in memory."""
+    """Returns a root file system that a test may change: a layer over `root`, in memory."""
     home.mkdir()
     with contextlib.ExitStack() as ends:
         run("mount", "-t", "tmpfs", "tmpfs", home)

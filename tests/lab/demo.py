@@ -21,8 +21,8 @@ from lab.programs import SteadyWorker  # noqa: E402
 from lab.proofs import Before, prove  # noqa: E402
 
 MIB = 1 << 20
-RUN_BEFORE = 60  # lines the worker writes before it is moved
-RUN_AFTER = 60  # and after
+RUN_BEFORE = 60  # lines that the worker writes before the move
+RUN_AFTER = 60  # lines that it writes after the move
 
 
 def show_line(text=""):

@@ -34,7 +34,7 @@ VICTIMS = [
     "page reader",
 ]
 LAZY, EAGER, POST_COPY = MODES = ["lazy", "eager", "post-copy"]
-# Of victims that not every mode has.
+# The modes in which a victim exists, for victims that do not exist in every mode.
 MODES_OF = {"pager": [LAZY], "guard": [LAZY, POST_COPY], "page reader": [LAZY, POST_COPY]}
 LINKS = ["to the source", "to the target", "both ways"]
 
@@ -106,8 +106,8 @@ def where_is(victim, stop):
 
 
 def may_be_lost(stop, what, how, mode):
-    """Whether docs/migration.md allows that the process is lost."""
-    if what == "source criu":  # its parasite is in the process: see Arena.play_plain_criu_kill
+    """Returns whether docs/migration.md allows that the process is lost."""
+    if what == "source criu":  # CRIU's parasite is in the process: see Arena.play_plain_criu_kill
         return stop == "source:dumping" and how == "kill"
     decided = stop in (
         "source:committed",
@@ -126,13 +126,13 @@ def may_be_lost(stop, what, how, mode):
         if what == "page reader":
             return how == "kill"
     if what == "target criu":
-        # The pager gives up unless CRIU reports that all tasks are restored.
+        # The pager ends with an error unless CRIU reports that all tasks are restored.
         return how == "kill" and stop in ("target:running", "source:finished")
     return decided and how == "kill" and what in ("target daemon", "pager")
 
 
 def missing_states():
-    """The states that only the matrix or only ownership_record.h has."""
+    """Returns the states that only the matrix or only ownership_record.h has."""
     header = (REPOSITORY / "migration/records/ownership_record.h").read_text()
     body = header[header.index("enum class MigrationState {") :]
     states = {name.lower() for name in re.findall(r"^  k(\w+),", body[: body.index("};")], re.M)}
@@ -156,14 +156,14 @@ def all_cases():
 
 
 def with_mode(case, generator, modes):
-    """The case with a random mode of these where it works in each."""
+    """Returns the case. If it works in each mode, chooses a random mode of `modes`."""
     if case[3] is None:
         return (*case[:3], generator.choice(modes))
     return (*case[:3], POST_COPY if modes == [POST_COPY] else case[3])
 
 
 def choose(cases, count, seed, modes=(LAZY, EAGER, POST_COPY)):
-    """`count` cases in a seeded order. Every case comes once before one comes twice."""
+    """Returns `count` cases in a seeded order. Every case comes once before a case comes twice."""
     generator = random.Random(seed)
     chosen = []
     while len(chosen) < count:

@@ -29,7 +29,7 @@ CHECKPOINT = 500  # steps between two of LAMMPS's checkpoints
 
 
 class Run:
-    """A batch job with LAMMPS. Notes when each line of values appeared."""
+    """A batch job with LAMMPS. Records when each line of values appeared."""
 
     def __init__(self, slurm, text, nodes=HOSTS, spares=1, options=()):
         self.slurm = slurm
@@ -87,7 +87,7 @@ def show(text=""):
 class Demo:
     def __init__(self, slurm, steps):
         self.slurm, self.hosts, self.steps = slurm, slurm.hosts, steps
-        # The average case: half of the work since a checkpoint is lost.
+        # The average case, in which half of the work since a checkpoint is lost.
         self.fails_at = steps // 2 + CHECKPOINT // 2
         self.failed = []
 
@@ -218,7 +218,7 @@ def main():
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
     if os.geteuid() != 0:
         sys.exit("demo: needs root: it makes namespaces and runs CRIU")
-    # So that the hosts are closed, as after Ctrl-C.
+    # Closes the hosts after SIGTERM, as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         began = time.monotonic()

@@ -22,7 +22,7 @@ SOCKET = "/run/ppmr-job.sock"
 AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    # Ranks that wait leave the CPU to others: here are more ranks than CPUs.
+    # Ranks that wait yield the CPU, because there are more ranks than CPUs.
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
@@ -69,7 +69,8 @@ class JobHosts:
 
     @staticmethod
     def _make_bridge(node, number):
-        # With the address of a port as its own, a bridge would change it when ports come and go.
+        # If a bridge had the address of one of its ports, its address would change when ports come
+        # and go.
         address = f"02:00:00:00:00:{number:02x}"
         node.run(["ip", "link", "add", BRIDGE, "address", address, "type", "bridge"])
         node.run(["ip", "link", "set", BRIDGE, "up"])
@@ -113,7 +114,7 @@ class JobHosts:
         process.wait()
 
     def run(self, words, host="h1", directory=None, **options):
-        """Starts `ppmr job run` on a host: "--hosts" with all hosts, and `words`."""
+        """Starts `ppmr job run` on a host: with "--hosts" and all hosts, then `words`."""
         job = RunningJob(self, host, words, directory or self.lab.home, **options)
         self.jobs.append(job)
         return job
@@ -133,7 +134,7 @@ class JobHosts:
         return [line for line in done.stdout.split() if line.startswith("ppmr-")]
 
     def leftovers(self):
-        """What jobs left on the hosts: containers, bundles, namespaces, ports."""
+        """Returns the containers, bundles, namespaces and ports that jobs left on the hosts."""
         script = "runc list -q; ls /run/ppmr-job/nodes /run/ppmr-job/records /run/ppmr-job/jobs /run/ppmr-job/out | grep -v :; ls /run/netns 2>/dev/null; ip -o link | grep -o 'pj[0-9a-f]*@'"
         found = {}
         for name, node in self.nodes.items():
@@ -151,7 +152,7 @@ class JobHosts:
         for name, node in self.nodes.items():
             for container in self.containers(name):
                 node.run(["runc", "delete", "--force", container], check=False)
-            # Ends the target. Otherwise the end of the node waits for its mount.
+            # Ends the target: otherwise the end of the node would wait for the target's mount.
             node.run(["umount", "-l", "/run/ppmr-job/in"], check=False)
         for name, (process, log) in self.agents.items():
             if process.poll() is None:
@@ -160,7 +161,7 @@ class JobHosts:
 
 
 class RunningCommand:
-    """A command in the background; its output is collected line by line."""
+    """A command in the background. Its output is collected line by line."""
 
     def __init__(self, process):
         self.process = process
@@ -205,7 +206,7 @@ class RunningCommand:
         return code
 
     def longest_silence(self):
-        """The longest time between two lines of output, in seconds."""
+        """Returns the longest time between two lines of output, in seconds."""
         times = [at for at, _ in self.lines]
         return max(later - earlier for earlier, later in zip(times, times[1:]))
 

@@ -1,4 +1,4 @@
-"""LAMMPS melts a Lennard-Jones crystal: input, and what its output says.
+"""LAMMPS melts a Lennard-Jones crystal: its input, and the values in its output.
 
 A run prints a line of thermodynamic values every few steps. Runs with the same ranks agree to the
 last digit.
@@ -34,7 +34,7 @@ pair_coeff 1 1 1.0 1.0 2.5
 
 
 def resume(path, steps, thermo=10, checkpoint=None):
-    """The input of a run that goes on from a checkpoint, up to the step `steps`."""
+    """Returns the input of a run that continues from a checkpoint, up to the step `steps`."""
     physics = _PHYSICS.format(thermo=thermo) + _write(checkpoint)
     return f"read_restart {path}\n{physics}run {steps} upto\n"
 
@@ -44,7 +44,9 @@ def _write(checkpoint):
 
 
 def values(lines):
-    """The lines of values in a run's output, each as a list of words that begins with the step."""
+    """Returns the lines of values in a run's output, each as a list of words that begins with the
+    step.
+    """
     table, inside = [], False
     for line in lines:
         words = line.split()

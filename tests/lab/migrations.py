@@ -13,9 +13,9 @@ class Migrations(Mounts):
     """Both mounts on two nodes, with a state directory on each; the target accepts restarts of
     anything.
 
-    with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
-        done = migrations.migrate(pid)       # Done: code, events, summary, output
-        migrations.records("source")         # the latest version of each record of that node
+        with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
+            done = migrations.migrate(pid)       # Done: code, events, summary, output
+            migrations.records("source")         # the latest version of each record of that node
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Migrations(Mounts):
         return self._start(words).wait(timeout)
 
     def recover(self, role="source", timeout=60, options=(), check=True):
-        """Runs without `self.environment`: neither pause points nor a faulty CRIU affect it."""
+        """Runs without `self.environment`, so neither pause points nor a faulty CRIU affect it."""
         words = self._words(role, "migrate", ["--recover", *options])
         done = Running(self.node(role), [find_ppmr(), *words]).wait(timeout)
         return done.ok() if check else done
 
     def records(self, role):
-        """The latest version of every record of a node, oldest first."""
+        """Returns the latest version of every record of a node, oldest first."""
         found, node = [], self.node(role)
         for name in node.names(self.states[role]):
             if not name.endswith(f".{role}"):
@@ -91,7 +91,7 @@ class Migrations(Mounts):
         return sorted(found, key=lambda record: record["history"][0][1])
 
     def paused(self, role, state):
-        """The marker files of the processes that are paused at this state."""
+        """Returns the marker files of the processes that are paused at this state."""
         return list(self.node(role).host_path(self.states[role]).glob(f"*.{role}/paused-{state}"))
 
     def wait_until_paused(self, role, state, running=None, timeout=20):
@@ -110,7 +110,9 @@ class Migrations(Mounts):
             marker.unlink(missing_ok=True)
 
     def logs(self, newest=1000):
-        """The logs of CRIU and the supervisors in the last migrations, to explain a failure."""
+        """Returns the logs of CRIU and of the supervisors in the last migrations, to explain a
+        failure.
+        """
         texts = []
         for role in ("source", "target"):
             script = f"""

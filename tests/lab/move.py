@@ -58,14 +58,14 @@ class Move:
         raise NotImplementedError
 
     def check(self):
-        """LabError if the restore has failed."""
+        """Raises LabError if the restore has failed."""
 
     def finish(self):
         """Waits until all bytes are at the target, including the pages of a lazily restored
         tree."""
 
     def move_tree(self, pid, dump_options=(), restore_options=()):
-        """Moves the tree of `pid`, without the times `frozen` and `running`."""
+        """Moves the tree of `pid`. Does not set the times `frozen` and `running`."""
         timeline = Timeline()
         self._transfer(pid, timeline, list(dump_options), list(restore_options))
         return timeline

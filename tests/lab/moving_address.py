@@ -66,13 +66,14 @@ class MovingAddress:
         self.third.run([*to_clients, "dev", router_end, "nud", "permanent"])
         self.third.run(["ip", "route", "add", f"{self.client_address}/32", "via", near])
         clients.run(["ip", "address", "add", f"{self.client_address}/32", "dev", "lo"])
-        # The clients' kernel keeps packets as long as it asks for the router's address.
+        # The clients' kernel keeps packets as long as it requests the router's address.
         clients.run(["sysctl", "-qw", f"net.ipv4.neigh.{end}.mcast_solicit=1000"])
         clients.run(
             ["ip", "route", "add", f"{self.address}/32", "via", router, "src", self.client_address]
         )
         self._router = f"{router} dev {end}", f"{router} lladdr {link_address} dev {end}"
-        # One process for all changes: starting another takes longer than a move's first step.
+        # Uses one process for all changes, because starting a process takes longer than a move's
+        # first step.
         self._neighbours = clients.popen(
             ["ip", "-force", "-batch", "-"], stdin=subprocess.PIPE, text=True
         )

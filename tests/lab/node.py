@@ -23,17 +23,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 HELPERS_FROM_PID = 300
-FIRST_PROGRAM_PID = 3000  # of programs: these pids are free on a node that only ran helpers
+# First pid for programs: on a node that only ran helpers, these pids are free.
+FIRST_PROGRAM_PID = 3000
 PORTS = range(10000, 30000)  # below the kernel's range for outgoing connections
 _ports = random.Random()
 
 
 class LabError(Exception):
-    """Something in the laboratory failed. The message names the attempt and its result."""
+    """A failure in the laboratory. The message names the attempt and its result."""
 
 
 def wait_until(condition, timeout, what, interval=0.005):
-    """Returns the first true value of condition(); LabError when `timeout` seconds have passed."""
+    """Returns the first true value of condition(). Raises LabError when `timeout` seconds have
+    passed.
+    """
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
@@ -64,7 +67,7 @@ class Commands:
     address = "127.0.0.1"
     criu = None  # path of the CRIU there, if it is not the host's
     has_pids_of_its_own = False
-    private = None  # a directory that no other node sees
+    private = None  # a directory that other nodes do not see
 
     def command(self, argv):
         return [str(word) for word in argv]
@@ -119,7 +122,7 @@ class Commands:
         return int(done.stdout)
 
     def keep_helpers_low(self):
-        """The pids of further helpers stay below those of programs."""
+        """Keeps the pids of further helpers below the pids of programs."""
         if self.has_pids_of_its_own:
             self._set_last_pid(HELPERS_FROM_PID, "-lt")
 
@@ -142,7 +145,7 @@ class Commands:
         self.run(["sh", "-c", 'umount "$0" 2>/dev/null; rm -rf "$0"', path])
 
     def host_path(self, path):
-        """The path by which the host opens `path` of the node."""
+        """Returns the path by which the host opens `path` of the node."""
         return Path(path)
 
     def read_text(self, path):
@@ -152,7 +155,7 @@ class Commands:
         return self.host_path(path).exists()
 
     def names(self, path):
-        """The names in a directory."""
+        """Returns the names in a directory."""
         return os.listdir(self.host_path(path))
 
     def readlink(self, path):
@@ -169,7 +172,7 @@ class Commands:
         wait_until(lambda: not self.alive(pid), timeout, f"process {pid} on {self.name} to end")
 
     def listens(self, port):
-        """Whether a process listens on the TCP port."""
+        """Returns whether a process listens on the TCP port."""
         tables = self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
         return any(
             line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
@@ -189,7 +192,7 @@ class Commands:
         self.run(["kill", f"-{int(number)}", pid], check=False, timeout=10)
 
     def host_pid(self, process):
-        """The host pid of a process that `popen` started."""
+        """Returns the host pid of a process that `popen` started."""
         return process.pid
 
     def signal_process(self, process, number):
@@ -197,14 +200,14 @@ class Commands:
         os.kill(self.host_pid(process), number)
 
     def process_memory_kib(self, process):
-        """memory_kib of a process that `popen` started."""
+        """Returns memory_kib of a process that `popen` started."""
         return HOST.memory_kib(self.host_pid(process))
 
     def mountinfo(self):
         return Path("/proc/self/mountinfo").read_text()
 
     def mounts(self, kind=None):
-        """(mount point, type) of the node's mounts, or of those of one type."""
+        """Returns (mount point, type) of the node's mounts, or only of the mounts of one type."""
         found = []
         for line in self.mountinfo().splitlines():
             left, right = line.split(" - ", 1)
@@ -214,7 +217,7 @@ class Commands:
         return found
 
     def memory_kib(self, pid):
-        """VmRSS and VmHWM of a process of the node, in KiB."""
+        """Returns VmRSS and VmHWM of a process of the node, in KiB."""
         fields = dict(
             line.split(":", 1)
             for line in self.read_text(f"/proc/{pid}/status").splitlines()
@@ -233,7 +236,7 @@ class Node(Commands):
         self.name = name
         self._control_groups = control_groups  # the name of those that are the node's own
         self.private = private
-        self.address = None  # of the first link
+        self.address = None  # address on the first link
         self._helper = subprocess.Popen(
             [
                 "unshare",
@@ -282,7 +285,7 @@ class Node(Commands):
         return ["sh", "-c", join, " ".join(self._own_groups()), *words]
 
     def _own_groups(self):
-        """The paths of the node's control groups on the host."""
+        """Returns the paths of the node's control groups on the host."""
         with open("/proc/self/mountinfo") as mounts:
             fields = [line.split() for line in mounts]
         roots = [f[4] for f in fields if f[-3] in ("cgroup", "cgroup2")]
@@ -303,7 +306,7 @@ class Node(Commands):
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # the kernel has not let go of the last process yet
+            return False  # the kernel has not released the last process yet
 
     def host_path(self, path):
         return Path(f"/proc/{self.init_pid}/root{path}")
@@ -316,7 +319,7 @@ class Node(Commands):
 
     def signal_process(self, process, number):
         super().signal_process(process, number)
-        # nsenter stops when its child does, and does not continue with it.
+        # nsenter stops when its child stops, and does not continue when the child continues.
         if number == signal.SIGCONT:
             process.send_signal(number)
 
@@ -345,12 +348,12 @@ class Node(Commands):
         return Path(f"/proc/{self.init_pid}/mountinfo").read_text()
 
     def close(self):
-        """Kills everything in the node."""
+        """Kills all processes of the node."""
         self._helper.stdin.close()
         try:
             self._helper.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._helper.kill()  # --kill-child: its child, process 1 of the node, goes with it
+            self._helper.kill()  # --kill-child: its child, process 1 of the node, ends with it
             self._helper.wait()
         self._helper.stdout.close()
         self._remove_groups()
@@ -438,7 +441,7 @@ class Lab:
 
     @staticmethod
     def _move_interface(holder, interface, to):
-        # Enter the network namespace only, so that the pid is one of the host.
+        # Enters the network namespace only, so the pid is a pid of the host.
         done = subprocess.run(
             [
                 "nsenter",

@@ -65,7 +65,7 @@ def make_control_groups(name):
 
 def main():
     name, control_groups, *private_directories = sys.argv[1:]
-    drop_copied_mounts()  # before anything slow
+    drop_copied_mounts()  # this comes before the slow steps
     tmpfs = ["mount", "-t", "tmpfs", "-o", "mode=0755", "node"]
     # With the host's devpts, the terminals of all nodes would share their numbers.
     devpts = ["mount", "-t", "devpts", "-o", "mode=0620,ptmxmode=0666", "node", "/dev/pts"]

@@ -13,7 +13,7 @@ from .node import LabError
 TAR_PORT = 7901
 PAGE_PORT = 7802
 
-# tar writes directly to a socket: nc, ssh or a shell would slow it down.
+# tar writes directly to a socket, because nc, ssh or a shell would slow it down.
 SEND = "import os,socket,sys; s=socket.create_connection((sys.argv[1],int(sys.argv[2]))); os.dup2(s.fileno(),1); os.execvp('tar',['tar','-b2048','-cf','-','-C',sys.argv[3],'.'])"
 RECEIVE = (
     "import os,socket,sys; l=socket.create_server((sys.argv[1],int(sys.argv[2]))); print('listening',flush=True); c,_=l.accept(); os.dup2(c.fileno(),0); "
@@ -49,7 +49,7 @@ class TarCopy:
 
     def close(self):
         if self._receiver.poll() is None:
-            # nsenter does not forward signals. An empty connection ends the tar.
+            # nsenter does not forward signals, so an empty connection ends the tar.
             self._source.run(
                 [
                     "/usr/bin/python3",

@@ -19,8 +19,9 @@ _numbers = itertools.count(1)
 
 
 def find_ppmr(environment=None):
-    """The ppmr under test: $PPMR, else Bazel's output. With PPMR_PAUSE_FILE in `environment`: the
-    test build, which has pause points."""
+    """Returns the ppmr under test: $PPMR, else Bazel's output. With PPMR_PAUSE_FILE in
+    `environment`: the test build, which has pause points.
+    """
     if "PPMR_PAUSE_FILE" in (environment or {}):
         path = (REPOSITORY / "bazel-bin/tests/ppmr").resolve()
         if not path.exists():
@@ -39,7 +40,7 @@ CREDENTIALS = ("--key-file", "--tls-cert", "--insecure")
 
 
 def needs_key(options):
-    """Whether a daemon with these options has no credentials yet."""
+    """Returns whether a daemon with these options has no credentials yet."""
     return not any(option in CREDENTIALS for option in options)
 
 
@@ -68,7 +69,7 @@ class Daemon:
             defaults = [pair for pair in TARGET_DEFAULTS.items() if pair[0] not in options]
             options = [*sum(defaults, ()), *options]
         command = [find_ppmr(environment), role, mountpoint, *options, "-f"]
-        if at is HOST:  # elsewhere the daemon ends with its node
+        if at is HOST:  # on a node the daemon ends with its node
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         with open(self.log, "wb") as log:
             self.process = at.popen(
@@ -109,7 +110,7 @@ class Daemon:
         return self.at.host_pid(self.process)
 
     def memory_kib(self):
-        """VmRSS and VmHWM of the daemon."""
+        """Returns VmRSS and VmHWM of the daemon."""
         return self.at.process_memory_kib(self.process)
 
     def signal(self, number):
@@ -121,7 +122,7 @@ class Daemon:
         )
 
     def stop(self, timeout=15):
-        """Sends SIGTERM and returns the exit code. LabError if the daemon does not end."""
+        """Sends SIGTERM and returns the exit code. Raises LabError if the daemon does not end."""
         if self.running():
             self.signal(signal.SIGTERM)
             try:
@@ -142,7 +143,7 @@ class Daemon:
             self.at.run(["umount", "-l", self.mountpoint], check=False)
 
     def close(self):
-        """Ends the daemon, whatever state it is in."""
+        """Ends the daemon in any state."""
         try:
             self.stop(timeout=5)
         except (LabError, OSError):
@@ -193,11 +194,11 @@ class Mounts:
             raise
 
     def reach_target(self):
-        """The address that the source connects to."""
+        """Returns the address that the source connects to."""
         return self.address
 
     def restart_dead(self):
-        """Starts the daemons that are not running and removes the mounts of dead ones."""
+        """Starts the daemons that are not running and removes the mounts of dead daemons."""
         self.target = self._running(
             self.target, self.target_at, "target", self.in_, self._target_options
         )
@@ -247,7 +248,7 @@ class Mounts:
 
 
 def bytes_below(at, directory):
-    """Sum of the lengths of the files in a directory."""
+    """Returns the sum of the lengths of the files in a directory."""
     return sum(
         map(int, at.run(["find", directory, "-type", "f", "-printf", r"%s\n"]).stdout.split())
     )

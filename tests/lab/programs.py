@@ -8,10 +8,10 @@ from .node import LabError, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORD = (1 << 64) - 1
-PACKAGES = ("programs", "verbs_messages")  # in tests
+PACKAGES = ("programs", "verbs_messages")  # packages with programs for tests
 
-# All ranks on one node, over TCP on loopback: Open MPI's segments in /dev/shm are files of the node
-# and would not move.
+# All ranks run on one node, over TCP on loopback: Open MPI's segments in /dev/shm are files of the
+# node and would not move.
 MPIRUN = (
     *("mpirun", "--allow-run-as-root", "--oversubscribe"),
     *("--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"),
@@ -20,17 +20,17 @@ MPIRUN = (
 
 
 def find_program(name):
-    """A binary of PACKAGES: in $PPMR_PROGRAMS, else Bazel's output."""
+    """Returns a binary of PACKAGES: in $PPMR_PROGRAMS, else Bazel's output."""
     built = [REPOSITORY / "bazel-bin/tests" / package for package in PACKAGES]
     for directory in (os.environ.get("PPMR_PROGRAMS"), *built):
         if directory and (Path(directory) / name).exists():
-            return (Path(directory) / name).resolve()  # a node may lack the symbolic links
+            return (Path(directory) / name).resolve()  # the symbolic links may not exist on a node
     raise LabError(
         f"{name} is missing: run `bazel build //tests/...`, or set PPMR_PROGRAMS to its directory"
     )
 
 
-# Repeats tests/programs/arithmetic.h, so that the check does not depend on the programs.
+# Repeats tests/programs/arithmetic.h, so the check does not depend on the programs.
 def mix(x):
     x = (x + 0x9E3779B97F4A7C15) & WORD
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & WORD
@@ -88,7 +88,7 @@ class Program:
             raise LabError(f"{name} ended at once; its output: {log}")
 
     def lines(self):
-        """All complete lines so far."""
+        """Returns all complete lines so far."""
         text = (self.directory / "output").read_text()
         return [Line(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
@@ -118,7 +118,8 @@ class Program:
 
 class SteadyWorker(Program):
     def __init__(self, node, directory, size_mib=64, threads=4, seed=1, pages_per_s=0):
-        # Filling memory that the host must provide first can be as slow as half a GiB per second.
+        # Filling memory can be as slow as half a GiB per second if the host must first provide the
+        # memory.
         super().__init__(
             node,
             "steady_worker",
@@ -139,7 +140,7 @@ class SteadyWorker(Program):
         return Line(path.read_text().splitlines()[before])
 
     def offset(self):
-        """The offset of the descriptor of its output."""
+        """Returns the offset of the descriptor of its output."""
         output = str(self.directory / "output")
         for fd in self.node.names(f"/proc/{self.pid}/fd"):
             try:
@@ -167,7 +168,7 @@ def gap_between(lines, left, right):
 
 
 def check_continuity(lines):
-    """LabError with the first line that does not continue the one before it."""
+    """Raises LabError with the first line that does not continue the line before it."""
     for number, (before, line) in enumerate(zip([None, *lines], lines), start=1):
 
         def wrong(what):

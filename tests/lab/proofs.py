@@ -15,7 +15,7 @@ class Before:
 
 
 def prove(worker, before, source, target):
-    """[(claim, holds, detail), ...]. The worker must have run on `target` for a while."""
+    """Returns [(claim, holds, detail), ...]. The worker must have run on `target` for a while."""
     claims = []
 
     def claim(what, check):
@@ -64,7 +64,8 @@ def prove(worker, before, source, target):
         return f"{before.pid} and its child {before.child}, as before"
 
     def offset():
-        # The worker writes meanwhile: its offset is between the file sizes before and after.
+        # The worker writes during the check, so its offset is between the file sizes before and
+        # after.
         path = worker.directory / "output"
         low = path.stat().st_size
         at = worker.offset()

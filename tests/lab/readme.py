@@ -14,7 +14,7 @@ from .programs import REPOSITORY
 
 
 def commands_of(section):
-    """[("source" or "target", command), ...] of a section of docs/tools.md."""
+    """Returns [("source" or "target", command), ...] of a section of docs/tools.md."""
     text = (REPOSITORY / "docs/tools.md").read_text()
     found = re.search(
         rf"^##+ {re.escape(section)}$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL

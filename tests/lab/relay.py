@@ -1,4 +1,6 @@
-"""A relay between a source and a target. It records what passes, and can cut the connections."""
+"""A relay between a source and a target. It records the bytes that pass, and can cut the
+connections.
+"""
 import socket
 import threading
 
@@ -66,7 +68,7 @@ class Relay:
                 pass
 
     def hellos(self):
-        hello_bytes = 12 + 60 + 4  # docs/protocol.md
+        hello_bytes = 12 + 60 + 4  # length of a hello, see docs/protocol.md
         with self._lock:
             return [bytes(passed[:hello_bytes]) for by_client, passed in self._passed if by_client]
 

@@ -59,7 +59,7 @@ class BatchJob:
             raise LabError(f"the job ended early: {self.output()} {self.error_text()}")
 
     def signal(self, number):
-        """To the launcher."""
+        """Sends the signal to the launcher."""
         node = self.slurm.hosts.nodes["h1"]
         node.run(["pkill", f"-{int(number)}", "-f", f"{self.slurm.hosts.ppmr.name} job run"])
 
@@ -132,7 +132,7 @@ class SlurmCluster:
             "JobAcctGatherFrequency=task=1",
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_CPU",
-            "SlurmdParameters=config_overrides",  # the hosts have more CPUs than this machine
+            "SlurmdParameters=config_overrides",  # the hosts claim more CPUs than this machine has
             "KillWait=2",
             "SlurmctldTimeout=30",
             "SlurmdTimeout=30",
@@ -145,7 +145,7 @@ class SlurmCluster:
 
     def _start_munge(self, name, key):
         self.hosts.nodes[name].run(["mkdir", "-m", "0755", "/run/munge"])
-        # --force: the key lies in a directory that others may write.
+        # --force: the key is in a directory that other users may write.
         self._start("munged", name, ["munged", "--foreground", "--force", f"--key-file={key}"])
         wait_until(
             lambda: self.hosts.nodes[name].run(["munge", "-n"], check=False).returncode == 0,
@@ -174,7 +174,7 @@ class SlurmCluster:
         return dict(line.split() for line in text.splitlines())
 
     def report_failing(self, host):
-        """From now on the health check says that the host is about to fail."""
+        """From now on the health check reports that the host is about to fail."""
         (self.directory / f"drain-{host}").touch()
 
     def submit(self, script, nodes, tasks_per_node=2, options=(), directory=None):
@@ -194,7 +194,7 @@ class SlurmCluster:
         return self.command(*words)
 
     def job(self, job):
-        """Slurm's record of a job: name to value."""
+        """Returns Slurm's record of a job: name to value."""
         text = self.command("scontrol", "show", "job", job, check=False)
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
@@ -208,10 +208,12 @@ class SlurmCluster:
         return self.job(job)["JobState"]
 
     def has_ended(self, job):
-        return self.job(job).get("JobState") in ENDED  # not known while slurmctld is away
+        return self.job(job).get("JobState") in ENDED  # unknown while slurmctld does not answer
 
     def run(self, words, directory, **_):
-        """`ppmr job run` in an allocation of all hosts, like JobHosts.run; the job has no input."""
+        """Runs `ppmr job run` in an allocation of all hosts, like JobHosts.run. The job has no
+        input.
+        """
         return BatchJob(self, words, directory)
 
     def restart(self, what, host):
@@ -219,7 +221,7 @@ class SlurmCluster:
         self._start(what, host, command)
 
     def await_idle(self, timeout=60):
-        """Waits until all hosts can have jobs again, those too that Slurm has given up."""
+        """Waits until all hosts can run jobs again, also the hosts that Slurm has marked as down."""
 
         def idle():
             states = self.node_states()

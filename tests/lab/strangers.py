@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-HELD = 600  # silent connections at one time
+HELD = 600  # number of silent connections at one time
 WORKERS = 8
 OPENINGS = (
     b"",
@@ -23,7 +23,7 @@ OPENINGS = (
 
 
 class Strangers:
-    """A node of its own, joined with the target by a link of its own, with eight addresses."""
+    """A node with its own link to the target and with eight addresses."""
 
     def __init__(self, lab, target):
         self.node, self._target = lab.node("strangers"), target
@@ -35,7 +35,7 @@ class Strangers:
         self.node.run(["ip", "route", "add", target.address, "via", gateway])
 
     def flood(self, port, count, per_second):
-        """Returns the process; its output is {"attempts", "connected", "seconds"}."""
+        """Returns the process. Its output is {"attempts", "connected", "seconds"}."""
         return self.node.popen(
             [
                 sys.executable,

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from .migrations import Migrations
 
-HELLO_BYTES = 12 + 60 + 4  # of a data connection: docs/protocol.md
-RESPONSE = struct.Struct("<IIII")  # id, generation, length, crc
+HELLO_BYTES = 12 + 60 + 4  # length of the hello of a data connection: docs/protocol.md
+RESPONSE = struct.Struct("<IIII")  # fields: id, generation, length, crc
 
 
 class TappedMigrations(Migrations):
@@ -98,7 +98,8 @@ class Tap:
         with self._lock:
             self._number += 1
             number = self._number
-        carries_payload = first == b"P"  # a plain-text hello; TLS begins otherwise
+        # A plain-text hello begins with P; TLS begins with another byte.
+        carries_payload = first == b"P"
         outwards = self._responses if carries_payload else self._bytes
         back = threading.Thread(
             target=self._forward, args=(self._bytes, far, near, f"{number}-back"), daemon=True
@@ -127,7 +128,9 @@ class Tap:
             yield message
 
     def _responses(self, start):
-        """What a source sends over a data connection: its hello, then read responses."""
+        """Handles the bytes that a source sends over a data connection: its hello, then read
+        responses.
+        """
         yield read(start, HELLO_BYTES)
         while True:
             header = read(start, RESPONSE.size)

@@ -26,7 +26,7 @@ ESCAPE = "\x1b"
 ENTERS_ALTERNATE_SCREEN = "\x1b[?1049h"
 LEAVES_ALTERNATE_SCREEN = "\x1b[?1049l"
 SHOWS_CURSOR = "\x1b[?25h"
-# A terminal without sequences that pyte does not know.
+# A type of terminal that uses only sequences that pyte supports.
 DEFAULTS = {"TERM": "screen-256color", "LC_ALL": "C.UTF-8"}
 _LEFT_OUT = ("NO_COLOR", "LINES", "COLUMNS")
 
@@ -78,7 +78,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def read(self, seconds):
-        """Reads what there is, or waits this long for something."""
+        """Reads the bytes that have arrived, or waits up to this long for bytes."""
         ready, _, _ = select.select([self.master], [], [], seconds)
         while ready:
             written = os.read(self.master, 65536)
@@ -95,7 +95,7 @@ class Terminal:
         return "\n".join(self.lines).rstrip()
 
     def wait_for(self, wanted, timeout=20):
-        """Until the terminal shows this pattern, or `wanted(terminal)` is true."""
+        """Waits until the terminal shows this pattern, or `wanted(terminal)` is true."""
         end = time.monotonic() + timeout
         while True:
             ended = self.process.poll() is not None
@@ -109,7 +109,7 @@ class Terminal:
                 )
 
     def end(self, timeout=20):
-        """The exit code, when the program has ended."""
+        """Waits until the program has ended, and returns its exit code."""
         stop = time.monotonic() + timeout
         while self.process.poll() is None:
             self.read(0.05)
@@ -119,7 +119,7 @@ class Terminal:
         return self.process.returncode
 
     def is_restored(self):
-        """Whether the terminal is as before the program: main screen, cursor, modes."""
+        """Returns whether the terminal is as before the program: main screen, cursor, modes."""
         return (
             self.raw.rfind(LEAVES_ALTERNATE_SCREEN) > self.raw.rfind(ENTERS_ALTERNATE_SCREEN)
             and self.raw.rfind(SHOWS_CURSOR) > self.raw.rfind("\x1b[?25l")

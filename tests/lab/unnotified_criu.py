@@ -18,7 +18,7 @@ client = socket.socket(fileno=number)
 relay_end, criu_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 child = os.fork()
 if child == 0:
-    if os.fork() == 0:  # not a child of CRIU, which waits for all its children
+    if os.fork() == 0:  # not a child of CRIU, because CRIU waits for all its children
         criu_end.close()
         relay_end.send(client.recv(MESSAGE_MAX_BYTES) + NO_NOTIFICATIONS)
         client.send(relay_end.recv(MESSAGE_MAX_BYTES))

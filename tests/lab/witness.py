@@ -42,14 +42,14 @@ class Witness:
             if fields["State"][0] in "Tt":
                 return STOPPED
             where = node.read_text(f"/proc/{self.pid}/syscall").split()
-            if len(where) < 3:  # it is on a CPU, or not in a system call
+            if len(where) < 3:  # the process is on a CPU, or not in a system call
                 return RUNS if node is self._source or self._has_no_restorer(node) else HELD_BY_CRIU
             return RUNS if self._is_own_code(node, int(where[-1], 16)) else HELD_BY_CRIU
         except (OSError, KeyError):
-            return ABSENT  # it ended during the look
+            return ABSENT  # the process ended during the check
 
     def _executable(self, node):
-        """(start, end, name) of its executable mappings."""
+        """Returns (start, end, name) of its executable mappings."""
         for line in node.read_text(f"/proc/{self.pid}/maps").splitlines():
             span, flags, _, _, _, *name = line.split(None, 5)
             if "x" in flags:
@@ -68,7 +68,7 @@ class Witness:
         wait_until(lambda: self.log.stat().st_size > before + 500, 5, "the witness to go on")
 
     def check_log(self, allowed):
-        """`allowed`: the sequences of nodes that the log may contain."""
+        """`allowed` lists the sequences of nodes that the log may contain."""
         text = self.log.read_text()
         lines = text[: text.rfind("\n") + 1].splitlines()
         nodes = []

@@ -30,7 +30,7 @@ def check_moved(worker, nodes):
 
 
 def check_all_memory(worker, nodes):
-    """That the worker was moved with every word of its memory. Ends it."""
+    """Checks that the worker was moved with every word of its memory, and ends the worker."""
     check_moved(worker, nodes)
     audit = worker.audit()
     worker.end()
@@ -73,7 +73,9 @@ def take_pid(node, pid):
 
 
 def pause_at(lab, states):
-    """The environment of a migration that pauses at these states ("source:frozen target:ready")."""
+    """Returns the environment of a migration that pauses at these states ("source:frozen
+    target:ready").
+    """
     path = lab.directory / "pauses"
     path.write_text(states)
     return {"PPMR_PAUSE_FILE": str(path)}

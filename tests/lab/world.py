@@ -16,15 +16,15 @@ from .node import HOST, free_port, wait_until
 from .ppmr import MOUNT_TYPE, Daemon, find_ppmr, make_key, needs_key
 
 MIB = 1 << 20
-PEER_TIMEOUT = 3  # seconds, where a test waits for it
+PEER_TIMEOUT = 3  # seconds; for tests that wait until it expires
 BIG = 4096 * MIB  # more than a test transfers
 SMALL_POOL = ["--pool-size", "8MiB"]
 NEVER = 120  # a --peer-timeout longer than any test
 GRACE = 4  # seconds by which an answer may be late on a busy machine
-ANSWER_SECONDS = 2  # limit for `ls`, `ppmr status` and unmounting, whatever the peer does
+ANSWER_SECONDS = 2  # seconds by which an answer may be late on a busy machine
 
-# A job: writes or reads one file. Prints one JSON line per MiB, and a last line with the result:
-# "errno" is "" on success.
+# A job that writes or reads one file. Prints one JSON line per MiB, and a last line with the
+# result: "errno" is "" on success.
 JOB = r"""
 import errno, hashlib, json, os, sys, time
 what, path, size, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -94,7 +94,7 @@ class Job:
         return self.process.poll() is None
 
     def wait_for(self, mib, within=20):
-        """Waits until the job has written or read so many MiB."""
+        """Waits until the job has written or read this many MiB."""
         wait_until(
             lambda: self.mib() >= mib or not self.running(),
             within,
@@ -121,7 +121,7 @@ class Job:
         assert self.process.wait(timeout=5) != 0, f"the {self.what} ended before it was killed"
 
     def result(self, within):
-        """The last line: errno, step, bytes, sha256."""
+        """Returns the last line: errno, step, bytes, sha256."""
         try:
             self.process.wait(timeout=within)
         except subprocess.TimeoutExpired:
@@ -203,7 +203,7 @@ class World:
         return self.run([find_ppmr(), *words], within, at)
 
     def begin(self, source, name="moved", at=HOST):
-        """The directory of a new checkpoint."""
+        """Makes a new checkpoint and returns its directory."""
         self.succeeds(["mkdir", source.mountpoint / name], at=at)
         return source.mountpoint / name
 
@@ -238,7 +238,7 @@ class World:
         self.wait_until_succeeds(["test", "-e", path], within, at, interval=0.01)
 
     def answers(self, argv, at=HOST):
-        """The command ends in time, whatever its exit code."""
+        """The command must end in time, with any exit code."""
         ended = self.run(argv, within=ANSWER_SECONDS + GRACE, at=at)
         assert (
             ended.seconds < ANSWER_SECONDS
@@ -288,7 +288,7 @@ class World:
         return path
 
     def mounts(self):
-        """ppmr's mounts below the directory of this world."""
+        """Returns ppmr's mounts below the directory of this world."""
         return [
             point
             for point, _ in HOST.mounts(MOUNT_TYPE)
@@ -339,7 +339,7 @@ def _kill_group(process):
 
 
 def checkpoint_in(status, name):
-    """The entry of the checkpoint `name` in a status."""
+    """Returns the entry of the checkpoint `name` in a status."""
     for checkpoint in status["checkpoints"]:
         if checkpoint.get("name") == name:
             return checkpoint
@@ -347,7 +347,7 @@ def checkpoint_in(status, name):
 
 
 def control_socket(mountpoint):
-    """The control socket of the daemon of a mount on this machine."""
+    """Returns the control socket of the daemon of a mount on this machine."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         source, at, *_ = line.split()
         if at == str(mountpoint):
@@ -356,7 +356,7 @@ def control_socket(mountpoint):
 
 
 def ask(mountpoint, **request):
-    """The answer of a daemon to a request to its control socket."""
+    """Returns the answer of a daemon to a request to its control socket."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(control_socket(mountpoint))
         client.sendall(json.dumps(request).encode() + b"\n")

@@ -21,7 +21,7 @@ class Attributes : public MountCase {
     EXPECT_EQ(errno_of(::lstat(path.c_str(), &seen)), 0) << path;
     return seen;
   }
-  // `good` accepts the attributes of `name` at the read side.
+  // Waits until `good` accepts the attributes of `name` at the read side.
   testing::AssertionResult soon_stat(const std::string& name,
                                      const std::function<bool(const struct stat&)>& good) {
     return soon([&]() -> testing::AssertionResult {
@@ -221,7 +221,7 @@ TEST_F(Attributes, MissingExtendedAttributeIsENODATA) {
 TEST_F(Attributes, SetxattrStoresTheAttributeOrIsEOPNOTSUPP) {
   ASSERT_TRUE(write_file(at_writer("file"), "x"));
   const int error = errno_of(::setxattr(at_writer("file").c_str(), "user.colour", "blue", 4, 0));
-  if (error == EOPNOTSUPP) return;  // ppmr, and tmpfs before Linux 6.6
+  if (error == EOPNOTSUPP) return;  // the answer of ppmr, and of tmpfs before Linux 6.6
   ASSERT_EQ(error, 0) << errno_name(error);
   std::array<char, 16> value{};
   EXPECT_EQ(::getxattr(at_writer("file").c_str(), "user.colour", value.data(), value.size()), 4);

@@ -14,7 +14,7 @@ namespace {
 
 class Copy : public MountCase {
  protected:
-  // An unnamed file outside the mounts that holds `bytes`.
+  // Returns an unnamed file outside the mounts that contains `bytes`.
   static Fd elsewhere(std::string_view bytes) {
     Fd fd(::memfd_create("elsewhere", 0));
     EXPECT_TRUE(write_whole(fd, bytes));
@@ -110,7 +110,7 @@ TEST_F(Copy, CopyFileRangeInsideTheMountKeepsTheBytes) {
     const ssize_t count =
         ::copy_file_range(in.get(), nullptr, out.get(), nullptr, bytes.size() - done, 0);
     if (count < 0 && done == 0) {
-      // After these errors cp(1) reads and writes; any other errno it reports.
+      // After these errors cp(1) falls back to read and write. It reports any other errno.
       EXPECT_TRUE(errno == EOPNOTSUPP || errno == ENOSYS || errno == EXDEV || errno == EINVAL)
           << errno_name(errno);
       GTEST_SKIP() << "copy_file_range is refused with " << errno_name(errno);

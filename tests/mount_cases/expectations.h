@@ -1,6 +1,6 @@
 // The differences between the three sides. Every case runs the same calls on tmpfs, on the source
-// mount and across (written at the source mount, read at the target mount). Only this table makes a
-// case expect something else.
+// mount and across both mounts (it writes at the source mount and reads at the target mount). Only
+// this table makes a case expect another result.
 #pragma once
 
 #include <cerrno>
@@ -11,11 +11,13 @@ namespace ppmr::mount_cases {
 enum class Side { kTmpfs, kSource, kTarget };
 
 struct Expectations {
-  // Calls that tmpfs serves and ppmr refuses: at once, with one of `refusals`, without effect.
+  // Calls that tmpfs serves and ppmr refuses: ppmr returns one of `refusals` at once, and the call
+  // has no effect.
   bool hard_links;
-  bool special_nodes;    // fifo, device, socket through mknod(2)
-  bool shared_mmap;      // MAP_SHARED and PROT_WRITE: the stream would miss dirtied pages
-  bool rename_exchange;  // RENAME_EXCHANGE (EINVAL is a refusal, too)
+  bool special_nodes;  // FIFOs, devices and sockets through mknod(2)
+  // MAP_SHARED and PROT_WRITE: the stream would not contain the written pages.
+  bool shared_mmap;
+  bool rename_exchange;  // RENAME_EXCHANGE (EINVAL is also a refusal)
   bool preallocation;    // fallocate(2) with mode 0: a stream cannot reserve space
   bool anonymous_files;  // O_TMPFILE
   std::set<int> refusals;

@@ -17,7 +17,8 @@ using testing::AssertionSuccess;
 
 int Fd::close() {
   if (fd_ < 0) return 0;
-  // close(2) of a short file does not wait for the target; the readers of the cases look at once.
+  // close(2) of a short file does not wait for the target, but the readers of the cases read at
+  // once.
   (void)::fsync(fd_);
   return errno_of(::close(std::exchange(fd_, -1)));
 }
@@ -198,7 +199,7 @@ AssertionResult ShadowFile::read_back() const {
 
 Child::Child(const std::function<int()>& body) : pid_(::fork()) {
   if (pid_ == 0) {
-    ::alarm(120);  // ends it if the mount hangs
+    ::alarm(120);  // ends the process if the mount hangs
     ::_exit(body());
   }
 }

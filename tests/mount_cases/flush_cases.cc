@@ -113,8 +113,8 @@ TEST_F(Flush, TwoProcessesWithOneDescriptorKeepEveryLine) {
   EXPECT_EQ(child.wait(), 0);
   ASSERT_EQ(fd.close(), 0);
 
-  // The processes share one offset: no line overwrites another, each process's lines keep their
-  // order.
+  // The processes share one offset, so no line overwrites another, and each process's lines keep
+  // their order.
   std::string expected;
   for (int i = 0; i < kLines; ++i) expected += std::to_string(1000 + i) + "\n";
   std::string got(kLines * 2 * 7, '\0');
@@ -148,7 +148,7 @@ TEST_F(Flush, ChildCanWriteAfterItsParentClosedTheFile) {
   EXPECT_TRUE(reads_as(at_reader("file"), "parent child"));
 }
 
-// As with the helpers of a checkpoint tool, whose standard output is the image.
+// The helpers of a checkpoint tool write the image to their standard output in this way.
 TEST_F(Flush, StandardOutputRedirectedToAFileArrivesWhole) {
   Fd fd = open_file(at_writer("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(fd.ok());

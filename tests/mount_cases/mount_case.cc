@@ -103,7 +103,7 @@ void MountCase::SetUp() {
 void MountCase::TearDown() {
   std::error_code error;
   std::filesystem::remove_all(at_writer(), error);
-  // The source refuses to change a sealed checkpoint; `rm -r` at the target frees it.
+  // The source refuses to change a sealed checkpoint. `rm -r` at the target frees it.
   const bool left_at_writer = error.operator bool();
   if (expects_.reader_is_elsewhere && !soon([&] { return is_absent(at_reader()); })) {
     std::error_code at_read_side;

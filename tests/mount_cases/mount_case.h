@@ -1,6 +1,6 @@
-// The fixture of all cases. Each case gets a fresh top-level directory (a checkpoint, on ppmr's
-// mounts), writes at the write side and reads at the read side. The sides are one directory on
-// tmpfs and for reading back at the source.
+// The fixture of all cases. Each case gets a new top-level directory (on ppmr's mounts, a
+// checkpoint), writes at the write side and reads at the read side. On tmpfs, and when the source
+// reads back, both sides are one directory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ struct Settings {
 std::string read_settings(int argc, char** argv);
 const Settings& settings();
 
-// Ends the binary with kExitCaseTookTooLong if the case runs longer: a hung mount must not hang its
-// test. May be called again to extend the limit.
+// Ends the binary with kExitCaseTookTooLong if the case runs longer: a mount that hangs must not
+// make its test hang. A further call extends the limit.
 inline constexpr int kExitCaseTookTooLong = 124;
 void allow_seconds(unsigned seconds);
 
@@ -36,29 +36,30 @@ class MountCase : public testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  // Path of `name` in the directory of this case.
+  // Returns the path of `name` in the directory of this case.
   std::string at_writer(const std::string& name = "") const {
     return below(settings().write_dir, name);
   }
   std::string at_reader(const std::string& name = "") const {
     return below(settings().read_dir, name);
   }
-  // Name of this case's directory; every other top-level name of the case begins with it.
+  // Returns the name of this case's directory. Every other top-level name of the case begins with
+  // this name.
   const std::string& top() const { return top_; }
   const Expectations& expects() const { return expects_; }
 
-  // Checks names or attributes at the read side. Across, repeats the check for a few seconds: a
-  // call that changes names returns at the source before the change reaches the target. On one
-  // mount the check must succeed at once.
+  // Checks names or attributes at the read side. Across two mounts, repeats the check for a few
+  // seconds: a call that changes names returns at the source before the change reaches the target.
+  // On one mount the check must succeed at once.
   testing::AssertionResult soon(const std::function<testing::AssertionResult()>& check) const;
   testing::AssertionResult soon_absent(const std::string& name) const;
   testing::AssertionResult soon_present(const std::string& name) const;
   testing::AssertionResult soon_reads_as(const std::string& name, std::string_view bytes) const;
-  // The directory lists exactly `names`, once each, in any order.
+  // Checks that the directory lists exactly `names`, once each, in any order.
   testing::AssertionResult soon_lists(const std::string& directory,
                                       std::vector<std::string> names) const;
 
-  // `error` is one of the table's refusals.
+  // Checks that `error` is one of the table's refusals.
   testing::AssertionResult is_refusal(int error) const;
 
  private:

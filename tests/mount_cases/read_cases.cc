@@ -13,7 +13,7 @@ namespace {
 
 class Read : public MountCase {
  protected:
-  // A file of `size` bytes, closed by its writer, open at the read side.
+  // Returns a file of `size` bytes that its writer has closed and that is open at the read side.
   Fd ready(size_t size) {
     bytes_ = pattern(size, 11);
     EXPECT_TRUE(write_file(at_writer("file"), bytes_));
@@ -21,7 +21,8 @@ class Read : public MountCase {
     EXPECT_TRUE(fd.ok()) << errno_name(errno);
     return fd;
   }
-  // pread of `size` at `offset` returns all bytes up to `size` or the end of the file.
+  // Checks that a pread of `size` bytes at `offset` returns all bytes up to `size` or the end of
+  // the file.
   testing::AssertionResult reads_at(const Fd& fd, uint64_t offset, size_t size) {
     std::string got(size, '\0');
     const ssize_t count = ::pread(fd.get(), got.data(), got.size(), static_cast<off_t>(offset));
@@ -82,7 +83,7 @@ TEST_F(Read, IntoAThousandVectorsReturnsEveryByte) {
   const Fd fd = ready(kVectors * 4096 + 10);
   std::string got(kVectors * 4096, '\0');
   std::vector<iovec> vectors(kVectors);
-  // A restore reads pages of memory in any order; here from the last to the first.
+  // A restore reads pages of memory in any order; this case reads them from the last to the first.
   for (size_t i = 0; i < kVectors; ++i) vectors[i] = {got.data() + (kVectors - 1 - i) * 4096, 4096};
   ASSERT_EQ(::preadv(fd.get(), vectors.data(), kVectors, 10), static_cast<ssize_t>(got.size()));
   for (size_t i = 0; i < kVectors; ++i) {

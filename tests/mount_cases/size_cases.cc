@@ -1,4 +1,4 @@
-// Whole files whose sizes are at and next to the limits of chunks.
+// Whole files whose sizes are equal to the limits of chunks, or next to them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +40,8 @@ INSTANTIATE_TEST_SUITE_P(Of, FileSize,
 
 using LargeFile = MountCase;
 
-// Longer than 2^31 bytes. Every word depends on its offset; the test holds one buffer at a time.
+// The file is longer than 2^31 bytes. Every word depends on its offset, so the test needs only one
+// buffer at a time.
 TEST_F(LargeFile, OfThreeGiBArrivesWhole) {
   allow_seconds(600);
   constexpr uint64_t kSize = 3 * kGiB;
@@ -68,7 +69,7 @@ TEST_F(LargeFile, OfThreeGiBArrivesWhole) {
   EXPECT_EQ(::read(in.get(), got.data(), got.size()), 0) << "end of file";
 }
 
-// The same length with data only at both ends and across the 2 GiB limit.
+// The file has the same length, with data only at both ends and across the 2 GiB limit.
 TEST_F(LargeFile, OfThreeGiBWithHolesReadsAsZeroesBetweenItsData) {
   allow_seconds(300);
   const std::string bytes = pattern(4097, 8);

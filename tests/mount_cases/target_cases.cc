@@ -21,7 +21,7 @@ class AcrossTheMounts : public MountCase {
   int commit() {
     return std::system((settings().ppmr + " commit '" + at_writer() + "' > /dev/null").c_str());
   }
-  // The thread is blocked in pread(2).
+  // Checks that the thread is blocked in pread(2).
   static testing::AssertionResult is_in_pread(pid_t thread) {
     std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
     std::string number;
@@ -51,7 +51,8 @@ TEST_F(AcrossTheMounts, ReaderOfAGrowingFileReceivesEveryByteAndThenEndOfFile) {
     }
     error = count < 0 ? errno : 0;
   });
-  // In the first half each piece waits for the reader, which so reads a growing file.
+  // In the first half the writer waits for the reader after each piece, so the reader reads a
+  // growing file.
   for (size_t at = 0; at < bytes.size(); at += 400'000) {
     EXPECT_TRUE(write_whole(out, std::string_view(bytes).substr(at, 400'000)));
     while (at < bytes.size() / 2 && received <= at && error == 0) std::this_thread::yield();

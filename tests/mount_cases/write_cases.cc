@@ -200,7 +200,7 @@ TEST_F(Write, WithODirectArrives) {
   EXPECT_TRUE(reads_as(at_reader("file"), std::string_view(aligned.data(), aligned.size())));
 }
 
-// Writes, truncates and holes in random order: the file equals its model, for several seeds.
+// Writes, truncations and holes in random order, for several seeds. The file must equal its model.
 class RandomSteps : public Write, public testing::WithParamInterface<unsigned> {};
 
 TEST_P(RandomSteps, OfWriteTruncateAndPunchHoleMatchAModelInMemory) {

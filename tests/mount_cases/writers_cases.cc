@@ -13,7 +13,7 @@ constexpr size_t kShare = 5 * kMiB + 321;
 
 class EightWriters : public MountCase {
  protected:
-  // Runs `body(number)` in eight threads or eight processes; all must return true.
+  // Runs `body(number)` in eight threads. Every call must return true.
   static void in_threads(const std::function<bool(int)>& body) {
     std::vector<std::thread> threads;
     std::vector<int> good(kWriters, 0);
@@ -128,7 +128,7 @@ TEST_F(EightWriters, CreateAndRemoveNamesConcurrently) {
     EXPECT_TRUE(soon_lists("d" + std::to_string(number), expected));
 }
 
-// Reads at the source during writes return the written bytes.
+// Reads at the source during writes must return the written bytes.
 TEST_F(EightWriters, ReadBackTheirOwnBytesBetweenWrites) {
   in_threads([&](int number) {
     const std::string bytes = pattern(2 * kMiB, static_cast<uint64_t>(number));

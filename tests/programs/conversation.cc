@@ -41,7 +41,7 @@ namespace {
 
 constexpr int64_t kRoundIntervalNs = 5'000'000;
 
-// A partner, as the parent uses it.
+// The parent's interface to a partner.
 struct Partner {
   virtual ~Partner() = default;
   virtual Answer ask(uint64_t number) = 0;
@@ -85,7 +85,7 @@ sockaddr_in socket_address(const char* address, int port) {
   return where;
 }
 
-// Returns the listening socket; with port 0 the kernel chooses one, stored in `port`.
+// Returns the listening socket. With port 0 the kernel chooses a port, which is stored in `port`.
 int listen_at(const char* address, int& port) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -157,8 +157,8 @@ struct SharedHalf {
 
 struct SharedMemoryPartner : Partner {
   static constexpr uint64_t kQuestionSeed = 11, kAnswerSeed = 12;
-  SharedHalf* questions;  // anonymous
-  SharedHalf* answers;    // a named object in /dev/shm
+  SharedHalf* questions;  // in anonymous memory
+  SharedHalf* answers;    // in a named object in /dev/shm
   uint64_t turn = 0;
 
   SharedMemoryPartner() {
@@ -197,12 +197,12 @@ struct SharedMemoryPartner : Partner {
   }
 };
 
-// Sixteen threads that act in turn; the last one returns the number to the parent.
+// Sixteen threads that take turns. The last thread returns the number to the parent.
 struct ThreadRing : Partner {
   static constexpr size_t kThreads = 16;
   std::mutex mutex;
   std::condition_variable moved;
-  size_t at = kThreads;  // the thread whose turn it is; kThreads: the parent
+  size_t at = kThreads;  // the thread that has the turn; kThreads: the parent
   uint64_t number = 0;
   Answer answer;
   std::vector<std::thread> threads;

@@ -30,12 +30,12 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kWordsPerPage = kPage / sizeof(uint64_t);
-constexpr size_t kMappingMax = 512;  // pages
+constexpr size_t kMappingMax = 512;  // in pages
 constexpr size_t kChildrenMax = 3;
 
 struct Mapping {
   std::byte* at = nullptr;
-  std::vector<uint64_t> stamps;  // of pages
+  std::vector<uint64_t> stamps;  // stamp of each page
   bool read_only = false;
 
   size_t bytes() const { return stamps.size() * kPage; }
@@ -70,12 +70,12 @@ class Changer {
     void* at =
         mmap(nullptr, mapping.bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) die("mmap");
-    // Without huge pages the kernel marks single pages as written.
+    // Without huge pages the kernel marks each written page separately.
     madvise(at, mapping.bytes(), MADV_NOHUGEPAGE);
     mapping.at = static_cast<std::byte*>(at);
     mapping.read_only = false;
     for (size_t page = 0; page < mapping.stamps.size(); ++page) {
-      if (draw(8) != 0) write_page(mapping, page);  // some stay unused
+      if (draw(8) != 0) write_page(mapping, page);  // some pages stay unused
     }
   }
 
@@ -85,7 +85,7 @@ class Changer {
     for (size_t i = 0; i < kWordsPerPage; ++i) mapping.page(page)[i] = memory_word(stamp, i);
   }
 
-  // Of a few words of each page.
+  // Counts the wrong words among a few words of each page.
   uint64_t wrong_words(const Mapping& mapping) const {
     uint64_t wrong = 0;
     for (size_t page = 0; page < mapping.stamps.size(); ++page) {
@@ -107,7 +107,7 @@ class Changer {
         munmap(mapping.at, mapping.bytes());
         map(mapping);
         break;
-      case 1: {  // to another address, longer or shorter
+      case 1: {  // moves the mapping to another address and changes its length
         const size_t old_bytes = mapping.bytes();
         mapping.stamps.resize(1 + draw(kMappingMax), 0);
         void* at = mremap(mapping.at, old_bytes, mapping.bytes(), MREMAP_MAYMOVE);
@@ -132,7 +132,7 @@ class Changer {
         if (mapping.read_only) return;
         for (size_t i = 0; i < count; ++i) write_page(mapping, first + i);
     }
-    // Its parts may have different protections otherwise.
+    // Otherwise its parts may have different protections.
     if (mapping.read_only && mprotect(mapping.at, mapping.bytes(), PROT_READ) != 0) die("mprotect");
   }
 

@@ -11,10 +11,11 @@
 namespace ppmr_programs {
 
 struct Answer {
-  uint64_t value = 0, served = 0;  // mix(number); how many numbers the child has answered
+  // Value: mix(number); served: how many numbers the child has answered.
+  uint64_t value = 0, served = 0;
 };
 
-// Answers over one descriptor pair until the peer closes its end.
+// Answers over one pair of descriptors until the peer closes its end.
 inline void answer_over(int questions, int answers) {
   Answer answer;
   uint64_t number = 0;

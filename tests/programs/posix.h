@@ -28,7 +28,8 @@ inline int64_t clock_ns(clockid_t clock) {
   return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
 
-// CRIU restores into a time namespace in which this clock continues from the moment of the dump.
+// CRIU restores a process into a time namespace in which this clock continues from the moment of
+// the dump.
 inline int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
 // Comparable across nodes: time namespaces do not change it.
@@ -40,8 +41,8 @@ inline void sleep_ns(int64_t ns) {
   }
 }
 
-// One step per `interval_ns`. After a pause (a move) it continues at the present time and does not
-// catch up on missed steps.
+// Makes one step per `interval_ns`. After a pause (a move) it continues from the current time and
+// does not make up for missed steps.
 class Pace {
  public:
   explicit Pace(int64_t interval_ns) : interval_ns_(interval_ns), next_ns_(monotonic_ns()) {}
@@ -84,8 +85,8 @@ inline bool write_whole(int fd, const void* data, size_t size) {
   return true;
 }
 
-// A file of lines. Without O_APPEND, so the next line is written at the descriptor's offset, which
-// a move must keep.
+// A file of lines. It does not use O_APPEND, so the next line goes to the descriptor's offset,
+// which a move must keep.
 class LineFile {
  public:
   explicit LineFile(const std::string& path)
@@ -114,7 +115,7 @@ class LineFile {
   int fd_;
 };
 
-// The name of the node on which the process runs. Not cached, because a move changes it.
+// Returns the name of the node on which the process runs. Not cached, because a move changes it.
 inline std::string node_name() {
   char name[65] = {};
   if (gethostname(name, sizeof name - 1) != 0) die("gethostname");

@@ -38,7 +38,7 @@ class RdmaUser {
 
   bool has_device() const { return descriptor_ >= 0; }
 
-  // Obeys requests for this time.
+  // Obeys requests for this long.
   void serve_for(int64_t time_ns) {
     const int64_t end_ns = monotonic_ns() + time_ns;
     for (int64_t left_ns = time_ns; left_ns > 0; left_ns = end_ns - monotonic_ns()) {
@@ -101,7 +101,8 @@ int run(const std::string& directory, const std::string& device, const std::stri
   { LineFile output(directory + "/output"), ready(directory + "/ready"); }
   for (uint64_t line = 1;; ++line) {
     user.serve_for(kLineIntervalNs);
-    // Opened for each line: CRIU refuses to restore a copy whose original has made the file longer.
+    // Opens the file for each line, because CRIU refuses to restore a copy whose original has made
+    // an open file longer.
     const int file =
         open((directory + "/output").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     const int written = dprintf(

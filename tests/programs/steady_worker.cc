@@ -51,8 +51,8 @@ class Memory {
     for (size_t i = 0; i < word_count_; ++i) words_[i] = memory_word(seed_, i);
   }
 
-  // `digest` is of the words in memory, `expected` of the words that the seed and the number of
-  // writes require. Each audit computes both anew.
+  // `digest` covers the words in memory, `expected` the words that the seed and the number of
+  // writes require. Each audit computes both again.
   struct Audit {
     uint64_t digest = 0, expected = 0, wrong_words = 0;
   };
@@ -81,7 +81,7 @@ class Memory {
 
  private:
   static constexpr size_t kPageWords = 4096 / sizeof(uint64_t);
-  // The expected first word: its seed grows by one with each write to the page.
+  // Returns the expected first word. Its seed grows by one with each write to the page.
   uint64_t first_word(size_t page) const {
     const size_t pages = word_count_ / kPageWords;
     const uint64_t rounds = dirtied_ / pages + (page < dirtied_ % pages ? 1 : 0);
@@ -89,13 +89,13 @@ class Memory {
   }
 
   std::mutex mutex_;
-  uint64_t dirtied_ = 0;  // pages
+  uint64_t dirtied_ = 0;  // in pages
   size_t word_count_;
   uint64_t seed_;
   uint64_t* words_ = nullptr;
 };
 
-// A thread and the chain it walks. The lock makes (steps, state) one value for the reader.
+// A thread and its chain. The lock makes (steps, state) consistent for the reader.
 class Walker {
  public:
   explicit Walker(uint64_t start) : state_(start), thread_([this] { walk(); }) {}
@@ -116,7 +116,7 @@ class Walker {
   std::mutex mutex_;
   uint64_t steps_ = 0;
   uint64_t state_;
-  std::thread thread_;  // last: it uses the members above
+  std::thread thread_;  // declared last: the thread uses the members above
 };
 
 void start_timer() {
@@ -154,11 +154,12 @@ void start_timer() {
 
 int run(const std::string& directory, size_t size_mib, size_t thread_count, uint64_t seed,
         uint64_t pages_per_s) {
-  const PipeChild child;  // before any thread exists
+  const PipeChild child;  // created before any thread exists
   Memory memory(size_mib, seed);
   LineFile output(directory + "/output"), audits(directory + "/audits");
 
-  // Threads inherit the mask: only the main thread receives ticks, only the auditor audits.
+  // Threads inherit the signal mask. So only the main thread receives ticks, and only the auditor
+  // receives audit requests.
   sigset_t tick_and_audit, audit_only;
   sigemptyset(&audit_only);
   sigaddset(&audit_only, SIGUSR1);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kLineIntervalNs = 2'000'000;
 constexpr size_t kWords = (size_t{2} << 20) / sizeof(uint64_t);
-constexpr size_t kWordsPerLine = 1024;  // checked for each line
+constexpr size_t kWordsPerLine = 1024;  // number of words that are checked for each line
 constexpr uint64_t kSeed = 7;
 
 int run(const std::string& directory) {

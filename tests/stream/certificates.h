@@ -17,7 +17,7 @@ struct CertificateRequest {
   std::string common_name;
   std::vector<std::string> dns_names;
   std::string extended_key_usage;  // "clientAuth" or "serverAuth"; empty: none
-  int valid_from_seconds = -3600;  // from now
+  int valid_from_seconds = -3600;  // seconds from now
   int valid_until_seconds = 3600;
 };
 
@@ -27,9 +27,10 @@ class TestAuthority {
   explicit TestAuthority(const std::string& name = "authority");
   ~TestAuthority();
 
-  // A certificate signed by this authority, its key, and the certificate of the authority.
+  // Issues a certificate that this authority has signed, its key, and the certificate of the
+  // authority.
   CertificateFiles issue(const CertificateRequest& request);
-  // A new list of revoked certificates, and its file.
+  // Makes a new list of revoked certificates, and returns its file.
   std::string revoke(const std::vector<CertificateFiles>& revoked, int valid_until_seconds = 3600);
   std::filesystem::path directory() const { return directory_; }
 

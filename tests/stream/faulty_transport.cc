@@ -40,7 +40,7 @@ struct Segment {
   Clock::time_point ready_at;
 };
 
-// Both directions of one connection, guarded by the network's only mutex: throughput does not
+// Both directions of one connection, guarded by the network's only mutex. Throughput does not
 // matter here, and one mutex needs no lock order.
 class Pair {
  public:
@@ -129,11 +129,11 @@ class Pair {
   const std::string& peer() const { return peer_; }
 
  private:
-  struct Direction {  // [i]: from side i
+  struct Direction {  // [i]: the direction from side i
     std::deque<Segment> segments;
     size_t front_used = 0;
     size_t in_flight_bytes = 0;
-    std::optional<Segment> swapped;  // held back until its successor was sent
+    std::optional<Segment> swapped;  // held back until the next segment is sent
     std::mt19937_64 random;
     milliseconds read_timeout{0};
     milliseconds write_timeout{0};
@@ -213,7 +213,8 @@ class Pair {
   const std::shared_ptr<State> network_;
   const std::string peer_ = "faulty:1";
   Direction directions_[2];
-  bool closed_[2] = {false, false};  // shut down by side i; bytes sent before still arrive
+  // Side i has shut down; bytes that were sent before still arrive.
+  bool closed_[2] = {false, false};
   bool dead_ = false;
 };
 
@@ -328,7 +329,7 @@ FaultyNetwork::FaultyNetwork(FaultOptions options)
     : state_(std::make_shared<State>(std::move(options))) {}
 
 FaultyNetwork::~FaultyNetwork() {
-  // The backlog and the state own each other.
+  // Clears the backlog, because backlog and state own each other.
   std::deque<std::unique_ptr<Connection>> unaccepted;
   std::lock_guard lock(state_->mutex);
   unaccepted.swap(state_->backlog);

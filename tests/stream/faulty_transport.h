@@ -21,19 +21,20 @@ namespace ppmr {
 
 // Probabilities per segment.
 struct FaultRates {
-  double drop = 0;     // the stream loses its bytes
-  double delay = 0;    // it and its successors arrive up to delay_max later
+  double drop = 0;     // the bytes of the segment are lost from the stream
+  double delay = 0;    // the segment and its successors arrive up to delay_max later
   double cut = 0;      // the connection ends in both directions; segments in flight are lost
-  double reorder = 0;  // it changes places with its successor
-  double corrupt = 0;  // one of its bits flips
+  double reorder = 0;  // the segment changes places with its successor
+  double corrupt = 0;  // one bit of the segment flips
 };
 
 struct FaultOptions {
   uint64_t seed = 0;
   FaultRates rates;
-  uint64_t faults_max = UINT64_MAX;  // after these the network is perfect
+  uint64_t faults_max = UINT64_MAX;  // after this many faults the network is perfect
   uint32_t segment_bytes_max = 64 << 10;
-  size_t window_bytes = 256 << 10;  // in flight per direction of a connection; then writes block
+  // Bytes in flight per direction of a connection; when full, writes block.
+  size_t window_bytes = 256 << 10;
   std::chrono::milliseconds delay_max{20};
 };
 
@@ -50,7 +51,7 @@ struct FaultCounts {
   std::string text() const;
 };
 
-// Threads: any. It outlives its listener, connectors and connections.
+// Threads: any. The network must live longer than its listener, connectors and connections.
 class FaultyNetwork {
  public:
   explicit FaultyNetwork(FaultOptions options = {});
@@ -62,11 +63,11 @@ class FaultyNetwork {
 
   // While the link is down no byte arrives and no connection opens, but no byte is lost.
   void set_link(bool up);
-  // Ends all present connections.
+  // Ends all open connections.
   void cut_all();
   FaultCounts counts() const;
 
-  struct State;  // faulty_transport.cc
+  struct State;  // defined in faulty_transport.cc
 
  private:
   const std::shared_ptr<State> state_;

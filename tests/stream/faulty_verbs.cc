@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kPrivateDataBytes = 56;  // received: padded with zeros
+constexpr size_t kPrivateDataBytes = 56;  // length of received private data, padded with zeros
 constexpr uint16_t kFirstPort = 7000;
 
 std::array<uint8_t, 16> address_of(bool source, size_t rail) {
@@ -34,7 +34,7 @@ struct RegionRecord {
   uint32_t domain;
 };
 
-// A connection; it exists while one end holds it.
+// A connection. It exists while one end refers to it.
 struct Link {
   bool up = true;
   std::string why;
@@ -45,17 +45,17 @@ struct Link {
   const WakeEvent* wake = nullptr;  // of the target's end: signalled when the link ends
 };
 
-// The events of one rail. Calls hold the mutex, so that none is running when the rail is gone.
+// The events of one rail. Each call holds the mutex, so no call runs after the rail is destroyed.
 struct RailHandlers {
   std::mutex mutex;
   RailEvents events;
 };
 
 struct SideState {
-  std::map<size_t, std::shared_ptr<RailHandlers>> rails;  // open ones
+  std::map<size_t, std::shared_ptr<RailHandlers>> rails;  // the open rails
   std::set<size_t> removed;
   uint64_t registered_bytes = 0;
-  uint16_t port = 0;  // of rail i: port + i
+  uint16_t port = 0;  // rail i uses port + i
 };
 
 struct FaultyVerbs::State {
@@ -65,10 +65,10 @@ struct FaultyVerbs::State {
   std::mutex mutex;
   // Guarded by mutex.
   std::mt19937_64 random;
-  SideState sides[2];  // target, source
+  SideState sides[2];  // [0]: target, [1]: source
   std::map<uint32_t, RegionRecord> regions;
   std::set<uint32_t> closed_domains;
-  std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<Link>> links;  // by domain, stream
+  std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<Link>> links;  // by (domain, stream)
   std::set<std::shared_ptr<Link>> all_links;
   uint32_t last_key = 1000;
   uint32_t last_domain = 0;
@@ -219,7 +219,7 @@ class FaultyQueue final : public ReadQueue {
         posted_.pop_front();
         continue;
       }
-      // Sometimes the device is not done yet.
+      // With some probability the device has not finished yet.
       if (!state_->link_up || unanswered_ || state_->random() % 3 == 0) break;
       const Posted work = std::move(posted_.front());
       const ReadFault fault = state_->next_fault_locked();
@@ -348,8 +348,8 @@ class FaultyRail final : public Rail {
     const std::string description =
         device_ + " " + address_.ip_text() + " - " + options.peer.text();
     const auto deadline = std::chrono::steady_clock::now() + options.timeout;
-    // Declared before `lock` and so destroyed after it: if the session ends meanwhile, this is the
-    // last reference to the domain, and ~FaultyDomain() locks the mutex.
+    // Declared before `lock`, so destroyed after it. If the session ends in the meantime, this is
+    // the last reference to the domain, and ~FaultyDomain() locks the mutex.
     Result<Admission> admission = failure(ECANCELED, "");
     std::unique_lock lock(state_->mutex);
     while (!state_->link_up) {
@@ -464,7 +464,8 @@ void FaultyVerbs::set_link(bool up) {
   std::lock_guard lock(state_->mutex);
   state_->link_up = up;
   for (auto& link : state_->all_links) {
-    if (link->wake != nullptr) link->wake->signal();  // what could not complete may do so now
+    // Reads that could not complete may complete now.
+    if (link->wake != nullptr) link->wake->signal();
   }
 }
 

@@ -30,14 +30,15 @@ enum class ReadFault {
 
 struct FaultyVerbsOptions {
   uint64_t seed = 0;
-  double fault_rate = 0;  // of reads; the seed chooses the fault
+  double fault_rate = 0;  // probability of a fault per read; the seed chooses the fault
   uint64_t faults_max = UINT64_MAX;
-  uint32_t rails = 1;  // of each side, each in a network of its own
+  uint32_t rails = 1;  // number of rails of each side, each in its own network
   ReadLimits limits{64, 16, 1 << 20};
-  uint64_t registered_max_bytes = UINT64_MAX;  // of each side; beyond it: ENOMEM
+  // Limit for the registered bytes of each side; beyond the limit: ENOMEM.
+  uint64_t registered_max_bytes = UINT64_MAX;
 };
 
-// Threads: any. It outlives the objects made from it.
+// Threads: any. The object must live longer than the objects made from it.
 class FaultyVerbs {
  public:
   explicit FaultyVerbs(FaultyVerbsOptions options = {});
@@ -48,24 +49,24 @@ class FaultyVerbs {
 
   // While the link is down no read completes and no connection opens.
   void set_link(bool up);
-  // Ends everything made from that rail and reports the loss to its user.
+  // Ends all objects made from that rail and reports the loss to its user.
   void remove_source_rail(size_t rail);
   void remove_target_rail(size_t rail);
-  // The removed devices are back: they can be opened again.
+  // Returns the removed devices, so they can be opened again.
   void return_rails();
-  // The next reads have these faults, in this order, regardless of the rate.
+  // The next reads have these faults, in this order, whatever the rate is.
   void plan(std::vector<ReadFault> faults);
   // From now on the source offers wrong keys for its regions.
   void forget_source_keys();
 
   struct Counts {
-    uint64_t connections = 0;                   // opened
-    std::chrono::milliseconds read_timeout{0};  // of the latest connection
+    uint64_t connections = 0;                   // number of opened connections
+    std::chrono::milliseconds read_timeout{0};  // read timeout of the latest connection
     uint64_t refused = 0;
     uint64_t reads = 0;
     uint64_t faults = 0;
     uint64_t bytes_copied = 0;
-    // Existing now.
+    // Numbers of objects that exist now.
     uint64_t live_queues = 0;
     uint64_t live_regions = 0;
     uint64_t live_domains = 0;
@@ -73,10 +74,10 @@ class FaultyVerbs {
     uint64_t regions_made = 0;
   };
   Counts counts() const;
-  // Connects to the source's first rail with this private data, from the target's first rail, and
-  // returns the refusal; no error if it is admitted.
+  // Connects from the target's first rail to the source's first rail with this private data, and
+  // returns the refusal. Returns no error if the source admits the connection.
   Error refusal(std::span<const std::byte> private_data);
-  // The private data of the latest connection, as the network has seen it.
+  // Returns the private data of the latest connection, as the network transferred it.
   std::vector<std::byte> latest_private_data() const;
   RailAddress source_address() const;
   RailAddress target_address() const;

@@ -28,7 +28,7 @@ struct Greeting : testing::Test {
   std::unique_ptr<Connection> connect() {
     return std::move(rig.connector()->connect(kPatience).value());
   }
-  // The target's answer to an invalid hello.
+  // Returns the target's answer to an invalid hello.
   Error refusal(const wire::ControlHello& hello) {
     auto connection = connect();
     auto welcome = greet_target(*connection, hello, kPatience);

@@ -1,7 +1,8 @@
 // A Sink in memory that checks the contract of sink.h and models the content of files.
 //
 // violations() lists every breach: a call for an ended session, a chunk that lands twice, memory
-// reserved without an announcement or twice for the same bytes, a truncation under a chunk.
+// reserved without an announcement or twice for the same bytes, a truncation while a chunk of the
+// file is in flight.
 #pragma once
 
 #include <array>
@@ -22,8 +23,9 @@
 namespace ppmr {
 
 struct MemorySinkOptions {
-  uint64_t capacity_bytes = uint64_t{1} << 40;  // above it: ENOSPC
-  bool wait_for_space = false;                  // EAGAIN instead, until raise_capacity()
+  uint64_t capacity_bytes = uint64_t{1} << 40;  // beyond this, reserve() returns ENOSPC
+  // Reserve() returns EAGAIN instead, until raise_capacity().
+  bool wait_for_space = false;
 };
 
 // Threads: any.
@@ -63,28 +65,31 @@ class MemorySink final : public Sink {
   std::vector<std::string> violations() const;
   size_t open_sessions() const;
   size_t sessions_opened() const;
-  std::string end_reason() const;  // of the latest session that ended
+  std::string end_reason() const;  // of the session that ended last
   size_t chunks_in_flight() const;
   bool sealed(uint64_t checkpoint) const;
-  // The bytes that have landed in `node`, zeros elsewhere. If several sessions have such a node, an
-  // open session precedes an ended one. Empty if no session has it.
+  // Returns the bytes that have landed in `node`, with zeros elsewhere. If several sessions have
+  // such a node, an open session takes precedence over an ended one. Empty if no session has the
+  // node.
   std::optional<std::vector<std::byte>> content(uint64_t node) const;
-  std::vector<wire::Zeros> zeros() const;        // in their order
-  std::vector<uint64_t> landed_offsets() const;  // of all chunks, in the order of their landing
-  std::vector<std::string> names_made() const;   // in their order
+  std::vector<wire::Zeros> zeros() const;  // in the order of their messages
+  // Offsets of all chunks, in the order of their landing.
+  std::vector<uint64_t> landed_offsets() const;
+  std::vector<std::string> names_made() const;  // in the order of their messages
   void raise_capacity(uint64_t capacity_bytes);
-  // The memory of all landings: region 0.
+  // Returns the memory of all landings: region 0.
   std::span<std::byte> memory() const { return arena_.bytes(); }
-  void allow_overlaps() { overlaps_allowed_ = true; }  // of chunks in flight: no violation
-  // Called at the beginning of every land() or make(), without a lock: simulates a slow disk or a
-  // lack of memory.
+  // From now on overlapping chunks in flight are no violation.
+  void allow_overlaps() { overlaps_allowed_ = true; }
+  // Sets a function that is called without a lock at the beginning of every land() or make(). It
+  // simulates a slow disk or a lack of memory.
   void set_before_land(std::function<void()> hook) { before_land_ = std::move(hook); }
   void set_before_make(std::function<void()> hook) { before_make_ = std::move(hook); }
 
  private:
   static constexpr size_t kBlockBytes = 16 << 10;
-  static constexpr size_t kArenaBytes = size_t{1} << 30;  // of address space
-  using Block = std::span<std::byte>;                     // of the arena
+  static constexpr size_t kArenaBytes = size_t{1} << 30;  // bytes of address space
+  using Block = std::span<std::byte>;                     // a part of the arena
 
   struct InFlight {
     uint64_t offset = 0;

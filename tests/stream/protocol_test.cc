@@ -27,14 +27,15 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 #ifdef __SANITIZE_THREAD__
-constexpr uint64_t kSeeds = 100;  // each takes ten times as long
+constexpr uint64_t kSeeds = 100;  // fewer seeds, because each takes ten times as long
 constexpr int kRunners = 3;       // more would exceed the peer timeout on a slow machine
 #else
 constexpr uint64_t kSeeds = 300;
-constexpr int kRunners = 12;  // a session mostly waits for delays, outages, timeouts
+// Many, because a session mostly waits for delays, outages and timeouts.
+constexpr int kRunners = 12;
 #endif
 constexpr milliseconds kPeerTimeout{400};
-// No seed may take longer: drains and seals end with their session.
+// The time limit for one seed. Drains and seals end with their session.
 constexpr milliseconds kSeedTimeMax{20'000};
 
 std::optional<uint64_t> number_from_environment(const char* name) {
@@ -43,7 +44,7 @@ std::optional<uint64_t> number_from_environment(const char* name) {
   return std::strtoull(text, nullptr, 10);
 }
 
-// The faults of a seed, from a quiet network to one on which no session survives.
+// Returns the faults of a seed, from a quiet network to a network on which no session survives.
 RigOptions rig_options(uint64_t seed, std::mt19937_64& random) {
   RigOptions options;
   options.peer_timeout = kPeerTimeout;
@@ -76,14 +77,14 @@ RigOptions rig_options(uint64_t seed, std::mt19937_64& random) {
 struct Outcome {
   bool succeeded = false;
   std::string error;
-  std::string breach;  // of the contract; empty if there is none
+  std::string breach;  // breach of the contract; empty if there is none
   FaultCounts faults;
   uint64_t reconnections = 0;
   uint64_t pulled_again = 0;
   bool survived_faults = false;
 };
 
-// Takes the link down for shorter or longer than the peer timeout.
+// Takes the link down, for a shorter or longer time than the peer timeout.
 class Outages {
  public:
   Outages(FaultyNetwork& network, bool wanted, uint64_t seed) : network_(network) {
@@ -126,7 +127,7 @@ class Outages {
   std::thread thread_;
 };
 
-// Random writes to one file: forwards, backwards, overlapping, small and large.
+// Makes random writes to one file: forwards, backwards, overlapping, small and large.
 Status write_file(TestSource& source, TestFile& file, uint64_t seed) {
   std::mt19937_64 random(seed);
   const uint64_t size_max = 1 + random() % (random() % 3 == 0 ? 2'000 : 600'000);
@@ -271,7 +272,8 @@ class Watchdog {
   std::condition_variable changed_;
   std::map<uint64_t, Clock::time_point> running_;  // guarded by mutex_
   bool done_ = false;                              // guarded by mutex_
-  std::thread thread_;                             // last: uses the others
+  // Declared last: the thread uses the members above.
+  std::thread thread_;
 };
 
 void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_usual) {
@@ -285,7 +287,7 @@ void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_u
   std::printf("%llu seeds from %llu\n", static_cast<unsigned long long>(seeds),
               static_cast<unsigned long long>(first));
 
-  std::thread([] {}).join();  // a sanitizer starts a thread of its own with the first one
+  std::thread([] {}).join();  // when the first thread starts, a sanitizer starts another one
   const size_t threads_before = threads_of_this_process();
   std::atomic<uint64_t> next = first;
   std::optional<Watchdog> watchdog(std::in_place);
@@ -325,7 +327,7 @@ void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_u
   EXPECT_TRUE(eventually([&] { return threads_of_this_process() == threads_before; }))
       << threads_of_this_process() - threads_before << " threads are left";
   if (seeds < 100) return;
-  // The run must have had enough faults, and enough successes despite faults.
+  // The run must have had enough faults, and enough successes in spite of faults.
   EXPECT_GT(survived_faults, seeds / 4);
   EXPECT_GT(failed, seeds / 20);
   EXPECT_GT(reconnections, seeds / 10);
@@ -338,8 +340,8 @@ void run_seeds(const std::shared_ptr<const Security>& security, uint64_t seeds_u
 
 TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccess) { run_seeds(Security::none(), kSeeds); }
 
-// Faults on the control connection reach TLS first: damaged, lost or reordered bytes end the
-// connection, and the session continues over another one.
+// Faults on the control connection first reach TLS: damaged, lost or reordered bytes end the
+// connection, and the session continues over another connection.
 TEST(Protocol, NeverReportsALostOrCorruptByteAsSuccessOverTls) {
   SharedKey key;
   key.fill(42);

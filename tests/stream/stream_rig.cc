@@ -104,7 +104,7 @@ Status TestSource::write(TestFile& file, uint64_t offset, std::span<const std::b
       if (error_->failed()) return error_->status();
       if (auto alive = sender_->status(); !alive) return alive;
     }
-    // Vary where the bytes begin in the slot, like FUSE requests.
+    // Varies the place of the bytes in the slot, as FUSE requests do.
     const auto slot_offset = static_cast<uint32_t>(offset % 64);
     const size_t length = std::min(bytes.size(), options_.chunk_size_bytes - slot_offset);
     std::copy_n(bytes.begin(), length, lease.payload().begin() + slot_offset);

@@ -35,11 +35,11 @@ struct RigOptions {
   std::optional<RigVerbs> verbs;
   bool source_trusts_fabric = false;
   bool target_trusts_fabric = false;
-  Wiretap* wiretap = nullptr;  // on the connections of the sources
+  Wiretap* wiretap = nullptr;  // taps the connections of the sources
   FaultOptions faults;
   MemorySinkOptions sink;
   std::chrono::milliseconds peer_timeout{5000};
-  OnConnectionEvent on_event;  // of the receiver
+  OnConnectionEvent on_event;  // passed to the receiver
 };
 
 // Threads: one, except where its members allow more.
@@ -65,7 +65,7 @@ class StreamRig {
   std::unique_ptr<FaultyVerbs> verbs_;
   std::unique_ptr<VerbsTarget> verbs_target_;
   std::unique_ptr<VerbsSource> verbs_source_;
-  std::unique_ptr<Receiver> receiver_;  // last: ends before what it uses
+  std::unique_ptr<Receiver> receiver_;  // declared last: it ends before the objects that it uses
 };
 
 // One file of a source: its chunks in flight and its expected content.
@@ -73,7 +73,7 @@ struct TestFile {
   uint64_t node = 0;
   std::string name;
   std::shared_ptr<FileStream> stream;
-  std::vector<std::byte> model;  // changed only by the file's writer
+  std::vector<std::byte> model;  // only the file's writer changes it
 };
 
 struct TestSourceOptions {
@@ -91,14 +91,14 @@ class TestSource {
   TestSource(StreamRig& rig, TestSourceOptions options);
   ~TestSource();
 
-  // The result of Sender::open. After an error call nothing else.
+  // Returns the result of Sender::open. After an error, call no other member.
   Status opened() const { return opened_; }
   Sender& sender() { return *sender_; }
   BufferPool& pool() { return *pool_; }
   const std::shared_ptr<StickyError>& checkpoint_error() const { return error_; }
   void close_sender() { sender_.reset(); }
 
-  // Claims the directory for the files.
+  // Claims a checkpoint for the files.
   Status claim(const std::string& name);
   uint64_t checkpoint() const { return checkpoint_; }
   Result<TestFile*> make_file(const std::string& name);
@@ -124,12 +124,12 @@ class TestSource {
   uint64_t last_node_ = 0;
 };
 
-// Polls until the condition holds; false after `patience`.
+// Polls until the condition holds. Returns false after `patience`.
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds patience = std::chrono::milliseconds(20'000));
 
 size_t threads_of_this_process();
-// True if the thread sleeps in the kernel, so that it has nothing to do at present.
+// Returns true if the thread sleeps in the kernel, so it has no work at this moment.
 bool thread_sleeps(pid_t thread);
 
 }  // namespace ppmr

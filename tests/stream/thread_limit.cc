@@ -13,7 +13,7 @@ std::atomic<int> threads_left = INT_MAX;
 
 }  // namespace
 
-// Replaces the one of the C library.
+// Replaces the function of the C library.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*start)(void*), void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);

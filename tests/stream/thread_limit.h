@@ -3,8 +3,9 @@
 
 namespace ppmr {
 
-// While it exists, this process can create `threads_left` more threads; after that pthread_create()
-// fails with EAGAIN. Link the test statically, or a sanitizer's pthread_create() takes precedence.
+// While this object exists, this process can create `threads_left` more threads. After that
+// pthread_create() fails with EAGAIN. Link the test statically: otherwise a sanitizer's
+// pthread_create() takes precedence.
 //
 // Threads: one limit at a time.
 class ThreadLimit {

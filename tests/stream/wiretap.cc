@@ -89,8 +89,8 @@ class TappedConnection final : public Connection {
   const std::unique_ptr<Connection> connection_;
   const std::shared_ptr<Wiretap::State> state_;
   const bool carries_payload_;
-  Recording* sent_;      // in state_
-  Recording* received_;  // in state_
+  Recording* sent_;      // element of state_
+  Recording* received_;  // element of state_
 };
 
 class TappedConnector final : public Connector {

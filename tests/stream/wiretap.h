@@ -12,16 +12,16 @@
 
 namespace ppmr {
 
-// Threads: any. It outlives the connectors made from it.
+// Threads: any. The object must live longer than the connectors made from it.
 class Wiretap {
  public:
-  // Changes a payload on its way from the source to the target. Called without a lock, by several
+  // Changes a payload in transit from the source to the target. Called without a lock, by several
   // threads.
   using Tamper = std::function<void(std::span<std::byte> payload)>;
 
   std::unique_ptr<Connector> tap(std::unique_ptr<Connector> connector);
   void set_tamper(Tamper tamper);
-  // Whether these bytes went over the network, in either direction, on one connection.
+  // Returns whether these bytes were sent over the network, in either direction, on one connection.
   bool saw(std::span<const std::byte> bytes) const;
   size_t recorded_bytes() const;
 

@@ -1,4 +1,4 @@
-// Makes and ends the connections of a Messenger, and obeys ppmr.
+// Makes and ends the connections of a Messenger, and obeys ppmr's requests.
 #include <algorithm>
 #include <cstdio>
 
@@ -9,13 +9,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A partner that is busy, or an emulated machine, may take this long to answer.
+// The time limit for the answer of a partner that is busy or runs on an emulated machine.
 constexpr milliseconds kExchangeMax{5000};
 constexpr milliseconds kDrainMax{2000};
 constexpr milliseconds kRetryMin{100}, kRetryMax{1000};
 constexpr milliseconds kOpenAgain{1000};
 
-// After a move the clock is that of another machine. A moment far ahead is none that this code set.
+// After a move the clock is the clock of another machine. A moment in the far future was not set
+// with this clock, so it counts as due.
 bool is_due(Messenger::Clock::time_point moment) {
   const auto now = Messenger::Clock::now();
   return now >= moment || moment - now > 2 * kExchangeMax;
@@ -58,7 +59,7 @@ void Messenger::obey(ppmr_rdma_request request) {
 void Messenger::begin_release() {
   releasing_ = true;
   release_deadline_ = Clock::now() + kDrainMax;
-  // Nothing listens from now on: CRIU cannot dump a connection that waits to be accepted.
+  // From now on no socket listens, because CRIU cannot dump a connection that waits to be accepted.
   rendezvous_.reset();
   strangers_.clear();
   for (auto& [name, partner] : peers_) {
@@ -122,7 +123,7 @@ void Messenger::accept_strangers() {
         waiting.push_back(std::move(stranger));
       }
     } catch (const Failure&) {
-      // It is closed; the partner tries again.
+      // The exchange is closed, so the partner tries again.
     }
   }
   strangers_ = std::move(waiting);
@@ -131,9 +132,9 @@ void Messenger::accept_strangers() {
 void Messenger::welcome(Exchange exchange, const Hello& hello) {
   if (name_ != hello.to.data() || name_ == hello.from.data()) return;
   Peer& partner = peer(hello.from.data());
-  // Both ends connect at once: the attempt of the end with the lower name is carried on.
+  // Both ends connect at once. The attempt of the end with the lower name continues.
   if (partner.exchange && partner.is_active && name_ < partner.name) return;
-  // A partner that asks for a connection has lost the old one.
+  // A partner that requests a connection has lost the old one.
   disconnect(partner);
   partner.exchange.emplace(std::move(exchange));
   partner.exchange_deadline = Clock::now() + kExchangeMax;

@@ -11,9 +11,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Both sent and unsent: what a partner that is away costs in memory.
+// The limit for sent and unsent messages together, which bounds the memory for a partner that does
+// not answer.
 constexpr size_t kQueueMax = 64;
-// How often an end that wants a connection looks for its partner.
+// The interval at which an end that needs a connection tries to find its partner.
 constexpr milliseconds kLookAgain{50};
 
 std::span<const std::byte> bytes_of(const auto& object) {
@@ -64,7 +65,8 @@ void Messenger::wait(milliseconds patience) {
   const auto add = [&](int fd, short events) {
     files.push_back({.fd = fd, .events = events, .revents = 0});
   };
-  // During a release the request waits for its answer; another one would end each poll at once.
+  // During a release the request stays unanswered. A further request would make each poll return at
+  // once.
   if (!releasing_) add(ppmr_rdma_fd(&rdma_), POLLIN);
   if (device_) add(device_->fd(), POLLIN);
   if (rendezvous_) add(rendezvous_->fd(), POLLIN);
@@ -126,7 +128,7 @@ void Messenger::receive(Peer& peer, const Head& head, std::span<const std::byte>
 void Messenger::receive_data(Peer& peer, const Head& head, std::span<const std::byte> body) {
   if (head.number <= peer.received) {
     ++counters_.discarded;
-    // The partner sends it again because the acknowledgement was lost.
+    // The partner sends the message again because the acknowledgement was lost.
     peer.confirmed = std::min(peer.confirmed, head.number - 1);
     return;
   }
@@ -156,8 +158,8 @@ void Messenger::post(Peer& peer, Kind kind, uint64_t number, std::span<const std
   peer.confirmed = peer.received;
 }
 
-// After a shutdown or its answer this end sends no more data on the connection. When both ends shut
-// it down at once, neither answers.
+// After a shutdown or the answer to one, this end sends no more data on the connection. When both
+// ends shut it down at once, neither answers.
 void Messenger::post_messages(Peer& peer) {
   if (!peer.is_open) return;
   try {
@@ -185,7 +187,7 @@ void Messenger::post_messages(Peer& peer) {
   } catch (const Failure& failure) {
     return lose(peer, failure.what());
   }
-  // What this end sent last has arrived at the partner when all slots are free.
+  // When all slots are free, the last data of this end has arrived at the partner.
   const bool has_ended = peer.has_said_shutdown || peer.has_answered;
   const bool is_shut = peer.owes_answer ? has_ended && peer.pair->is_idle() : peer.has_answer;
   if (is_shut) {

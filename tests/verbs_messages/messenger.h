@@ -39,7 +39,7 @@ class Messenger {
   struct Counters {
     uint64_t connections = 0;
     uint64_t broken = 0;      // connections that ended without a shutdown
-    uint64_t sent_again = 0;  // messages
+    uint64_t sent_again = 0;  // messages sent again
     uint64_t discarded = 0;   // messages that were received again
     uint64_t releases = 0;
     uint64_t resumes = 0;
@@ -52,19 +52,19 @@ class Messenger {
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;
 
-  // Queues a message of at most kMessageBytesMax. false: the queue is full, try again after
-  // progress().
+  // Queues a message of at most kMessageBytesMax. Returns false if the queue is full; try again
+  // after progress().
   bool send(const std::string& to, std::span<const std::byte> message);
-  // How many messages to this partner it has acknowledged.
+  // Returns how many messages to this partner it has acknowledged.
   uint64_t acknowledged(const std::string& by);
-  // Does everything that can be done now, or waits for it, at most `patience`.
+  // Does all work that is possible now. If there is none, waits up to `patience` for some.
   void progress(std::chrono::milliseconds patience);
-  // Before the end of the process: shuts all connections down, as for a release.
+  // Call before the end of the process: shuts all connections down, as for a release.
   void leave();
 
-  // A request to release is being obeyed.
+  // Returns whether this end obeys a request to release now.
   bool is_releasing() const { return releasing_; }
-  // Released, and not resumed.
+  // Returns whether this end has released RDMA and not resumed.
   bool is_away() const { return !device_; }
   const Counters& counters() const { return counters_; }
 
@@ -73,18 +73,19 @@ class Messenger {
     explicit Peer(std::string its_name) : name(std::move(its_name)) {}
     const std::string name;
 
-    // To the partner. The front of the queue has the number `first`; the first `posted` messages
-    // have been sent on this connection, and those before `tried` on an earlier one.
+    // Messages to the partner. The front of the queue has the number `first`. The first `posted`
+    // messages were sent on this connection, those before `tried` on an earlier one.
     std::deque<std::vector<std::byte>> queue;
     uint64_t first = 1;
     size_t posted = 0;
     uint64_t tried = 0;
 
-    // From the partner: the last number, and the last one that was acknowledged to it.
+    // Messages from the partner: the last number, and the last number that this end has
+    // acknowledged.
     uint64_t received = 0;
     uint64_t confirmed = 0;
 
-    // The connection. While it is being made there is an exchange; `is_open`: it can send.
+    // The connection. While it is being made there is an exchange. `is_open`: this end can send.
     std::unique_ptr<QueuePair> pair;
     std::optional<Exchange> exchange;
     bool is_active = false;  // this end connects, the partner accepts
@@ -93,21 +94,21 @@ class Messenger {
     Clock::time_point retry_at;
     std::chrono::milliseconds retry_delay{0};
 
-    // The shutdown: what this end has sent, and what it has received.
+    // The shutdown: the parts that this end has sent, and the part that it has received.
     bool says_shutdown = false, has_said_shutdown = false, has_answer = false;
     bool owes_answer = false, has_answered = false;
   };
   enum class Kind : uint32_t { kData = 1, kAcknowledgement, kShutdown, kAnswer };
   struct Head {
     Kind kind = Kind::kData;
-    uint32_t length = 0;        // of the body
-    uint64_t number = 0;        // of the message
+    uint32_t length = 0;        // length of the body
+    uint64_t number = 0;        // number of the message
     uint64_t acknowledged = 0;  // every message up to this number has arrived
   };
 
   Peer& peer(const std::string& name);
 
-  // messenger.cc: messages
+  // Messages (messenger.cc).
   void poll_completions();
   void complete(Peer& peer, const ibv_wc& completion);
   void receive(Peer& peer, const Head& head, std::span<const std::byte> body);
@@ -118,7 +119,7 @@ class Messenger {
   std::chrono::milliseconds wait_max(std::chrono::milliseconds patience) const;
   void wait(std::chrono::milliseconds patience);
 
-  // connections.cc: connections, release and resume
+  // Connections, release and resume (connections.cc).
   void open();
   void begin_release();
   void continue_release();
@@ -144,14 +145,14 @@ class Messenger {
   uint32_t last_pair_id_ = 0;
 
   bool releasing_ = false;
-  bool leaving_ = false;  // no resume
+  bool leaving_ = false;  // leave() was called: no resume
   Clock::time_point release_deadline_;
   Clock::time_point resume_retry_at_;
 
-  // While the end is not away. The peers have the queue pairs of the device.
+  // Null while this end is away. The peers have the queue pairs of the device.
   std::unique_ptr<Device> device_;
   std::unique_ptr<Rendezvous> rendezvous_;
-  struct Stranger {  // a TCP connection that has not said its name yet
+  struct Stranger {  // a TCP connection whose end has not sent its name yet
     Exchange exchange;
     Clock::time_point deadline;
   };

@@ -117,7 +117,8 @@ std::optional<Hello> Exchange::receive_hello() {
 
 bool Exchange::receive_ready() { return receive_more(1); }
 
-// Written beside the file and renamed, so that readers see a whole address or none.
+// Writes the address to a second file and renames that file, so readers see a whole address or
+// none.
 Rendezvous::Rendezvous(std::filesystem::path directory, const std::string& name,
                        const std::string& own_address)
     : file_(address_file(directory, name)), listener_(listen_anywhere()) {

@@ -36,7 +36,7 @@ class Descriptor {
 struct Hello {
   static constexpr std::array<char, 8> kMagic = {'v', 'm', 's', 'g', '0', '0', '0', '1'};
   std::array<char, 8> magic = kMagic;
-  std::array<char, 32> from{};  // names of the ends, ended by zero bytes
+  std::array<char, 32> from{};  // names of the ends, terminated by zero bytes
   std::array<char, 32> to{};
   QueuePairAddress queue_pair;
 };
@@ -45,17 +45,17 @@ Hello make_hello(const std::string& from, const std::string& to, const QueuePair
 // One TCP connection, at either end of it.
 class Exchange {
  public:
-  // `address`: IP:PORT.
+  // Connects to `address`, which is IP:PORT.
   static Exchange connect_to(const std::string& address);
   explicit Exchange(Descriptor socket) : socket_(std::move(socket)) {}
 
   int fd() const { return socket_.get(); }
-  short events() const;  // for poll(2)
-  // Whether the connection to the passive end is there; true at the passive end.
+  short events() const;  // the events for poll(2)
+  // Returns whether the connection to the passive end is open; true at the passive end.
   bool connected();
   void send_hello(const Hello& hello);
   void send_ready();
-  std::optional<Hello> receive_hello();  // nothing: not yet
+  std::optional<Hello> receive_hello();  // returns nullopt while the hello has not arrived
   bool receive_ready();
 
  private:
@@ -68,7 +68,8 @@ class Exchange {
   size_t received_bytes_ = 0;
 };
 
-// Listens on every address of the machine, at a port of the kernel's choice, and announces it.
+// Listens on every address of the machine, at a port that the kernel chooses, and announces the
+// address.
 class Rendezvous {
  public:
   Rendezvous(std::filesystem::path directory, const std::string& name,
@@ -83,7 +84,7 @@ class Rendezvous {
   const Descriptor listener_;
 };
 
-// Where an end is now; nothing: it is away.
+// Returns the current address of an end, or nullopt if the end is away.
 std::optional<std::string> find_address(const std::filesystem::path& directory,
                                         const std::string& name);
 

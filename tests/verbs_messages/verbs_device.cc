@@ -11,13 +11,14 @@ namespace verbs_messages {
 namespace {
 
 constexpr int kCompletionsMax = 1024;
-// 4.096 us * 2^17 = 0.5 s. A shorter one makes the emulated devices of the lab send everything
-// again on a loaded computer. Five of them: a partner that vanished is noticed within 3 s.
+// 4.096 us * 2^17 = 0.5 s. With a shorter timeout the emulated devices of the lab would retransmit
+// everything on a loaded computer. After five timeouts, within 3 s, this end notices that a partner
+// has vanished.
 constexpr uint8_t kTimeout = 17;
 constexpr uint8_t kRetries = 5;
 constexpr uint32_t kPsnMask = 0xffffff;
 
-// The functions of libibverbs return errno, or set it.
+// Checks the result of a function of libibverbs, which returns errno or sets it.
 void check(int result, const char* what) {
   if (result == 0) return;
   if (result > 0) errno = result;
@@ -82,7 +83,7 @@ std::string Device::address() const {
 void Device::arm() {
   ibv_cq* queue = nullptr;
   void* unused = nullptr;
-  // The destruction of the queue waits for the acknowledgement of each event.
+  // The destruction of the queue waits until each event is acknowledged.
   while (ibv_get_cq_event(channel_.get(), &queue, &unused) == 0) ibv_ack_cq_events(queue, 1);
   check(ibv_req_notify_cq(completions_.get(), 0), "arm the completion queue");
 }
@@ -131,7 +132,7 @@ void QueuePair::connect(const QueuePairAddress& partner) {
   state.dest_qp_num = partner.number;
   state.rq_psn = partner.psn & kPsnMask;
   state.max_dest_rd_atomic = 1;
-  state.min_rnr_timer = 20;  // 10 ms
+  state.min_rnr_timer = 20;  // code for 10 ms
   state.ah_attr.is_global = 1;
   state.ah_attr.port_num = device_.port_;
   state.ah_attr.grh = {.dgid = partner.gid,

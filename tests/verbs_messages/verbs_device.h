@@ -23,10 +23,10 @@ class Failure : public std::runtime_error {
 // Throws a Failure with the text of errno.
 [[noreturn]] void fail(const std::string& what);
 
-// Messages of a connection that the partner has not acknowledged yet.
+// The number of messages of a connection that the partner has not acknowledged yet.
 inline constexpr size_t kWindow = 8;
 // The partner sends at most a window of data, one acknowledgement for each message that it
-// receives, a shutdown and its answer. So a message always finds a posted receive.
+// receives, a shutdown, and the answer to one. So a message always finds a posted receive.
 inline constexpr size_t kReceiveSlots = 2 * kWindow + 4;
 inline constexpr size_t kSendSlots = kReceiveSlots;
 inline constexpr size_t kSlotBytes = (64 << 10) + 64;
@@ -42,33 +42,33 @@ struct VerbsDelete {
 template <typename T>
 using VerbsPointer = std::unique_ptr<T, VerbsDelete>;
 
-// What the partner needs to know of a queue pair. Travels as bytes between equal machines.
+// The data that the partner needs to connect to a queue pair. Sent as bytes between equal machines.
 struct QueuePairAddress {
   ibv_gid gid{};
   uint32_t number = 0;
   uint32_t psn = 0;  // the first packet sequence number
 };
 
-// Destroy its queue pairs first.
+// The device. Destroy its queue pairs first.
 class Device {
  public:
   // Opens the first device that has an IPv4 address.
   Device();
 
-  // The IPv4 address of the device, which is an address of this machine.
+  // Returns the IPv4 address of the device, which is an address of this machine.
   std::string address() const;
-  // For poll(2) with POLLIN, after arm().
+  // Returns a descriptor for poll(2) with POLLIN, after arm().
   int fd() const { return channel_->fd; }
   // From now on the next completion makes fd() readable.
   void arm();
-  // The next completion; false: there is none.
+  // Takes the next completion. Returns false if there is none.
   bool next(ibv_wc& completion);
 
  private:
   friend class QueuePair;
   bool find_address(ibv_context* context);
 
-  // Destroyed from the last to the first.
+  // Destroyed from the last member to the first.
   VerbsPointer<ibv_context> context_;
   VerbsPointer<ibv_pd> domain_;
   VerbsPointer<ibv_comp_channel> channel_;
@@ -79,27 +79,27 @@ class Device {
   ibv_mtu mtu_ = IBV_MTU_1024;
 };
 
-// One reliable connection and its registered memory. A completion names the queue pair by the id
-// that its owner chose: late completions of a destroyed one are recognised.
+// One reliable connection and its registered memory. A completion names the queue pair by an id
+// that its owner chose, so the owner recognises late completions of a destroyed queue pair.
 class QueuePair {
  public:
   QueuePair(Device& device, uint32_t id);
 
   uint32_t id() const { return id_; }
   QueuePairAddress address() const;
-  // It receives from now on, and may send when the partner has connected, too.
+  // After this call the queue pair receives. It may send once the partner has also connected.
   void connect(const QueuePairAddress& partner);
 
   bool can_send() const { return !free_.empty(); }
-  // Whether everything sent has arrived.
+  // Returns whether all sent messages have arrived.
   bool is_idle() const { return free_.size() == kSendSlots; }
   // Copies both parts to a slot and sends it. Requires can_send().
   void send(std::span<const std::byte> head, std::span<const std::byte> body);
 
-  // Of a successful completion of this queue pair:
+  // These functions take a successful completion of this queue pair.
   static uint32_t id_of(const ibv_wc& completion) { return uint32_t(completion.wr_id >> 32); }
   static bool is_receive(const ibv_wc& completion) { return (completion.wr_id & kReceive) != 0; }
-  // The received bytes, valid until repost().
+  // Returns the received bytes, which are valid until repost().
   std::span<const std::byte> received(const ibv_wc& completion) const;
   void repost(const ibv_wc& completion) { post_receive(slot_of(completion)); }
   void sent(const ibv_wc& completion) { free_.push_back(slot_of(completion)); }
@@ -114,7 +114,8 @@ class QueuePair {
   const uint32_t id_;
   uint32_t psn_ = 0;
   std::vector<size_t> free_;  // slots for sending; the numbers of receive slots are lower
-  // Destroyed from the last to the first: the memory stays until the device does not use it.
+  // Destroyed from the last member to the first: the memory must exist until the device no longer
+  // uses it.
   std::unique_ptr<std::byte[]> memory_;
   VerbsPointer<ibv_mr> region_;
   VerbsPointer<ibv_qp> pair_;

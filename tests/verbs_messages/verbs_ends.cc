@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kLineEvery_ns = 150'000'000;
 constexpr int64_t kEndMax_ns = 120'000'000'000;
-constexpr uint64_t kLast = 1;  // a flag: the sender sends no more
+constexpr uint64_t kLast = 1;  // a flag in a message: the sender sends no further message
 
 volatile sig_atomic_t stopping = 0;
 
@@ -61,8 +61,8 @@ class Stream {
   std::vector<uint64_t> words_;
 };
 
-// A moment that comes again and again. It does not catch up on a pause, and a clock that goes back
-// with a move does not stop it.
+// A moment that repeats periodically. After a pause it does not make up for missed moments, and it
+// continues even if a move sets the clock back.
 class Beat {
  public:
   explicit Beat(int64_t every_ns) : every_ns_(every_ns), next_ns_(monotonic_ns()) {}

@@ -42,7 +42,7 @@ class Agent:
         return connection
 
     def ask(self, what, timeout=10, **words):
-        """The agent's answer to one of `guest_agent.REQUESTS`."""
+        """Returns the agent's answer to one of `guest_agent.REQUESTS`."""
         try:
             with self.connect({"do": what, **words}, timeout) as connection:
                 frame = protocol.receive(connection)

@@ -133,4 +133,4 @@ def main():
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # without waiting for the thread that reads standard input
+    os._exit(code)  # does not wait for the thread that reads standard input

@@ -26,7 +26,7 @@ ENVIRONMENT = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "PPMR_CR
 
 
 class Children:
-    """The children of this process. The status of those started here is stored until `forget`."""
+    """The children of this process. It stores the status of those that it started until `forget`."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -141,7 +141,7 @@ class Command:
     def _forward(self, fd, poll):
         try:
             data = os.read(fd, CHUNK)
-        except OSError:  # a terminal after its last holder has closed it
+        except OSError:  # a terminal returns this error after the last process has closed it
             data = b""
         if data:
             protocol.send(self._connection, self._outlets[fd], data)
@@ -150,7 +150,7 @@ class Command:
             del self._outlets[fd]
 
     def _listen(self):
-        """Standard input and signals, until the host closes the connection."""
+        """Handles standard input and signals, until the host closes the connection."""
         pid = self._child.pid
         to = (
             self._terminal

@@ -20,9 +20,9 @@ from lab.node import LabError
 
 HERE = Path(__file__).resolve().parent
 BUSYBOX = Path("/bin/busybox")
-UNUSED_MAX_SECONDS = 24 * 3600  # older images are removed; no laboratory runs for so long
+UNUSED_MAX_SECONDS = 24 * 3600  # older images are removed; no laboratory runs longer than this
 
-# The kernel loads others on demand, from the root file system.
+# The kernel loads other modules on demand, from the root file system.
 MODULES = (
     "virtio_pci",
     "9pnet_virtio",
@@ -50,7 +50,7 @@ def _version_key(path):
 
 
 def find_kernel():
-    """(kernel, directory of its modules): the newest kernel that has all MODULES."""
+    """Returns (kernel, directory of its modules): the newest kernel that has all MODULES."""
     refused = []
     for kernel in sorted(Path("/boot").glob("vmlinuz-*"), key=_version_key, reverse=True):
         modules = Path("/lib/modules") / kernel.name.removeprefix("vmlinuz-")
@@ -73,7 +73,7 @@ def find_qemu():
 
 
 def check_can_run():
-    """Raises CannotRun if anything is missing that booting needs."""
+    """Raises CannotRun if a file or program is missing that booting needs."""
     find_qemu()
     find_kernel()
     for program, package in ((BUSYBOX, "busybox-static"), ("cpio", "cpio"), ("modprobe", "kmod")):
@@ -118,7 +118,7 @@ def _hash_of(files):
 
 
 def _build(entry, kernel, modules):
-    """Fills `entry`, which appears complete or not at all."""
+    """Fills `entry`, which appears completely or not at all."""
     building = Path(tempfile.mkdtemp(dir=entry.parent, prefix="building-"))
     try:
         (building / "kernel").write_bytes(_unpacked_kernel(kernel))
@@ -135,7 +135,7 @@ def _build(entry, kernel, modules):
         shutil.rmtree(tree)
         building.rename(entry)
     except OSError:
-        if not entry.exists():  # no other laboratory has built it meanwhile
+        if not entry.exists():  # no other laboratory has built it in the meantime
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -157,7 +157,9 @@ def _unpacked_kernel(kernel):
 
 
 def _without_signature(module):
-    """Checking the signature of a module takes an emulated machine longer than loading it."""
+    """Removes the signature of a module: an emulated machine needs longer to check the signature
+    than to load the module.
+    """
     content = module.read_bytes()
     if not content.endswith(SIGNATURE_END):
         return content
@@ -167,7 +169,7 @@ def _without_signature(module):
 
 
 def _dependencies(modules):
-    """Name of a module -> (its file, names of those it needs), from modules.dep."""
+    """Returns name of a module -> (its file, names of the modules that it needs), from modules.dep."""
     table = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         file, needs = line.split(":", 1)
@@ -192,14 +194,16 @@ def _missing(modules):
 
 
 def _in_order(names, modules):
-    """Files of the modules and of all that they need, each after those it needs."""
+    """Returns the files of the modules and of all modules that they need, each after those that it
+    needs.
+    """
     table, built_in, ordered = _dependencies(modules), _built_in(modules), []
 
     def visit(name):
         if name in built_in:
             return
         file, needs = table[name]
-        for need in reversed(needs):  # modules.dep names the deepest last
+        for need in reversed(needs):  # modules.dep names the most basic module last
             visit(need)
         if file not in ordered:
             ordered.append(file)

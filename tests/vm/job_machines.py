@@ -18,18 +18,18 @@ from lab.ppmr import find_ppmr, make_key
 from lab.programs import REPOSITORY
 
 AS_USER = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-# What the document calls eth1, an interface for jobs only, is the machines' second cable.
+# The document's eth1, an interface for jobs only, is the machines' second cable.
 INTERFACES = {"eth0": "link0", "eth1": "link1"}
 NETWORKS = {
     "interface": "with a network interface that is reserved for jobs",
     "vxlan": "or over the existing network with VXLAN",
     "vxlan without multicast": "or, where the network has no multicast",
 }
-BESIDE_ADDRESS, GATEWAY = "10.79.0.2", "10.79.0.1"  # of h2, and of machine b for it
+BESIDE_ADDRESS, GATEWAY = "10.79.0.2", "10.79.0.1"  # addresses of h2, and of machine b for h2
 
 
 def documented_commands(network):
-    """The commands of docs/jobs.md that make the bridge of a host."""
+    """Returns the commands of docs/jobs.md that make the bridge of a host."""
     text = (REPOSITORY / "docs/jobs.md").read_text()
     introduction = re.escape(NETWORKS[network])
     found = re.search(rf"^[^\n]*{introduction}[^\n]*\n\n((?:    # [^\n]*\n)+)", text, re.MULTILINE)
@@ -42,11 +42,11 @@ def documented_commands(network):
 
 
 class Beside(Commands):
-    """A host made of namespaces on a machine. Its bridge is a port of the machine's bridge."""
+    """A host made of namespaces on a machine. The machine's bridge has the host's bridge as a port."""
 
     def __init__(self, machine, name):
         self.machine, self.name = machine, name
-        # By a name of its own: pkill and the end of the test find it.
+        # The process has a name of its own, so that pkill and the end of the test find it.
         self.init = machine.spawn(
             [
                 *("unshare", "--net", "--mount", "--uts", "--propagation", "private"),
@@ -84,7 +84,7 @@ class JobMachines:
         a, b = machines.nodes
         self.home = machines.home / f"jobs-{network.replace(' ', '-')}"
         self.home.mkdir()
-        self.home.chmod(0o777)  # of the user
+        self.home.chmod(0o777)  # the user writes there
         self._make_bridges(network)
         self.beside = Beside(b, "h2")
         self.nodes = {"h1": a, "h2": self.beside, "h3": b}
@@ -118,7 +118,7 @@ class JobMachines:
                 node.run(["sh", "-ec", command.replace("HOST", peer.address)])
 
     def _join_beside(self):
-        """Two cables from h2 to machine b: one into the bridge, one for the agents."""
+        """Adds two cables from h2 to machine b: one into the bridge, one for the agents."""
         b, beside = self.machines.b, self.beside
         mtu = b.run(["cat", f"/sys/class/net/{BRIDGE}/mtu"]).stdout.strip()
         b.run(
@@ -213,7 +213,7 @@ class JobMachines:
             if (process := self.agents.get(name)) and process.poll() is None:
                 node.signal_process(process, signal.SIGTERM)
                 process.wait(60)
-            # Ends the target.
+            # Ends the target by unmounting.
             node.run(["sh", "-c", "umount -l /run/ppmr-job/in /etc/hosts"], check=False)
         self.beside.end()
         for node in self.machines.nodes:

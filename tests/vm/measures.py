@@ -13,7 +13,7 @@ QP_TIMEOUT = 20
 
 
 def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
-    """MB/s at which `ib_read_bw` on a reads from b, with messages of `size` bytes."""
+    """Returns the MB/s at which `ib_read_bw` on a reads from b, with messages of `size` bytes."""
     command = [
         "ib_read_bw",
         "-d",
@@ -46,7 +46,7 @@ def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
 
 
 def tcp_bandwidth(lab, seconds=3):
-    """MB/s that iperf3 sends from b to a over TCP."""
+    """Returns the MB/s that iperf3 sends from b to a over TCP."""
     server = lab.b.popen(
         ["iperf3", "-s", "-1", "-p", IPERF_PORT],
         stdout=subprocess.DEVNULL,

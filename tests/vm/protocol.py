@@ -29,7 +29,7 @@ def send_json(connection, kind, value):
 
 
 def receive(connection):
-    """(type, payload), or None when the peer has closed the connection."""
+    """Returns (type, payload), or None when the peer has closed the connection."""
     header = _receive_exactly(connection, _HEADER.size)
     if header is None:
         return None

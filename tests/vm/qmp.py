@@ -7,7 +7,9 @@ from lab.node import LabError
 
 
 def execute(path, command, timeout=10, **arguments):
-    """The result of the command. LabError if the monitor does not answer, or refuses."""
+    """Returns the result of the command. Raises LabError if the monitor does not answer, or
+    refuses.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
@@ -18,10 +20,10 @@ def execute(path, command, timeout=10, **arguments):
                 while line := lines.readline():
                     message = json.loads(line)
                     if "return" in message or "error" in message:
-                        return message  # not an event
+                        return message  # this is the answer, not an event
                 raise LabError(f"QEMU's monitor {path} closed the connection during {command}")
 
-            json.loads(lines.readline())  # the greeting
+            json.loads(lines.readline())  # reads the greeting
             for name, words in (("qmp_capabilities", {}), (command, arguments)):
                 lines.write(json.dumps({"execute": name, "arguments": words}) + "\n")
                 lines.flush()

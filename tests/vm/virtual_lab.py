@@ -115,7 +115,7 @@ class VirtualNode(Commands):
         return done
 
     def signal(self, pid, number=signal.SIGTERM):
-        """Has no effect if the process or the whole machine is gone."""
+        """Has no effect if the process or the whole machine has ended."""
         try:
             self.agent.ask("signal", pid=pid, number=int(number))
         except (ProcessLookupError, NotRunning):
@@ -204,7 +204,7 @@ class VirtualNode(Commands):
         return time.monotonic() - began
 
     def clock_rate(self):
-        """Seconds of the machine in a second of the host."""
+        """Returns how many seconds of the machine pass in a second of the host."""
         began, there = time.monotonic(), self.agent.ask("clock")
         time.sleep(0.3)
         return (self.agent.ask("clock") - there) / 1e9 / (time.monotonic() - began)
@@ -217,7 +217,7 @@ class VirtualNode(Commands):
         self.lab._ask_supervisor(f"kill {self.name}")
 
     def console(self):
-        """The machine's console output since its last boot."""
+        """Returns the machine's console output since its last boot."""
         try:
             return (self.directory / "console.log").read_text(errors="replace")
         except FileNotFoundError:
@@ -233,7 +233,7 @@ class VirtualNode(Commands):
         )
 
     def set_link(self, up):
-        """Plugs the cable in, or out, at this machine's end of the link."""
+        """Plugs the cable in or out at this machine's end of the link."""
         qmp.execute(self.directory / "qmp.sock", "set_link", name="link0", up=up)
 
     def _agent_port(self):
@@ -285,7 +285,7 @@ class VirtualLab:
 
     @classmethod
     def attach(cls, directory):
-        """The laboratory of another process, which keeps its ownership."""
+        """Returns the laboratory of another process, which stays its owner."""
         lab = cls.__new__(cls)
         lab.directory, lab.home = Path(directory), Path(directory) / "home"
         lab.token = (lab.directory / "token").read_text()
@@ -432,7 +432,7 @@ class VirtualLab:
             try:
                 self._supervisor_process.wait(timeout=10)
             except subprocess.TimeoutExpired:
-                self._supervisor_process.kill()  # the kernel kills the machines with it
+                self._supervisor_process.kill()  # the kernel then also kills the machines
                 self._supervisor_process.wait()
             self._supervisor_process.stdout.close()
             self._supervisor_process = None
@@ -550,7 +550,7 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
 
 
 def running():
-    """The laboratory that is up, the last booted one if there are several, or None."""
+    """Returns the laboratory that is up, the last booted one if there are several, or None."""
     for socket_file in sorted(
         Path(tempfile.gettempdir()).glob(f"{PREFIX}*/supervisor.sock"),
         key=lambda path: path.stat().st_mtime,

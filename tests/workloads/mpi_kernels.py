@@ -23,7 +23,7 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 
-EP_NUMBERS = 1 << 19  # of a step, on all ranks
+EP_NUMBERS = 1 << 19  # numbers of one step, on all ranks
 CG_SIDE, CG_ITERATIONS = 192, 25  # the matrix has side^2 rows
 FT_SIDE = 384
 PRINT_SECONDS = 0.1
@@ -52,7 +52,7 @@ def ep(steps):
 
 
 def rows_of(count):
-    """The rows of each rank: (first row, number of rows), and those of this rank."""
+    """Returns the rows of each rank, (first row, number of rows), and the rows of this rank."""
     firsts = [count * rank // SIZE for rank in range(SIZE + 1)]
     return firsts[:-1], [b - a for a, b in zip(firsts, firsts[1:])]
 
@@ -115,7 +115,8 @@ def ft(steps):
 
 
 def ring(_):
-    # The token is the longest wait of any rank in this round, and when it ended.
+    # The token carries the longest wait of any rank in this round, and the time when that wait
+    # ended.
     token, worst, received = numpy.zeros(2), numpy.zeros(2), None
     printed = time.time()
     while True:

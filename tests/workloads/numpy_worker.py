@@ -17,7 +17,7 @@ def first(rows):
 
 
 def following(matrix, step):
-    """Integers only, so that every machine computes the same."""
+    """Uses only integers, so that every machine computes the same result."""
     return (numpy.roll(matrix, step, axis=1) * 31 + matrix.T + step) % MODULUS
 
 
