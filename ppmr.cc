@@ -17,8 +17,8 @@
 #include "processes/memory/page_reader.h"
 
 int main(int argc, char** argv) {
-  // The parent process may have left SIGCHLD ignored. Then exit statuses of child processes would
-  // be lost.
+  // The parent process may have set SIGCHLD to be ignored. The exit statuses of child processes
+  // would then be lost.
   std::signal(SIGCHLD, SIG_DFL);
   if (argc == 1) {
     if (const auto done = ppmr::run_action_script()) return *done;
@@ -38,7 +38,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "ppmr: %s\n", arguments.error().message.c_str());
     return ppmr::to_int(ppmr::ExitCode::kUsage);
   }
-  std::reverse(arguments->begin(), arguments->end());  // CLI11 takes the first one from the end
+  // CLI11 takes the arguments from the end of the vector.
+  std::reverse(arguments->begin(), arguments->end());
   try {
     app.parse(std::move(*arguments));
   } catch (const CLI::Success& help_or_version) {
