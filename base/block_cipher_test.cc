@@ -26,7 +26,7 @@ Bytes encrypted(const BlockCipher& cipher, uint64_t first, const Bytes& bytes) {
 }
 
 // Another implementation computed the expected bytes (python3-cryptography: AES in mode XTS).
-TEST(BlockCipher, BytesAreThoseOfAnIndependentImplementation) {
+TEST(BlockCipher, BytesEqualThoseOfAnotherImplementation) {
   const Bytes block = encrypted(BlockCipher(key()), 0x123456789a, Bytes(kBlock, std::byte{0x5a}));
   std::string hex;
   for (size_t i = 0; i < 16; ++i) {
@@ -37,7 +37,7 @@ TEST(BlockCipher, BytesAreThoseOfAnIndependentImplementation) {
   EXPECT_EQ(hex, "37fe201bdfdfaab36d68b336a57a9a5b");
 }
 
-TEST(BlockCipher, DecryptsInPlaceWhatItEncrypted) {
+TEST(BlockCipher, DecryptsItsOwnBytesInPlace) {
   const auto made = BlockCipher::with_new_key().value();
   const BlockCipher& cipher = *made;
   Bytes bytes(3 * kBlock);
@@ -49,7 +49,7 @@ TEST(BlockCipher, DecryptsInPlaceWhatItEncrypted) {
 }
 
 // A block can be read alone.
-TEST(BlockCipher, EachBlockHasItsNumber) {
+TEST(BlockCipher, EachBlockIsDecryptedByItsNumber) {
   const auto made = BlockCipher::with_new_key().value();
   const BlockCipher& cipher = *made;
   const Bytes blocks = encrypted(cipher, 4, Bytes(2 * kBlock, std::byte{1}));
@@ -58,7 +58,7 @@ TEST(BlockCipher, EachBlockHasItsNumber) {
             Bytes(blocks.begin() + kBlock, blocks.end()));
 }
 
-TEST(BlockCipher, EveryNewKeyIsAnotherOne) {
+TEST(BlockCipher, EveryNewKeyIsDifferent) {
   const Bytes block(kBlock);
   EXPECT_NE(encrypted(*BlockCipher::with_new_key().value(), 0, block),
             encrypted(*BlockCipher::with_new_key().value(), 0, block));

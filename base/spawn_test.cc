@@ -11,7 +11,7 @@ namespace ppmr {
 namespace {
 
 // The files have each other's numbers in the new process.
-TEST(Spawn, PassesFilesWhoseNumbersAreInTheWayOfEachOther) {
+TEST(Spawn, PassesFilesThatHaveEachOthersNumbers) {
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
   const UniqueFd in(pipes[0]), out(pipes[1]);

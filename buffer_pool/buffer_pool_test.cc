@@ -80,7 +80,7 @@ TEST(BufferPool, PayloadIsPageAlignedAfterTheFuseHeaders) {
   EXPECT_FALSE(pool->slot_at(&pool));
 }
 
-TEST(BufferPool, WipeLeavesNothingInFreeSlotsAndInLeasedOnesLater) {
+TEST(BufferPool, WipeClearsFreeSlotsNowAndLeasedSlotsWhenTheyAreReleased) {
   auto pool = pool_of(3);
   const auto has_bytes = [&](uint32_t slot) {
     const auto bytes = pool->payload(slot);

@@ -66,7 +66,7 @@ TEST_F(FileWriterTest, GathersContiguousSmallWritesInOneChunk) {
 }
 
 // Otherwise each write of a writer that seeks would add another entry to the flusher's list.
-TEST_F(FileWriterTest, AsksForAWatchingThreadOnlyIfNoneWatchesTheFileYet) {
+TEST_F(FileWriterTest, RequestsAWatchingThreadOnlyIfNoThreadWatchesTheFile) {
   const auto jump_to = [&](uint64_t offset) {
     SlotLease lease = pool->try_acquire();
     const auto bytes = std::span<const std::byte>(lease.payload()).first(4096);

@@ -23,7 +23,7 @@ TEST(PoolSize, IsAMultipleOfTheChunkSize) {
   }
 }
 
-TEST(PoolSize, OfAnUnreachableTargetIsThatForALocalLink) {
+TEST(PoolSize, IsTheSizeForALocalLinkIfTheTargetIsUnreachable) {
   SourceOptions options;
   options.target_address = "127.0.0.1:1";
   EXPECT_EQ(pool_size_for(round_trip_to_target(options), kMiB), 64 * kMiB);

@@ -253,7 +253,7 @@ TEST_F(SourceMemory, BytesThatAreWantedBeforeTheyCanBeSentAreSentFirst) {
   expect_whole_memory_once();
 }
 
-TEST_F(SourceMemory, PartsThatAreToBeFirstGoAhead) {
+TEST_F(SourceMemory, PartsMarkedAsFirstAreSentFirst) {
   open(4, 16 * kBlock);
   process_.start();
   FrozenMemory memory = process_.frozen();
@@ -383,7 +383,7 @@ TEST_F(SourceMemory, SecondTransferToTheSameFileIsRefused) {
   expect_whole_memory_once();
 }
 
-TEST_F(SourceMemory, SessionIsAsPatientAsItsMostPatientCheckpointUntilThatIsSealed) {
+TEST_F(SourceMemory, SessionHasTheLongestPatienceOfItsUnsealedCheckpoints) {
   open();
   const auto other = mount_->make(kSourceRoot, "other", wire::NodeType::kFile, {}, "").value();
   other->checkpoint->outlet = outlet_;
@@ -407,7 +407,7 @@ TEST_F(SourceMemory, SessionIsAsPatientAsItsMostPatientCheckpointUntilThatIsSeal
 }
 
 // Tests the whole way over TCP, from a request at the target to the bytes in its store.
-TEST(SourceMemoryStream, TargetReceivesWhatItWantsBeforeTheRest) {
+TEST(SourceMemoryStream, TargetReceivesWantedBytesBeforeTheRest) {
   std::mutex gate;
   MemorySink sink;
   sink.set_before_land([&] { std::lock_guard lock(gate); });

@@ -23,15 +23,15 @@ constexpr char kAlarm[] = "0000000000002000";
 constexpr char kAlarmAndTerm[] = "0000000000006000";
 constexpr char kChild[] = "0000000000010000";
 
-TEST(CallerIsDying, TrueWithPendingKill) { EXPECT_TRUE(dying(kKill, kNone, kNone, kNone)); }
+TEST(CallerIsDying, IsTrueWithAPendingKill) { EXPECT_TRUE(dying(kKill, kNone, kNone, kNone)); }
 
-TEST(CallerIsDying, TrueWithUnhandledPendingSignal) {
+TEST(CallerIsDying, IsTrueWithAnUnhandledPendingSignal) {
   EXPECT_TRUE(dying(kTerm, kNone, kNone, kNone));
   // With two signals pending, the kernel does not turn the second one into SIGKILL.
   EXPECT_TRUE(dying(kAlarmAndTerm, kNone, kNone, kAlarm));
 }
 
-TEST(CallerIsDying, FalseWhenPendingSignalIsHandledBlockedOrIgnored) {
+TEST(CallerIsDying, IsFalseWhenThePendingSignalIsHandledBlockedOrIgnored) {
   EXPECT_FALSE(dying(kNone, kNone, kNone, kNone));
   EXPECT_FALSE(dying(kAlarm, kNone, kNone, kAlarm));
   EXPECT_FALSE(dying(kTerm, kTerm, kNone, kNone));
@@ -39,7 +39,7 @@ TEST(CallerIsDying, FalseWhenPendingSignalIsHandledBlockedOrIgnored) {
   EXPECT_FALSE(dying(kChild, kNone, kNone, kNone));
 }
 
-TEST(CallerIsDying, TrueWhenCallerIsGone) { EXPECT_TRUE(caller_is_dying(1 << 30)); }
+TEST(CallerIsDying, IsTrueWhenTheCallerHasEnded) { EXPECT_TRUE(caller_is_dying(1 << 30)); }
 
 }  // namespace
 }  // namespace ppmr

@@ -52,7 +52,7 @@ class FuseChannelTest : public ::testing::Test {
       (std::filesystem::temp_directory_path() / "fuse-channel-XXXXXX").string();
 };
 
-TEST_F(FuseChannelTest, MountTakesThePlaceOfADeadOne) {
+TEST_F(FuseChannelTest, MountReplacesADeadMount) {
   leave_dead_mount("fuse.ppmr");
   leave_dead_mount("fuse.ppmr");
   ASSERT_TRUE(is_dead());

@@ -79,7 +79,7 @@ int error_of(const UniqueFd& memfd) {
   return opened ? 0 : opened.error().errno_value;
 }
 
-TEST(ImageBundle, DamageIsRefused) {
+TEST(ImageBundle, DamagedBundleIsRefused) {
   EXPECT_EQ(error_of(changed([](std::string&) {})), 0);
   EXPECT_EQ(error_of(changed([](std::string&) {}, /*is_sealed=*/false)), EPROTO);
   EXPECT_EQ(error_of(changed([](std::string& bytes) { bytes += '\0'; })), EPROTO);

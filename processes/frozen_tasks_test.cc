@@ -53,7 +53,7 @@ TEST(CheckIdentity, DetectsAReusedPidAnEndedProcessAndAReboot) {
   EXPECT_FALSE(check_identity(process, read_boot_id()));
 }
 
-TEST(FrozenTasks, ProcessWhosePidAThreadHasIsGone) {
+TEST(FrozenTasks, ProcessHasEndedIfAThreadHasItsPid) {
   std::promise<pid_t> started;
   std::promise<void> end;
   std::thread thread([&] {

@@ -41,7 +41,7 @@ class Audit : public testing::Test {
   std::string file_;
 };
 
-TEST_F(Audit, FileIsPrivateAndKeepsWhatItHad) {
+TEST_F(Audit, FileIsPrivateAndKeepsItsEarlierLines) {
   open()->write("restart", {{"outcome", "running"}, {"uids", {0, 1000}}});
   open()->write("restart", {{"outcome", "failed"}});
   struct stat found {};
@@ -68,7 +68,7 @@ TEST_F(Audit, RefusesAFileThatIsNotSafe) {
   EXPECT_FALSE(AuditTrail::open(directory_ + "/missing/audit.json"));
 }
 
-TEST_F(Audit, EscapesWhatAPeerSends) {
+TEST_F(Audit, EscapesBytesFromPeers) {
   const std::string evil("node\n{\"event\":\"forged\"}\x1b[2J\xff\xe2\x80\xae");
   open()->write(ConnectionEvent{.outcome = "refused", .address = "10.0.0.1:1", .name = evil});
   std::ifstream file(file_);

@@ -57,7 +57,7 @@ TEST_F(ServiceManagerTest, GetsMessagesAtAPath) {
   EXPECT_EQ(receive(), "STOPPING=1");
   std::filesystem::remove_all(directory);
 }
-TEST_F(ServiceManagerTest, WithoutOneNothingIsSent) {
+TEST_F(ServiceManagerTest, SendsNothingWithoutAServiceManager) {
   const ServiceManager manager;
   manager.notify("READY=1");
   EXPECT_EQ(manager.watchdog_period().count(), 0);

@@ -76,7 +76,7 @@ TEST_F(ControlSocket, AnswersRequests) {
   EXPECT_EQ((*answer)["echo"]["op"], "status");
 }
 
-TEST_F(ControlSocket, PublicSocketTellsItsHandlerWhoAsks) {
+TEST_F(ControlSocket, HandlerOfAPublicSocketGetsTheIdentityOfTheClient) {
   options_.public_path = base_ + "/public.sock";
   auto server = std::move(*ControlServer::create(options_));
   server->serve([](const json&, const ControlClient& client, PassedDescriptors& passed) {

@@ -150,7 +150,7 @@ TEST_F(MountDaemon, LongRequestContinuesWhileItsClientAsksForTheStatus) {
   EXPECT_EQ(answer->at("files"), 3);
 }
 
-TEST_F(MountDaemon, ProgressExtendsALimitOfTheTimeWithoutIt) {
+TEST_F(MountDaemon, ProgressExtendsTheLimitForTimeWithoutProgress) {
   std::atomic<int> statuses = 0;
   std::atomic<bool> grows = true;
   const auto checkpoint = checkpoint_of([&](const json& request) -> json {

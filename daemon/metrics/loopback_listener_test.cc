@@ -23,7 +23,7 @@ TEST(LoopbackListener, RefusesAddressesThatOthersReachAndNamesARemedy) {
   }
 }
 
-TEST(LoopbackListener, RefusesWhatIsNoAddress) {
+TEST(LoopbackListener, RefusesTextThatIsNoAddress) {
   for (const char* address :
        {"", "9440", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:94x",
         "localhost:9440", "::1:9440", "[::1:9440", "unix:/run/ppmr/metrics"}) {

@@ -73,7 +73,7 @@ TEST_F(MetricsServerTest, ServesTheTextFormat) {
   EXPECT_THAT(answer, HasSubstr("# TYPE seven gauge\nseven 7\n"));
 }
 
-TEST_F(MetricsServerTest, HasNothingElse) {
+TEST_F(MetricsServerTest, AnswersOnlyRequestsForMetrics) {
   EXPECT_THAT(ask("GET /"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(ask("GET /metrics/../../etc/passwd"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(ask("DELETE /metrics"), StartsWith("HTTP/1.1 405"));
@@ -87,7 +87,7 @@ TEST_F(MetricsServerTest, SurvivesACollectableThatFails) {
   EXPECT_THAT(ask("GET /metrics"), HasSubstr("seven 7"));
 }
 
-TEST_F(MetricsServerTest, FloodOfScrapesCollectsSeldom) {
+TEST_F(MetricsServerTest, CollectsRarelyDuringAFloodOfScrapes) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 200; ++i) ASSERT_THAT(ask("GET /metrics"), HasSubstr("seven 7"));
   const auto periods = (std::chrono::steady_clock::now() - start) / kReuse;

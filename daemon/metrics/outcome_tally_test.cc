@@ -29,7 +29,7 @@ TEST(OutcomeTally, CountsResultsAndDurations) {
   EXPECT_EQ(only_metric(families, "ppmr_migration_dump_seconds").histogram.sample_count, 0u);
 }
 
-TEST(OutcomeTally, RefusesWhatItDoesNotKnowAndThenCountsNothing) {
+TEST(OutcomeTally, RefusesUnknownReportsAndDoesNotCountThem) {
   OutcomeTally tally(migrations_tally());
   const json before = tally.counts();
   EXPECT_FALSE(tally.note({{"result", "eaten"}, {"seconds", {{"downtime", {0.3}}}}}));

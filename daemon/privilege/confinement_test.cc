@@ -107,7 +107,7 @@ TEST_F(ConfinementTest, CannotOpenFiles) {
   EXPECT_EQ(open_file("/tmp", O_TMPFILE | O_WRONLY), EACCES);
 }
 
-TEST_F(ConfinementTest, OpensWhatTheRulesAllow) {
+TEST_F(ConfinementTest, OpensFilesThatTheRulesAllow) {
   if (landlock_version() < 0) GTEST_SKIP() << "needs Landlock";
   const auto open_files = [] {
     if (::open("/dev/null", O_RDWR) < 0) return 1;
@@ -176,7 +176,7 @@ TEST_F(ConfinementTest, OpensNoUnusualSockets) {
   EXPECT_EQ(as_confined(bind_port), EACCES);
 }
 
-TEST_F(ConfinementTest, KeepsWhatADaemonNeeds) {
+TEST_F(ConfinementTest, KeepsTheRightsThatADaemonNeeds) {
   UniqueFd file(::open("/etc/shadow", O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(file);
   const auto work = [&] {
@@ -194,7 +194,7 @@ TEST_F(ConfinementTest, KeepsWhatADaemonNeeds) {
   EXPECT_EQ(as_confined(work), 0);
 }
 
-TEST_F(ConfinementTest, LocksMemoryOnlyIfItSaysSo) {
+TEST_F(ConfinementTest, LocksMemoryOnlyIfRequested) {
   constexpr size_t kBytes = size_t{1} << 20;
   const auto lock = [](bool locks_memory) {
     const pid_t child = ::fork();

@@ -71,7 +71,7 @@ class HelperTest : public ::testing::Test {
   std::shared_ptr<PrivilegedHelper> helper_;
 };
 
-TEST_F(HelperTest, RefusesMalformedRequestsAndGoesOn) {
+TEST_F(HelperTest, RefusesMalformedRequestsAndContinues) {
   start({});
   HelperRequest request{.operation = HelperOperation::kIsDying, .number = ::getpid()};
   EXPECT_EQ(errno_of(&request, 1), EPROTO);

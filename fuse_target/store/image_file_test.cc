@@ -83,7 +83,7 @@ std::string pattern(size_t length, uint32_t seed) {
   return bytes;
 }
 
-TEST_F(ImageFileTest, PromisedMemoryIsThereHoweverMuchOthersStore) {
+TEST_F(ImageFileTest, PromisedMemoryIsFreeEvenIfOtherFilesFillTheStore) {
   use(16 * kExtentBytes);
   ASSERT_TRUE(arrive(0, pattern(4 * kKiB, 1)));  // so the file begins small
   ASSERT_TRUE(file().promise(5 * kExtentBytes - kMiB));
@@ -110,7 +110,7 @@ TEST_F(ImageFileTest, PromiseEndsWithTheFile) {
   }
 }
 
-TEST_F(ImageFileTest, PromisesNoMoreThanThereIs) {
+TEST_F(ImageFileTest, RefusesAPromiseOfMoreThanTheFreeMemory) {
   use(16 * kExtentBytes);
   for (const uint64_t bytes : {17 * kExtentBytes, UINT64_MAX, UINT64_MAX - 4096}) {
     EXPECT_EQ(file().promise(bytes).error().errno_value, ENOSPC);
@@ -121,7 +121,7 @@ TEST_F(ImageFileTest, PromisesNoMoreThanThereIs) {
   EXPECT_TRUE(file().promise(6 * kExtentBytes));
 }
 
-TEST_F(ImageFileTest, LeavesToTheDiskWhatCannotBePromised) {
+TEST_F(ImageFileTest, PromiseLeavesTheRestToTheDisk) {
   use(16 * kExtentBytes, false, "/var/tmp");
   EXPECT_TRUE(file().promise(100 * kExtentBytes));
 }
@@ -280,7 +280,7 @@ TEST_F(ImageFileTest, AnnouncedZerosStayZerosBesideSpilledBytes) {
             std::string(kMiB, '\0') + "spilled" + std::string(kMiB - 7, '\0'));
 }
 
-TEST_F(ImageFileTest, MissingAreTheBytesThatAreNeitherHereNorAnnounced) {
+TEST_F(ImageFileTest, MissingBytesHaveNeitherArrivedNorBeenAnnounced) {
   use(32 * kMiB);
   ASSERT_TRUE(arrive(0, std::string(100, 'a')));
   file().zeros(100, 100);
@@ -496,7 +496,7 @@ TEST_F(ImageFileTest, LoanMergesAdjoiningPieces) {
   EXPECT_EQ(loan->regions.size(), 1u);
 }
 
-TEST_F(ImageFileTest, LoanSaysWhereTheNextPartOfALongFileBegins) {
+TEST_F(ImageFileTest, LoanNamesTheStartOfTheNextPartOfALongFile) {
   use(32 * kMiB);
   const uint64_t far = 5 * kLoanSpanMaxBytes / 2;
   ASSERT_TRUE(arrive(10, "near"));

@@ -170,7 +170,7 @@ TEST_F(ImageTreeTest, BundleHasTheSmallFilesOfASealedCheckpoint) {
   EXPECT_EQ(tree_.bundle("d").error().errno_value, ENOENT);
 }
 
-TEST_F(ImageTreeTest, BundleSaysThatTheCheckpointHasMore) {
+TEST_F(ImageTreeTest, BundleReportsThatTheCheckpointHasMoreEntries) {
   make_checkpoint();
   ASSERT_TRUE(make(kTop, 12, "link", NodeType::kSymlink));
   ASSERT_TRUE(entry(top_entry()));

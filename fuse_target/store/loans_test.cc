@@ -82,7 +82,7 @@ TEST_F(LoansTest, LentBlocksCountAgainstTheLimit) {
   EXPECT_TRUE(memory_->allocate(kExtentBytes));
 }
 
-TEST_F(LoansTest, StoppedBorrowerKeepsItsLoanAndAKilledOneLosesIt) {
+TEST_F(LoansTest, StoppedBorrowerKeepsItsLoanAndAKilledBorrowerLosesIt) {
   UniqueFd end = lend();
   const pid_t child = ::fork();
   if (child == 0) {

@@ -54,7 +54,7 @@ TEST(StoreMemory, ReservesPartOfTheMemoryForBounceBlocks) {
   EXPECT_FALSE(store->allocate_bounce());
 }
 
-TEST(StoreMemory, PromisedExtentsAreLeftToTheOneWhoChargedThem) {
+TEST(StoreMemory, PromisedExtentsStayFreeForTheirCharge) {
   auto store = make_store({kLimit, 0, 0});
   StoreCharge promised = store->charge(4 * kExtentBytes);
   ASSERT_TRUE(promised);
@@ -82,7 +82,7 @@ TEST(StoreMemory, ReservesPartOfTheMemoryForCharges) {
   EXPECT_FALSE(store->charge(1));
 }
 
-TEST(StoreMemory, BlocksGetWhatIsNotCharged) {
+TEST(StoreMemory, BlocksGetTheMemoryThatIsNotCharged) {
   auto store = make_store({kLimit, 0, 0});
   std::vector<StoreCharge> charges;
   charges.push_back(store->charge(kExtentBytes + 1));  // takes two extents
@@ -139,7 +139,7 @@ TEST(StoreMemory, DoesNotTouchFreeMemoryWhileReadsAreServed) {
   EXPECT_TRUE(becomes_true([&] { return store->counters().ready_bytes == 4 * kExtentBytes; }));
 }
 
-TEST(StoreMemory, RefillsWhatIsUsedUpWhenAUseEnds) {
+TEST(StoreMemory, RefillsTheReserveWhenAUseEnds) {
   auto store = make_store({2 * kLimit, kLimit, 0});
   const auto ready_extents = [&] { return store->counters().ready_bytes / kExtentBytes; };
   ASSERT_TRUE(becomes_true([&] { return ready_extents() == 16; }));
@@ -180,7 +180,7 @@ uint64_t shared_resident_kib() {
   return kib;
 }
 
-TEST(StoreMemory, GivesBackWhatIsFreeBeyondTheReserve) {
+TEST(StoreMemory, GivesBackFreeMemoryBeyondTheReserve) {
   auto store = make_store({.limit_bytes = 4 * kRegionBytes,
                            .ready_bytes = kRegionBytes,
                            .give_back_after = std::chrono::milliseconds(10)});
@@ -199,7 +199,7 @@ TEST(StoreMemory, GivesBackWhatIsFreeBeyondTheReserve) {
   }
 }
 
-TEST(StoreMemory, KeepsWhatADeviceHasRegistered) {
+TEST(StoreMemory, KeepsMemoryThatADeviceHasRegistered) {
   auto store = make_store({.limit_bytes = 4 * kRegionBytes,
                            .ready_bytes = kRegionBytes,
                            .gives_back = false,

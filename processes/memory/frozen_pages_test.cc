@@ -124,7 +124,7 @@ TEST_F(FrozenPages, ListsASharedPageOnce) {
   }
 }
 
-TEST_F(FrozenPages, LeavesOutWhatCriuWrites) {
+TEST_F(FrozenPages, LeavesOutPagesThatCriuWrites) {
   std::byte* shared = map(MAP_SHARED);
   touch(shared, 0, 4);
   std::byte* locked = nullptr;
@@ -169,7 +169,7 @@ TEST_F(FrozenPages, ListsManyScatteredPages) {
   munmap(mapped, kSparseBytes);
 }
 
-TEST_F(FrozenPages, NamesTheProcessThatIsGone) {
+TEST_F(FrozenPages, NamesTheProcessThatHasEnded) {
   const auto child = start_child();
   kill(child.pid, SIGKILL);
   waitpid(child.pid, nullptr, 0);

@@ -129,7 +129,7 @@ TEST_F(MemoryReaderTest, ReadsMemoryWithoutReadPermission) {
   mprotect(memory_ + 2 * kPage, 2 * kPage, PROT_READ | PROT_WRITE);
 }
 
-TEST_F(MemoryReaderTest, NamesTheProcessThatIsGone) {
+TEST_F(MemoryReaderTest, NamesTheProcessThatHasEnded) {
   kill(child_, SIGKILL);
   waitpid(child_, nullptr, 0);
   PageIndex index{kPage, {{1, child_, {range(0, 1, 0)}}}};

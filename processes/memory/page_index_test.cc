@@ -22,7 +22,7 @@ PageIndex family() {
   return index;
 }
 
-TEST(PageIndex, SurvivesTheFile) {
+TEST(PageIndex, IsTheSameAfterWritingAndReading) {
   const PageIndex index = family();
   const auto read = parse_page_index(to_bytes(index));
   ASSERT_TRUE(read) << read.error().message;
@@ -52,7 +52,7 @@ TEST(PageIndex, TakesFewBytesForScatteredPages) {
   EXPECT_LT(to_bytes(index).size(), 5000U);
 }
 
-TEST(PageIndex, RefusesWhatIsDamaged) {
+TEST(PageIndex, RefusesADamagedFile) {
   EXPECT_FALSE(parse_page_index("no index"));
   PageIndex index = family();
   index.memory_bytes = 6 * kPage;  // so the last range of the child is behind the end of the file

@@ -91,7 +91,7 @@ TEST_F(PageReaderTest, FillsPartsOfThePool) {
   EXPECT_EQ(pool_.bytes()[68 * kPage], std::byte{0});
 }
 
-TEST_F(PageReaderTest, ReadsOnlyWhatTheIndexLists) {
+TEST_F(PageReaderTest, ReadsOnlyMemoryThatTheIndexLists) {
   start();
   EXPECT_EQ(errno_of({kPages * kPage, kPage, 0}), EINVAL);
   EXPECT_EQ(errno_of({(kPages - 1) * kPage, 2 * kPage, 0}), EINVAL);
@@ -108,7 +108,7 @@ TEST_F(PageReaderTest, WritesOnlyIntoThePool) {
   EXPECT_EQ(errno_of({0, kPage, kHugePageSizeBytes - kPage}), 0);
 }
 
-TEST_F(PageReaderTest, RefusesMalformedRequestsAndGoesOn) {
+TEST_F(PageReaderTest, RefusesMalformedRequestsAndContinues) {
   start();
   const ReadRequest request{0, kPage, 0};
   EXPECT_EQ(errno_of(&request, sizeof(request) - 1), EPROTO);
@@ -117,7 +117,7 @@ TEST_F(PageReaderTest, RefusesMalformedRequestsAndGoesOn) {
   EXPECT_EQ(errno_of(request), 0);
 }
 
-TEST_F(PageReaderTest, RepliesWhyTheIndexIsOfNoUse) {
+TEST_F(PageReaderTest, RepliesWithTheErrorOfTheIndex) {
   index_.memory_bytes += kPage;
   start();
   const Status read = remote().read(0, pool_.bytes().first(kPage));
@@ -145,7 +145,7 @@ TEST_F(PageReaderTest, EndOfTheReaderDuringAReadIsAnError) {
   EXPECT_NE(read.error().message.find("has ended"), std::string::npos) << read.error().message;
 }
 
-TEST_F(PageReaderTest, ReaderThatDoesNotReplyIsGivenUp) {
+TEST_F(PageReaderTest, ReaderThatDoesNotReplyCausesATimeout) {
   RemoteMemory impatient(std::move(ours_[0]), pool_.bytes(), std::chrono::milliseconds(1),
                          [] { return false; });
   EXPECT_EQ(impatient.read(0, pool_.bytes().first(kPage)).error().errno_value, ETIMEDOUT);

@@ -26,7 +26,7 @@ TEST(SmallRanges, LeavesLargeRangesOut) {
   EXPECT_EQ(places(index), (Places{{0, kMiB}, {6 * kMiB, 2 * kMiB}}));
 }
 
-TEST(SmallRanges, JoinsThoseThatFollowOnEachOther) {
+TEST(SmallRanges, JoinsNeighbouringRanges) {
   PageIndex index{0, {{1, 1, {}}}};
   for (uint64_t i = 0; i < 8; ++i) index.tasks[0].ranges.push_back(range(i * kMiB, kMiB));
   EXPECT_EQ(places(index), (Places{{0, 8 * kMiB}}));
@@ -39,7 +39,7 @@ TEST(SmallRanges, CountsSharedRangesOnce) {
   EXPECT_EQ(places(index), (Places{{0, 3 * kMiB}, {100 * kMiB, 3 * kMiB + kPageBytes}}));
 }
 
-TEST(SmallRanges, PrefersTheSmallestOfTooMany) {
+TEST(SmallRanges, PrefersTheSmallestRanges) {
   PageIndex index{0, {{1, 1, {}}}};
   for (uint64_t i = 0; i < 20; ++i) {
     index.tasks[0].ranges.push_back(range(i * 10 * kMiB, 3 * kMiB));

@@ -205,7 +205,7 @@ TEST_F(Flood, GuestIsKeptAndItsNextConnectionIsServed) {
   EXPECT_FALSE(guest->is_down());
 }
 
-TEST_F(Flood, SilentStrangersGiveWay) {
+TEST_F(Flood, SilentStrangersMakeRoomForNewConnections) {
   const auto all = flood(300, {"a", "b", "c"});
   EXPECT_GT(open_of(all), 200u);
   std::this_thread::sleep_for(milliseconds(1100));

@@ -52,7 +52,7 @@ TEST(FindSocketUser, FindsTheUserOfTheOtherEnd) {
 }
 
 // The kernel shows root as the user of sockets that no program has accepted.
-TEST(FindSocketUser, ASocketThatNobodyHasAcceptedBelongsToItsListener) {
+TEST(FindSocketUser, ASocketNotYetAcceptedBelongsToItsListener) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 7440), end(kHere, 50001), true), 1000u);
 }
 
@@ -65,11 +65,11 @@ TEST(FindSocketUser, ASocketThatAnotherUserHasAcceptedBelongsToItsListener) {
   EXPECT_EQ(find_socket_user(table, end(kHere, 7440), end(kHere, 50000), true), 1000u);
 }
 
-TEST(FindSocketUser, ASocketThatItsProgramHasClosedBelongsToNobody) {
+TEST(FindSocketUser, AClosedSocketHasNoUser) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 50001), end(kHere, 7440), false), std::nullopt);
 }
 
-TEST(FindSocketUser, UnknownSocketsBelongToNobody) {
+TEST(FindSocketUser, AnUnknownSocketHasNoUser) {
   EXPECT_EQ(find_socket_user(kTable, end(kHere, 50003), end(kHere, 7440), false), std::nullopt);
   EXPECT_EQ(find_socket_user(kTable, end("::ffff:127.0.0.2", 50000), end(kHere, 7440), false),
             std::nullopt);

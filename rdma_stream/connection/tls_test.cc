@@ -146,7 +146,7 @@ TEST_F(Tls, TwoKeysAreValidDuringARotation) {
   EXPECT_THAT(refused.target.error().message, HasSubstr("SIGHUP"));
 }
 
-TEST(NodeName, MustBeFitForAnIdentity) {
+TEST(NodeName, MustBeUsableInAnIdentity) {
   for (const std::string name : {"", "a b", "a\nb", "\xff"}) {
     EXPECT_FALSE(TlsContext::with_shared_keys({key_of(1)}, name)) << name;
   }
@@ -537,7 +537,7 @@ TEST(SecureSession, SourceConnectsAgainToATargetThatIsBusy) {
   target.join();
 }
 
-TEST(SecureSession, SourceSaysThatTheTargetStaysBusy) {
+TEST(SecureSession, SourceReportsThatTheTargetStaysBusy) {
   const auto security = security_with_key(1);
   const auto listener = std::move(security->listener("127.0.0.1:0").value());
   std::thread target([&] {
@@ -570,7 +570,7 @@ TEST(SecureSession, SourceRefusesATargetWithAnotherName) {
   EXPECT_THAT(refused.error().message, HasSubstr("'node.3', not 'target' (--target-name)"));
 }
 
-TEST(SecureSession, KeysAreReplacedWhileSessionsGoOn) {
+TEST(SecureSession, KeysAreReplacedWhileSessionsContinue) {
   TestAuthority files;  // only for its directory
   const std::string path = (files.directory() / "key").string();
   const auto write_keys = [&](const std::string& digits) {
@@ -612,7 +612,7 @@ TEST(SecureSession, RefusesAPlainTextPeerAndAdvisesToUseAKeyFile) {
   EXPECT_EQ(rig.sink().sessions_opened(), 0u);
 }
 
-TEST(SecureSession, SourceWithAKeyLearnsThatTheTargetHasNoKey) {
+TEST(SecureSession, SourceWithAKeyReportsThatTheTargetHasNoKey) {
   StreamRig rig;
   auto connector = security_with_key(1)->secure(rig.network().connector());
   auto connection = connector->connect(kPatience);

@@ -156,7 +156,7 @@ TEST(Channel, DeferredMessageLeavesWithTheNextMessageOrAnExplicitPush) {
   EXPECT_EQ(ends.received, (std::vector<uint64_t>{1, 2, 3, 4}));
 }
 
-TEST(Channel, MessagesThatGatherLeaveTogetherSoon) {
+TEST(Channel, GatheredMessagesAreSentTogetherAfterAMoment) {
   ChannelOptions options;
   options.timings.heartbeat_interval = options.timings.connection_silence_max = kNever;
   Ends ends({}, options);

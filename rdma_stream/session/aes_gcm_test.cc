@@ -52,7 +52,7 @@ class AesGcmTest : public testing::TestWithParam<AesLibrary> {
   }
 };
 
-TEST_P(AesGcmTest, ComputesWhatOpenSslComputes) {
+TEST_P(AesGcmTest, ComputesTheSameAsOpenSsl) {
   AesGcm mine(key(), GetParam());
   AesGcm reference(key(), AesLibrary::kOpenSsl);
   for (const size_t size : {size_t{1}, size_t{15}, size_t{16}, size_t{4096}, size_t{1} << 20}) {

@@ -78,14 +78,14 @@ struct Encrypted : testing::Test {
 };
 
 // Another implementation computed the expected bytes (python3-cryptography: HKDF and AESGCM).
-TEST_F(Encrypted, BytesAreThoseOfAnIndependentImplementation) {
+TEST_F(Encrypted, BytesEqualThoseOfAnotherImplementation) {
   EXPECT_EQ(check.number, 1u);
   EXPECT_EQ(hex(bytes),
             "11cc09ca271907860203059be6011205363c50d9565c35778558238a5fad668ce4cd22b047");
   EXPECT_EQ(hex(check.code), "8665990e89f088d76410728e2c15a291");
 }
 
-TEST(ChunkCipher, BytesOfALaterEpochAreThoseOfAnIndependentImplementation) {
+TEST(ChunkCipher, BytesOfALaterEpochEqualThoseOfAnotherImplementation) {
   auto later = options();
   later.first_number = 70'000;
   ChunkCipher source(secret(), later);
@@ -97,7 +97,7 @@ TEST(ChunkCipher, BytesOfALaterEpochAreThoseOfAnIndependentImplementation) {
   EXPECT_EQ(hex(check.code), "28eb993a3c46225cf3f2d8be04eed065");
 }
 
-TEST(ChunkCipher, TagOfACompressedChunkIsThatOfAnIndependentImplementation) {
+TEST(ChunkCipher, TagOfACompressedChunkEqualsThatOfAnotherImplementation) {
   ChunkCipher source(secret(), options());
   Bytes bytes = bytes_of(kText);
   ChunkPlace place = kPlace;
@@ -159,7 +159,7 @@ TEST_F(Encrypted, ChunkIsDecryptedIntoOtherMemory) {
   EXPECT_EQ(plain, Bytes(plain.size())) << "unverified bytes are left in memory";
 }
 
-TEST_F(Encrypted, PlaceLengthCompressionAndNumberAreBound) {
+TEST_F(Encrypted, PlaceLengthCompressionAndNumberAreAuthenticated) {
   const auto refuse = [this](auto member, auto value) {
     ChunkPlace place = kPlace;
     place.*member = value;
@@ -181,7 +181,7 @@ TEST_F(Encrypted, PlaceLengthCompressionAndNumberAreBound) {
   expect_refusal(kPlace, check, longer);
 }
 
-TEST_F(Encrypted, SessionAndSecretAreBound) {
+TEST_F(Encrypted, SessionAndSecretAreAuthenticated) {
   auto other_session = options();
   other_session.session[15] ^= 1;
   ChunkCipher in_other_session(secret(), other_session);
@@ -195,7 +195,7 @@ TEST_F(Encrypted, SessionAndSecretAreBound) {
 }
 
 // The epoch is part of the associated data, and it selects the key.
-TEST_F(Encrypted, EpochIsBound) {
+TEST_F(Encrypted, EpochIsAuthenticated) {
   auto other_epochs = options();
   other_epochs.chunks_per_key = 1;  // number 1 is in epoch 1
   ChunkCipher other(secret(), other_epochs);

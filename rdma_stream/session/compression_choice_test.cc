@@ -77,13 +77,13 @@ TEST(CompressionChoice, FasterLinkGetsTheFasterMethod) {
   EXPECT_EQ(stream.choice.method(), kLz4);
 }
 
-TEST(CompressionChoice, LinkFasterThanTheCompressorsGetsNone) {
+TEST(CompressionChoice, LinkFasterThanTheCompressorsGetsNoCompression) {
   Stream stream;
   stream.run(milliseconds(1000), 1180e6);
   EXPECT_EQ(stream.choice.method(), kOff);
 }
 
-TEST(CompressionChoice, BytesThatDoNotCompressTravelAsTheyAre) {
+TEST(CompressionChoice, BytesThatDoNotCompressAreSentUncompressed) {
   Stream stream(1, 1);
   stream.run(milliseconds(1000), 118e6);
   EXPECT_EQ(stream.choice.method(), kOff);
@@ -96,13 +96,13 @@ TEST(CompressionChoice, SamplesTakeOneHundredthOfACore) {
   EXPECT_LT(stream.sampling, milliseconds(110));
 }
 
-TEST(CompressionChoice, SamplesAreRareWhereNoneCanGain) {
+TEST(CompressionChoice, SamplesAreRareIfNoMethodIsFaster) {
   Stream stream;
   stream.run(milliseconds(10'000), 1180e6);
   EXPECT_LE(stream.samples, 11);
 }
 
-TEST(CompressionChoice, StreamThatItsWritersLimitIsLeftAlone) {
+TEST(CompressionChoice, StreamLimitedByItsWritersIsNotCompressed) {
   Stream stream;
   stream.run(milliseconds(3000), 50e6, /*backlog=*/0.2);
   EXPECT_EQ(stream.choice.method(), kOff);
@@ -110,7 +110,7 @@ TEST(CompressionChoice, StreamThatItsWritersLimitIsLeftAlone) {
   EXPECT_EQ(stream.choice.why(), "the link does not limit the stream");
 }
 
-TEST(CompressionChoice, FollowsTheBytes) {
+TEST(CompressionChoice, FollowsChangesInTheBytes) {
   Stream stream(1, 1);
   stream.run(milliseconds(500), 118e6);
   EXPECT_EQ(stream.choice.method(), kOff);
@@ -130,7 +130,7 @@ TEST(CompressionChoice, MeasuresTheLinkAgainWhenThePoolStaysEmpty) {
   EXPECT_EQ(stream.choice.method(), kOff);
 }
 
-TEST(CompressionChoice, PauseBetweenMovesSaysNothingAboutTheLink) {
+TEST(CompressionChoice, PauseBetweenMovesDoesNotCountForTheLink) {
   Stream stream;
   stream.run(milliseconds(1000), 118e6);
   stream.choice.released(kChunk, 0.1, stream.now);  // the end of the move
@@ -139,7 +139,7 @@ TEST(CompressionChoice, PauseBetweenMovesSaysNothingAboutTheLink) {
   EXPECT_EQ(stream.choice.method(), kZstd);
 }
 
-TEST(CompressionChoice, SaysWhatItMeasured) {
+TEST(CompressionChoice, ReportsItsMeasurements) {
   Stream stream;
   stream.run(milliseconds(1000), 118e6);
   EXPECT_EQ(stream.choice.why(),

@@ -156,7 +156,7 @@ TEST_F(Encryption, BothSidesMustTrustTheFabricToSendPlaintext) {
   }
 }
 
-TEST(PlainSession, HasNoEncryptionAndSaysWhy) {
+TEST(PlainSession, HasNoEncryptionAndReportsTheReason) {
   StreamRig rig;
   TestSource source(rig, {});
   EXPECT_EQ(source.sender().counters().encryption, "none");
@@ -386,7 +386,7 @@ TEST(Downgrade, UnknownProtectionOfTheTargetIsRefused) {
   }
 }
 
-TEST(Downgrade, WishOutOfRangeMeansEncryption) {
+TEST(Downgrade, RequestOutOfRangeResultsInEncryption) {
   const PeerIdentity authenticated{.method = PeerIdentity::Method::kSharedKey};
   for (const uint16_t wish : {0, 2, 3, 65535}) {
     EXPECT_EQ(choose_protection(authenticated, static_cast<wire::Protection>(wish), true),

@@ -202,7 +202,7 @@ TEST_F(WrongTarget, MessageThatOnlyASourceSendsEndsTheSession) {
   expect_end("unexpected message");
 }
 
-TEST_F(WrongTarget, WantsOfAnythingAreHarmless) {
+TEST_F(WrongTarget, WantsWithAnyValuesAreHarmless) {
   const auto chunk = announce();
   for (const uint64_t value : {uint64_t{0}, uint64_t{1}, UINT64_MAX}) {
     ASSERT_TRUE(channel.send(wire::Want{value, value, UINT64_MAX - value}));

@@ -22,7 +22,7 @@ TEST(RdmaPorts, IwarpIsRefused) {
   EXPECT_NE(objection_to(iwarp, "").find("iWARP"), std::string::npos);
 }
 
-TEST(RdmaPorts, WhatIsMissingIsSaid) {
+TEST(RdmaPorts, ObjectionNamesWhatThePortLacks) {
   RdmaPort down = port();
   down.state = "down";
   EXPECT_EQ(objection_to(down, ""), "the port is down");

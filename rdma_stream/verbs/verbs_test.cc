@@ -119,7 +119,7 @@ TEST_F(Verbs, TransfersAllBytesExceptInlineChunksByRdmaRead) {
   EXPECT_LE(rig_->network().counts().connections, 1u + 2u);
 }
 
-TEST_F(Verbs, RegistersMemoryOnceHoweverManyBytesPass) {
+TEST_F(Verbs, RegistersMemoryOnceForAnyNumberOfBytes) {
   rig();
   TestSource& source = open_source();
   move_file(source, "first", 4);
@@ -422,7 +422,7 @@ TEST_F(Verbs, FallsBackToTcpWhenTheSourcesDeviceIsRemoved) {
   expect_tcp(source);
 }
 
-TEST_F(Verbs, NextSessionUsesTheDeviceThatCameBack) {
+TEST_F(Verbs, NextSessionUsesTheReturnedDevice) {
   for (const bool of_source : {true, false}) {
     SCOPED_TRACE(of_source);
     rig();

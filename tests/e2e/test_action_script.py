@@ -41,7 +41,7 @@ def test_dump_seals_its_checkpoint(nodes, mounts, worker, lab):
     check_continuity(worker.lines())
 
 
-def test_process_runs_on_if_the_checkpoint_cannot_be_sealed(nodes, mounts, worker):
+def test_process_continues_if_the_checkpoint_cannot_be_sealed(nodes, mounts, worker):
     images, work = mounts.out / "job", nodes.source.private / "work"
     nodes.source.run(["mkdir", images])
     holder = nodes.source.spawn(["sh", "-c", f"exec sleep 1000 3>{images}/open"])
@@ -53,13 +53,13 @@ def test_process_runs_on_if_the_checkpoint_cannot_be_sealed(nodes, mounts, worke
     check_runs_on(nodes, worker)
 
 
-def test_process_runs_on_if_its_images_are_elsewhere(nodes, mounts, worker):
+def test_process_continues_if_its_images_are_elsewhere(nodes, mounts, worker):
     with pytest.raises(CriuError):
         dump(nodes, worker, nodes.source.private / "images", nodes.source.private / "work")
     assert "ppmr commit: " in nodes.source.read_text(nodes.source.private / "work/dump.log")
     check_runs_on(nodes, worker)
 
 
-def test_without_an_action_of_criu_it_is_an_ordinary_command(nodes):
+def test_commit_without_a_criu_action_is_an_ordinary_command(nodes):
     done = nodes.source.run([find_ppmr()], check=False)
     assert done.returncode == 2 and "subcommand is required" in done.stderr

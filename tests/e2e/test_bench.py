@@ -256,7 +256,7 @@ def shape_row(name, downtimes, **changes):
     )
 
 
-def test_table_of_shapes_compares_with_few_ways_and_names_what_is_missing(tmp_path):
+def test_table_of_shapes_compares_few_ways_and_names_missing_values(tmp_path):
     rows = Rows(tmp_path / "rows", MACHINE)
     ways = {"ppmr": 0.5, "ppmr --eager": 0.6, "plain CRIU, tmpfs": 1.0, "tmpfs + tar": 1.5}
     also = {"received by the target, MB": {"ppmr": [70.0], "ppmr --eager": [71.0]}}
@@ -528,7 +528,7 @@ def test_tiny_run_measures_every_way_to_move(ppmr, tmp_path):
 
 
 @pytest.mark.xdist_group("bench")
-def test_short_run_of_the_benchmark_of_jobs(ppmr, tmp_path, need_command):
+def test_short_run_of_the_job_benchmark_succeeds(ppmr, tmp_path, need_command):
     need_command("mpirun")
     output = tmp_path / "figures"
     options = "--quick --only cg --only stall --seconds 16 --stalls 1 --json".split()

@@ -55,7 +55,7 @@ def accepting(make_migrations):
     return make_migrations()
 
 
-def test_healthy_pair_has_no_problem_and_keeps_no_trace(doctor, accepting):
+def test_healthy_pair_has_no_problem_and_doctor_leaves_no_trace(doctor, accepting):
     before = accepting.target.status()
     report = doctor(accepting.out, at=accepting.source_at)
     assert [line for line in report.checks if line["level"] == "problem"] == []
@@ -117,7 +117,7 @@ def test_closed_and_silent_ports_have_different_remedies(doctor, ppmr, tmp_path)
     assert "sends nothing" in report.of("target-handshake")["message"]
 
 
-def test_dropped_packets_are_blamed_on_the_firewall(doctor, accepting):
+def test_doctor_names_the_firewall_if_packets_are_dropped(doctor, accepting):
     silence = ["iptables", "-I", "INPUT", "-p", "tcp", "--dport", str(accepting.port), "-j", "DROP"]
     accepting.target_at.run(silence)
     key = ["--key-file", key_of(accepting)]

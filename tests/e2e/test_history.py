@@ -13,7 +13,7 @@ def history(ppmr, migrations, role, *options):
     return migrations.node(role).run(words).stdout
 
 
-def test_history_shows_a_move_at_both_nodes_and_what_failed(ppmr, lab, nodes, migrations):
+def test_history_shows_moves_and_failures_at_both_nodes(ppmr, lab, nodes, migrations):
     moved, stayed = start_workers(lab, nodes, 2)
     done = migrations.migrate(moved.pid).ok()
     no_dump = criu_that(lab.home, '[ "$1" = swrk ] && exit 1')
@@ -42,7 +42,7 @@ def test_history_shows_a_move_at_both_nodes_and_what_failed(ppmr, lab, nodes, mi
     assert len(shown) == 1 and f"{stayed.pid} " in shown[0] and "stayed: " in shown[0]
 
 
-def test_empty_history_is_a_sentence(ppmr, tmp_path):
+def test_empty_history_prints_a_sentence(ppmr, tmp_path):
     missing = tmp_path / "missing"
     done = subprocess.run(
         [ppmr, "history", "--state-dir", missing], capture_output=True, text=True, timeout=30

@@ -98,7 +98,7 @@ def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hos
         pytest.param(8, "h2", marks=pytest.mark.long),
     ],
 )
-def test_mpich_job_goes_on_after_an_evacuation(make_hosts, need_command, ranks, evacuated):
+def test_mpich_job_continues_after_an_evacuation(make_hosts, need_command, ranks, evacuated):
     need_command("mpiexec.hydra")
     hosts, rounds = make_hosts(3), 200
     # A directory that job nodes can read.
@@ -153,7 +153,7 @@ def test_evacuation_to_a_host_that_is_no_spare_is_refused(make_hosts):
     check_counted(job, 150)
 
 
-def test_everything_of_a_job_ends_with_its_launcher(make_hosts):
+def test_all_processes_of_a_job_end_with_its_launcher(make_hosts):
     hosts = make_hosts(3)
     job = count_to(hosts, 10_000)
     job.await_lines(5)
@@ -204,7 +204,7 @@ def test_large_output_arrives_complete(make_hosts):
     assert job.output() == [str(number) for number in range(1, 300_001)]
 
 
-def test_job_goes_on_without_agents_and_can_be_evacuated_by_new_ones(make_hosts):
+def test_job_continues_without_agents_and_new_agents_can_evacuate_it(make_hosts):
     hosts = make_hosts(3)
     job = count_to(hosts, 200)
     job.await_lines(5)
@@ -279,7 +279,7 @@ def test_spare_that_does_not_answer_is_passed_over(make_hosts):
     check_counted(job, 100)
 
 
-def test_job_that_lost_a_node_ends_and_says_so(make_hosts):
+def test_job_that_lost_a_node_ends_with_a_message(make_hosts):
     hosts = make_hosts(2)
     job = count_to(hosts, 10_000, words=("--slots", "1"))
     job.await_lines(5)
@@ -289,7 +289,7 @@ def test_job_that_lost_a_node_ends_and_says_so(make_hosts):
     hosts.await_clean()
 
 
-def test_job_whose_host_does_not_answer_ends_and_says_so(make_hosts):
+def test_job_whose_host_does_not_answer_ends_with_a_message(make_hosts):
     hosts = make_hosts(2, agent_options=["--host-timeout", "6"])
     job = count_to(hosts, 10_000, words=("--slots", "1"))
     job.await_lines(5)

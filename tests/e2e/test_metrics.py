@@ -144,7 +144,7 @@ def check_against_status(status, page):
     assert shown == pytest.approx(both, rel=1e-6)
 
 
-def test_metrics_are_those_of_the_status_and_of_the_migration(lab, nodes, watched):
+def test_metrics_equal_the_status_and_the_result_of_the_migration(lab, nodes, watched):
     tree = move(lab, nodes, watched)
     source, target = settled(nodes)
     check_against_status(watched.source.status(), source)
@@ -177,7 +177,7 @@ def test_metrics_are_those_of_the_status_and_of_the_migration(lab, nodes, watche
             assert gone[series] >= target[series], series
 
 
-def test_migration_that_stays_is_counted_and_one_that_the_checks_refuse_is_not(
+def test_aborted_migration_is_counted_and_refused_migration_is_not(
     lab, nodes, make_migrations, tmp_path
 ):
     broken = criu_that(tmp_path, f"{IS_A_SUPERVISORS} && exit 1")
@@ -243,7 +243,7 @@ def test_counters_of_a_source_survive_the_end_of_a_session(nodes, make_migration
     assert after["ppmr_chunks_total"] > before["ppmr_chunks_total"]
 
 
-def test_list_in_the_documentation_is_what_is_scraped(nodes, watched):
+def test_documentation_lists_exactly_the_scraped_metrics(nodes, watched):
     source, target = scrape(nodes.source, SOURCE), scrape(nodes.target, TARGET)
     chapter = (
         (REPOSITORY / "docs/operations.md").read_text().split("## Metrics")[1].split("\n## ")[0]

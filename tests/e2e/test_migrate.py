@@ -47,9 +47,7 @@ def test_worker_with_all_kinds_of_state_moves(lab, nodes, migrations, options):
 
 
 @pytest.mark.parametrize("options", [[], ["--post-copy"], ["--eager"]], ids=" ".join)
-def test_process_moves_that_is_larger_than_the_memory_of_the_target(
-    lab, nodes, make_migrations, options
-):
+def test_process_larger_than_the_memory_of_the_target_moves(lab, nodes, make_migrations, options):
     spill = lab.home / "spill"
     spill.mkdir()
     limits = ["--memory-limit", "64MiB", "--spill-dir", spill]
@@ -61,7 +59,9 @@ def test_process_moves_that_is_larger_than_the_memory_of_the_target(
     worker.end()
 
 
-def test_audit_trails_of_both_nodes_name_what_moved_and_for_whom(lab, nodes, make_migrations):
+def test_audit_trails_of_both_nodes_name_the_moved_processes_and_the_peer(
+    lab, nodes, make_migrations
+):
     audits = {role: lab.directory / f"audit-{role}.json" for role in ("source", "target")}
     migrations = make_migrations(
         source_options=["--audit-file", audits["source"]],

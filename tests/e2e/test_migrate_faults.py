@@ -266,7 +266,7 @@ def test_restart_of_target_daemon_before_decision_aborts_migration(lab, nodes, m
     worker.end()
 
 
-def test_migration_goes_on_if_its_output_cannot_be_written(lab, nodes, migrations):
+def test_migration_continues_if_its_output_cannot_be_written(lab, nodes, migrations):
     """Every write to /dev/full fails, like a write to a terminal that has gone."""
     workers = start_workers(lab, nodes, 2)
     for worker, style in zip(workers, ([], ["--json"])):
@@ -413,7 +413,7 @@ def test_restored_process_is_not_released_if_release_cannot_be_recorded(lab, nod
 
 
 @pytest.mark.parametrize("state", ["dumping", "frozen"])
-def test_stopped_daemon_of_the_source_leaves_the_process_here(lab, nodes, migrations, state):
+def test_process_stays_if_the_daemon_of_the_source_is_stopped(lab, nodes, migrations, state):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, f"source:{state}"))
     migrations.wait_until_paused("source", state, running)
@@ -426,7 +426,7 @@ def test_stopped_daemon_of_the_source_leaves_the_process_here(lab, nodes, migrat
     worker.end()
 
 
-def test_daemon_of_the_source_that_stops_with_memory_on_its_way_leaves_the_process_here(
+def test_process_stays_if_the_daemon_of_the_source_is_stopped_during_the_transfer(
     lab, nodes, migrations
 ):
     [worker] = start_workers(lab, nodes, 1, size_mib=192)  # the process needs more than the pool

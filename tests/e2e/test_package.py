@@ -20,11 +20,11 @@ def in_root(directory, *command, check=True):
     return done
 
 
-def test_packages_are_those_of_the_documentation(packages):
+def test_packages_match_the_documentation(packages):
     assert set(packages) == {"ppmr", "ppmr-dbgsym", "ppmr-slurm"}
 
 
-def test_lintian_has_no_complaint(packages):
+def test_lintian_reports_no_problem(packages):
     run("lintian", "--fail-on=error,warning", *packages.values())
 
 
@@ -63,7 +63,7 @@ def own_root(fresh_debian, tmp_path):
         run("umount", root / "proc")
 
 
-def test_package_installs_upgrades_and_goes_without_a_trace(packages, own_root):
+def test_package_is_installed_upgraded_and_removed_completely(packages, own_root):
     root = own_root
     package = f"/root/{packages['ppmr'].name}"
     in_root(root, "apt-get", "install", "--yes", package)

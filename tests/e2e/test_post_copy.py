@@ -121,7 +121,7 @@ def test_link_may_be_cut_when_the_coordinator_is_dead(lab, nodes, impatient_migr
     worker.end()
 
 
-def test_process_runs_on_although_criu_fails_after_its_release(
+def test_process_continues_although_criu_fails_after_its_release(
     lab, nodes, make_migrations, tmp_path
 ):
     """CRIU fails so if it has lost its relay. The guard is gone, too: nothing but the pager keeps
@@ -180,7 +180,7 @@ def test_killed_coordinator_leaves_no_process_without_its_memory(lab, nodes, mig
     worker.end()
 
 
-def test_criu_killed_at_the_source_does_not_cost_the_frozen_pages(lab, nodes, migrations):
+def test_frozen_pages_survive_the_kill_of_criu_at_the_source(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
     running = start_slow(migrations, nodes, worker)
     nodes.source.signal(tree_of(migrations, "source")["criu"][0], signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_interrupted_link_only_pauses_the_process(lab, nodes, migrations):
 
 
 @pytest.mark.parametrize("role", ["source", "target"])
-def test_process_is_lost_with_a_daemon_before_its_memory_is_there(lab, nodes, migrations, role):
+def test_process_is_lost_with_a_daemon_before_its_memory_has_arrived(lab, nodes, migrations, role):
     [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
     running = start_slow(migrations, nodes, worker, ["--timeout", 5])
     daemon = migrations.source if role == "source" else migrations.target
@@ -262,9 +262,7 @@ def test_memory_of_a_decided_process_is_kept_free(lab, nodes, make_migrations):
 
 
 @pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])
-def test_target_that_runs_out_of_memory_in_the_middle_leaves_the_process_here(
-    lab, nodes, make_migrations, options
-):
+def test_process_stays_if_the_target_runs_out_of_memory(lab, nodes, make_migrations, options):
     migrations = make_migrations(target_options=["--memory-limit", "320MiB"])
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)
     running = migrations.start_migrate(
@@ -282,7 +280,7 @@ def test_target_that_runs_out_of_memory_in_the_middle_leaves_the_process_here(
     worker.end()
 
 
-def test_process_is_lost_with_the_page_reader_before_its_memory_is_there(lab, nodes, migrations):
+def test_process_is_lost_with_the_page_reader_before_its_memory_has_arrived(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)  # more than the pool holds
     running = start_slow(migrations, nodes, worker)
     [reader] = page_readers(nodes.source)
@@ -310,7 +308,7 @@ def test_memory_follows_when_a_stopped_page_reader_continues(lab, nodes, migrati
     worker.end()
 
 
-def test_killed_page_reader_before_the_decision_leaves_the_process_here(lab, nodes, migrations):
+def test_process_stays_if_the_page_reader_is_killed_before_the_decision(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:frozen"))
     migrations.wait_until_paused("source", "frozen", running)
@@ -323,7 +321,7 @@ def test_killed_page_reader_before_the_decision_leaves_the_process_here(lab, nod
     worker.end()
 
 
-def test_failure_before_the_decision_leaves_the_process_here(lab, nodes, migrations):
+def test_process_stays_after_a_failure_before_the_decision(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
     nodes.link.limit(SLOW)
     running = migrations.start_migrate(

@@ -39,7 +39,7 @@ def helper_of(pid):
 
 
 @pytest.mark.parametrize("role", ["source", "target"])
-def test_daemons_run_without_rights_and_say_so(world, role):
+def test_daemons_run_without_rights_and_report_that(world, role):
     target = world.target()
     daemon = target if role == "target" else world.source(target, *SMALL_POOL)
     own = rights(daemon.host_pid)

@@ -78,14 +78,14 @@ def test_process_releases_its_device_and_resumes_at_the_target(migrations, start
     assert DEVICE in warning["sentence"] and not warning["stops"]
 
 
-def test_every_process_of_a_tree_is_asked(migrations, start):
+def test_every_process_of_a_tree_gets_the_request(migrations, start):
     user = start("children=3")
     done = migrations.migrate(user.pid).ok()
     await_line(user, migrations.target_at, device=1, releases=4, resumes=4)
     assert [e["processes"] for e in done.events if e["event"] == "rdma-released"] == [4]
 
 
-def test_dry_run_warns_and_asks_nobody(migrations, start):
+def test_dry_run_warns_and_sends_no_request(migrations, start):
     user = start()
     done = migrations.migrate(user.pid, options=["--dry-run"])
     assert done.code == MOVED and "to release it before the dump" in done.output
@@ -93,7 +93,7 @@ def test_dry_run_warns_and_asks_nobody(migrations, start):
     assert user.lines()[-1]["releases"] == 0
 
 
-def test_process_that_did_not_register_stays_with_the_remedy(migrations):
+def test_process_that_did_not_register_stays_and_the_message_has_the_remedy(migrations):
     source = migrations.source_at
     pid = source.spawn(["sh", "-c", f"exec sleep 1000 3<>{DEVICE}"])
     wait_until(lambda: "sleep" in source.read_text(f"/proc/{pid}/comm"), 10, "the device's user")

@@ -237,7 +237,7 @@ def test_silent_and_slow_clients_do_not_delay_a_source(world):
             client.close()
 
 
-def test_a_thousand_half_open_connections_leave_sessions_alone(world):
+def test_a_thousand_half_open_connections_do_not_disturb_sessions(world):
     source, target = world.pair(SMALL, peer_timeout=LONG_TIMEOUT)
     files, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, min(files_max, 4096)), files_max))
@@ -346,7 +346,7 @@ def test_a_checkpoint_belongs_to_the_identity_that_sent_it(world, authority):
     assert states()["open"] == ("open", "tls-cert node1")
 
 
-def test_key_is_replaced_while_a_transfer_goes_on(world):
+def test_key_is_replaced_while_a_transfer_continues(world):
     key = world.directory / "rotated"
     options = make_key(key, HOST)
     make_key(world.directory / "new", HOST)
@@ -409,7 +409,7 @@ def test_both_daemons_must_trust_the_fabric_to_send_plaintext(world):
         Stream(world, source, target).ends_well()
 
 
-def test_restart_for_everyone_on_a_network_needs_the_word_of_the_operator(world):
+def test_restart_for_every_peer_on_a_network_requires_an_option(world):
     for address in ("0.0.0.0:0", "[::]:0", ":0"):
         world.refuses_to_start(
             [

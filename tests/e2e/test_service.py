@@ -63,7 +63,7 @@ def test_config_check_accepts_the_files_of_both_units(ppmr, etc):
         ({"key_file": ""}, "`key-file` has no value"),
     ],
 )
-def test_config_check_says_what_is_wrong(ppmr, etc, options, message):
+def test_config_check_names_the_errors(ppmr, etc, options, message):
     old = etc / "target.conf"
     with open(old, "a") as file:
         for name, value in options.items():
@@ -72,9 +72,7 @@ def test_config_check_says_what_is_wrong(ppmr, etc, options, message):
     assert code in (2, 3) and message in said and "BAD" in said, said
 
 
-def test_daemon_with_a_file_tells_the_service_manager_that_it_is_ready_alive_and_ends(
-    lab, ppmr, etc
-):
+def test_daemon_reports_to_the_service_manager_that_it_is_ready_alive_and_ending(lab, ppmr, etc):
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(lab.home / "notify"))
     manager.settimeout(20)
@@ -110,7 +108,7 @@ def drain(mounts_or_path, ppmr, *options):
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_drained_mount_finishes_what_is_open_and_begins_nothing(mounts, side):
+def test_drained_mount_finishes_open_checkpoints_and_refuses_new_ones(mounts, side):
     daemon = getattr(mounts, side)
     at = mounts.source_at
     at.run(["mkdir", mounts.out / "open"])

@@ -140,7 +140,7 @@ def move_disturbed_by(event, source, target):
         machine.run("pkill -KILL -x perl; rm -f /var/tmp/count", check=False)
 
 
-def test_one_copy_runs_whatever_happens_to_the_services(served):
+def test_exactly_one_copy_runs_after_each_event_of_the_services(served):
     for event in EVENTS:
         began = time.monotonic()
         move_disturbed_by(event, *served)

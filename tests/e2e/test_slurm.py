@@ -163,7 +163,7 @@ def test_scancel_ends_the_job_nodes_on_all_hosts(slurm):
     await_no_trace(slurm)
 
 
-def test_job_goes_on_when_slurm_loses_a_host_after_its_evacuation(slurm):
+def test_job_continues_when_slurm_loses_a_host_after_its_evacuation(slurm):
     count = 300
     job = submit_counting(slurm, count)
     await_text(slurm, job, "\n10\n")

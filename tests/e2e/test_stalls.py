@@ -59,7 +59,7 @@ def test_source_mount_answers_ls_and_status_while_target_is_stalled(world):
     source.process.wait(timeout=10)
 
 
-def test_close_waits_for_nothing_if_errors_are_deferred_to_the_seal(world):
+def test_close_does_not_wait_if_errors_are_deferred_to_the_seal(world):
     source, target = world.pair(SMALL_POOL, peer_timeout=NEVER)
     directory = world.begin(source)
     assert ask(source.mountpoint, op="defer-errors", checkpoint="moved") == {"ok": True}
@@ -272,7 +272,7 @@ def test_both_sides_get_eio_when_link_is_cut_longer_than_peer_timeout(nodes, wor
 # -- a dump whose target dies
 
 
-def test_dump_fails_and_process_goes_on_when_target_is_killed(lab, nodes, world, cut):
+def test_dump_fails_and_process_continues_when_target_is_killed(lab, nodes, world, cut):
     try:
         criu.find_criu()
         worker = SteadyWorker(nodes.source, lab.home / "worker", size_mib=128)

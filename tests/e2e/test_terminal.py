@@ -149,7 +149,7 @@ def test_watch_into_a_pipe_writes_plain_lines(mounts, json):
         assert terminal.raw == ""
 
 
-def test_progress_and_watch_of_a_migration_on_terminals(lab, nodes, migrations):
+def test_progress_and_watch_show_a_migration_on_terminals(lab, nodes, migrations):
     worker = start_worker(lab, nodes, size_mib=160)  # the process needs more than the pool
     nodes.link.limit("400mbit")
     state = ["--state-dir", migrations.states["source"]]
@@ -222,7 +222,7 @@ def test_quiet_migration_prints_nothing_but_errors(lab, nodes, migrations):
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_timeline_of_a_migration(lab, nodes, migrations):
+def test_timeline_shows_a_migration(lab, nodes, migrations):
     worker = start_worker(lab, nodes)
     first = migrations.migrate(worker.pid).ok().summary["trees"][0]
     worker.node = nodes.target

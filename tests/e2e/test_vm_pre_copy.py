@@ -112,7 +112,7 @@ def check_moved(machines, worker):
     [[], ["--post-copy"], pytest.param(["--eager"], marks=pytest.mark.long)],
     ids=["default", "post-copy", "eager"],
 )
-def test_only_what_was_written_since_the_rounds_is_sent_and_no_write_is_lost(
+def test_only_pages_written_since_the_rounds_are_sent_and_no_write_is_lost(
     machines, migrations, directory, mode
 ):
     size_mib = 96
@@ -157,7 +157,7 @@ def move_changing_memory(machines, migrations, directory, mode):
 
 # During the rounds the process writes, unmaps, moves and returns pages, and forks.
 @MODES_RARELY
-def test_memory_that_changes_during_the_rounds_is_as_it_was_last(
+def test_memory_that_changes_during_the_rounds_has_its_last_values(
     machines, migrations, directory, mode
 ):
     move_changing_memory(machines, migrations, directory, mode)
@@ -165,7 +165,7 @@ def test_memory_that_changes_during_the_rounds_is_as_it_was_last(
 
 @pytest.mark.long
 @MODES
-def test_pre_copy_with_criu_of_debian(machines, make_migrations, directory, mode):
+def test_pre_copy_works_with_criu_of_debian(machines, make_migrations, directory, mode):
     if not machines.a.exists(DEBIANS_CRIU):
         pytest.skip(f"no {DEBIANS_CRIU}: run third_party/install")
     migrations = make_migrations({"PPMR_CRIU": DEBIANS_CRIU})
@@ -202,7 +202,9 @@ def test_process_that_writes_nothing_moves_after_the_rounds(machines, migrations
 
 # As without rounds, the pager has all memory from the vote on.
 @pytest.mark.long
-def test_killed_daemon_of_the_target_costs_no_page_of_a_round(machines, migrations, directory):
+def test_no_page_of_a_round_is_lost_when_the_daemon_of_the_target_is_killed(
+    machines, migrations, directory
+):
     worker = start_worker(machines, directory, size_mib=192, pages_per_s=200)
     running = migrations.start_migrate(worker.pid, options=["--pre-copy", 2, "--timeout", "15s"])
     worker.wait_for_lines(1, machines.b, timeout=60)
@@ -274,7 +276,7 @@ def test_failed_link_during_pre_copy_keeps_process_at_source(machines, migration
 
 
 @pytest.mark.long
-def test_evacuate_with_rounds_of_pre_copy(machines, migrations, directory):
+def test_evacuate_works_with_rounds_of_pre_copy(machines, migrations, directory):
     workers = [
         start_worker(machines, directory / str(number), size_mib=16, pages_per_s=100)
         for number in range(2)

@@ -206,7 +206,7 @@ def test_source_can_request_tcp(pair):
     assert both.rdma()["bytes_read"] == 0
 
 
-def test_tcp_only_target_refuses_verbs_only_source_and_says_why(pair):
+def test_tcp_only_target_refuses_verbs_only_source_and_names_the_reason(pair):
     with pytest.raises(LabError, match="--transport verbs, but the target has --transport tcp"):
         pair(["--transport", "verbs"], ["--transport", "tcp"])
 
