@@ -27,12 +27,13 @@ Result<MappedMemory> MappedMemory::create(size_t size_bytes) {
 Result<MappedMemory> MappedMemory::create_shared(size_t size_bytes, Others others) {
   const size_t size = rounded_up(size_bytes);
   UniqueFd memfd(::memfd_create("ppmr", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memfd) return system_failure("memfd_create", std::to_string(size) + " bytes");
+  if (!memfd) return system_failure("create shared memory of", std::to_string(size) + " bytes");
   // If the file could shrink, the kernel would kill every process that reads the lost pages
   // (SIGBUS).
   if (::ftruncate(memfd.get(), static_cast<off_t>(size)) != 0 ||
       ::fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return system_failure("size and seal", "a memfd of " + std::to_string(size) + " bytes");
+    return system_failure("set size and seals of",
+                          "shared memory of " + std::to_string(size) + " bytes");
   }
   auto memory = map(size, std::move(memfd));
   if (!memory) return memory;
@@ -46,11 +47,12 @@ Result<MappedMemory> MappedMemory::create_shared(size_t size_bytes, Others other
 
 Result<MappedMemory> MappedMemory::map_shared(UniqueFd memfd) {
   struct stat status {};
-  if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "a memfd");
+  if (::fstat(memfd.get(), &status) != 0)
+    return system_failure("find the size of", "shared memory");
   const auto size = static_cast<size_t>(status.st_size);
   if (size == 0 || size % kHugePageSizeBytes != 0) {
-    return failure(EINVAL, "map a memfd of " + std::to_string(size) +
-                               " bytes: its size must be that of whole huge pages");
+    return failure(EINVAL, "map shared memory of " + std::to_string(size) +
+                               " bytes: the size is not a multiple of the huge page size");
   }
   return map(size, std::move(memfd));
 }
@@ -62,7 +64,8 @@ Result<MappedMemory> MappedMemory::map(size_t size, UniqueFd memfd) {
   const int protection = PROT_READ | PROT_WRITE;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* start = ::mmap(nullptr, taken, protection, flags, -1, 0);
-  if (start == MAP_FAILED) return system_failure("mmap", std::to_string(size) + " bytes");
+  if (start == MAP_FAILED)
+    return system_failure("allocate memory of", std::to_string(size) + " bytes");
   auto* base = static_cast<std::byte*>(start);
   const auto address = reinterpret_cast<uintptr_t>(base);
   const size_t head = (kHugePageSizeBytes - address % kHugePageSizeBytes) % kHugePageSizeBytes;
@@ -72,7 +75,7 @@ Result<MappedMemory> MappedMemory::map(size_t size, UniqueFd memfd) {
   const auto bytes = memory.bytes();
   if (memory.memfd_ && ::mmap(bytes.data(), size, protection, MAP_SHARED | MAP_FIXED,
                               memory.descriptor(), 0) == MAP_FAILED) {
-    return system_failure("mmap", "a memfd of " + std::to_string(size) + " bytes");
+    return system_failure("map", "shared memory of " + std::to_string(size) + " bytes");
   }
   ::madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);  // optional: errors are ignored
   ::madvise(bytes.data(), bytes.size(), MADV_DONTDUMP);  // images of processes hold secrets

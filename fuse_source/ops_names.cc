@@ -26,7 +26,7 @@ Status lookup(fuse_req_t request, fuse_ino_t parent_inode, const char* name) {
   const auto parent = node_of(request, parent_inode);
   if (!parent) return failure(parent.error());
   if (std::string_view(name).size() > wire::kNameMaxBytes) {
-    return failure(ENAMETOOLONG, "look up a name: too long");
+    return failure(ENAMETOOLONG, "look up a name: the name is too long");
   }
   const SourceNodePointer node = mount_of(request).tree().child(*parent, name);
   if (!node) return failure(ENOENT, "look up a name: not found");
@@ -43,7 +43,8 @@ Status symlink(fuse_req_t request, const char* link_target, fuse_ino_t parent, c
 }
 
 Status mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
-  if (!S_ISREG(mode)) return failure(EPERM, "mknod: devices, FIFOs and sockets are not sent");
+  if (!S_ISREG(mode))
+    return failure(EPERM, "create a special file: ppmr does not send devices, FIFOs and sockets");
   const auto node = make(request, parent, name, wire::NodeType::kFile, mode);
   if (!node) return failure(node.error());
   // mknod does not open the file, so no FUSE_RELEASE will follow: count a writer and remove it
@@ -96,7 +97,7 @@ Status rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_
 // Hard links are refused: a file at the target has only one name, and no checkpoint tool needs
 // them.
 Status link(fuse_req_t, fuse_ino_t, fuse_ino_t, const char*) {
-  return failure(EPERM, "hard links are not supported");
+  return failure(EPERM, "create a hard link: ppmr does not support hard links");
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, PassedDescript
 Status SourceMount::add_files(const nlohmann::json& request,
                               const std::vector<UniqueFd>& received) {
   if (received.size() != 1) {
-    return failure(EINVAL, "add files: a bundle of them must come with the request");
+    return failure(EINVAL, "add files: the request must pass a bundle of the files");
   }
   const auto bundle = ImageBundle::open(received.front());
   if (!bundle) return failure(bundle.error());
@@ -74,10 +74,12 @@ Status SourceMount::send_memory(const nlohmann::json& request, std::vector<Uniqu
   if (memory.bytes % kPageSizeBytes != 0 || memory.bytes > kMemoryMaxBytes) {
     return failure(
         EINVAL,
-        fmt::format("send {} bytes of memory: not a number of pages, or too many", memory.bytes));
+        fmt::format(
+            "send {} bytes of memory: the size is not a multiple of the page size, or is too large",
+            memory.bytes));
   }
   if (received.size() != kPageReaderSockets) {
-    return failure(EINVAL, "send memory: the sockets of a page reader must come with the request");
+    return failure(EINVAL, "send memory: the request must pass the sockets of a page reader");
   }
   for (const nlohmann::json& part : request.value("first", nlohmann::json::array())) {
     memory.first.push_back({part.at(0), part.at(1)});

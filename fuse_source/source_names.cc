@@ -32,7 +32,7 @@ Result<SourceNodePointer> SourceMount::directory(uint64_t id) {
 }
 
 tl::unexpected<Error> SourceMount::sealed_failure() {
-  return failure(EROFS, "the checkpoint is sealed");
+  return failure(EROFS, "change a checkpoint: it is sealed");
 }
 
 Status SourceMount::check_writable(const SourceCheckpoint& checkpoint) {
@@ -53,7 +53,8 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
   std::lock_guard changes(changes_);
   auto parent = directory(parent_id);
   if (!parent) return failure(parent.error());
-  if (tree_.child(*parent, name)) return failure(EEXIST, "'" + name + "' exists");
+  if (tree_.child(*parent, name))
+    return failure(EEXIST, "create '" + name + "': it exists already");
 
   auto node = std::make_shared<SourceNode>();
   node->id = tree_.next_id();
@@ -110,12 +111,15 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
   const SourceNodePointer node = tree_.child(*parent, name);
   if (!node) return failure(ENOENT, "'" + name + "' does not exist");
   const bool is_directory = node->type == wire::NodeType::kDirectory;
-  if (directory_wanted && !is_directory) return failure(ENOTDIR, "'" + name + "': not a directory");
-  if (!directory_wanted && is_directory) return failure(EISDIR, "'" + name + "': a directory");
+  if (directory_wanted && !is_directory)
+    return failure(ENOTDIR, "remove '" + name + "': it is not a directory");
+  if (!directory_wanted && is_directory)
+    return failure(EISDIR, "remove '" + name + "': it is a directory");
   bool open = false;
   {
     std::lock_guard lock(tree_.mutex());
-    if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
+    if (!node->children.empty())
+      return failure(ENOTEMPTY, "remove '" + name + "': the directory is not empty");
     // A sealed checkpoint belongs to the target: its names are removed only in this mount.
     open = node->checkpoint->state == CheckpointState::kOpen;
   }
@@ -157,7 +161,7 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   const SourceNodePointer replaced = tree_.child(*new_parent, new_name);
   if (replaced == node) return {};
   if (replaced && (flags & RENAME_NOREPLACE) != 0)
-    return failure(EEXIST, "'" + new_name + "' exists");
+    return failure(EEXIST, "rename to '" + new_name + "': it exists already");
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   const bool top_level = parent_id == kSourceRoot;
   if (top_level != (new_parent_id == kSourceRoot) ||
@@ -169,11 +173,12 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
     const bool is_directory = node->type == wire::NodeType::kDirectory;
     const bool replaces_directory = replaced->type == wire::NodeType::kDirectory;
     if (is_directory && !replaces_directory)
-      return failure(ENOTDIR, "'" + new_name + "': not a directory");
+      return failure(ENOTDIR, "rename to '" + new_name + "': it is not a directory");
     if (!is_directory && replaces_directory)
-      return failure(EISDIR, "'" + new_name + "': a directory");
+      return failure(EISDIR, "rename to '" + new_name + "': it is a directory");
     std::lock_guard lock(tree_.mutex());
-    if (!replaced->children.empty()) return failure(ENOTEMPTY, "'" + new_name + "': not empty");
+    if (!replaced->children.empty())
+      return failure(ENOTEMPTY, "rename to '" + new_name + "': the directory is not empty");
   }
   wire::Rename message;
   message.parent = wire_id(*parent);

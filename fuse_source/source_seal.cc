@@ -32,7 +32,8 @@ wire::ManifestEntry manifest_entry(const SourceNode& node, uint64_t top_node) {
 }
 
 tl::unexpected<Error> still_open_failure(const SourceNode& node) {
-  return failure(EBUSY, "seal the checkpoint: '" + node.name + "' is still open for writing");
+  return failure(EBUSY, "seal the checkpoint: '" + node.name +
+                            "' is still open for writing: close it, then commit again");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Status lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (!directory) return failure(directory.error());
   const std::string wanted = name;
   if (wanted.size() > wire::kNameMaxBytes) {
-    return failure(ENAMETOOLONG, "look up a name: too long");
+    return failure(ENAMETOOLONG, "look up a name: the name is too long");
   }
   const bool may_wait = target_of(request).wait_for_files && parent != kRootInode;
   if (try_lookup(request, *directory, wanted, may_wait)) return {};

@@ -259,7 +259,9 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
   for (const int region : loan.regions) {
     passed.emplace_back(::fcntl(region, F_DUPFD_CLOEXEC, 0));
     if (!passed.back())
-      return refusal(Error{errno, std::string("duplicate a memfd: ") + std::strerror(errno)});
+      return refusal(
+          Error{errno, std::string("pass the memory of a checkpoint: duplicate a descriptor: ") +
+                           std::strerror(errno)});
   }
   nlohmann::json answer = {{"ok", true},
                            {"inode", lent->inode},

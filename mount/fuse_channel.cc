@@ -89,7 +89,7 @@ Result<FuseChannel> mount_fuse(const MountOptions& options) {
   UniqueFd device(::fuse_open_channel(mountpoint.c_str(), words.c_str()));
   if (!device) {
     return failure(EIO, "mount FUSE on " + mountpoint +
-                            ": failed (does /dev/fuse exist, is mounting permitted?)");
+                            ": refused: check that /dev/fuse exists and that this user may mount");
   }
   return FuseChannel{std::move(device), [mountpoint] { detach(mountpoint); }};
 }

@@ -55,7 +55,7 @@ Result<BundleWriter> BundleWriter::create(const std::vector<File>& files, bool i
   }
   writer.memfd_ = UniqueFd(::memfd_create("ppmr-bundle", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!writer.memfd_ || ::ftruncate(writer.memfd_.get(), static_cast<off_t>(end)) != 0) {
-    return system_failure("make", "a bundle of images");
+    return system_failure("create", "a bundle of images");
   }
   auto mapped = MappedFile::map(writer.memfd_, MappedFile::Access::kReadAndWrite);
   if (!mapped) return failure(mapped.error());

@@ -106,7 +106,8 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
   push_components(pending, path);
   if (path[0] != '/') {
     char directory[4096];
-    if (getcwd(directory, sizeof(directory)) == nullptr) return system_failure("getcwd", "");
+    if (getcwd(directory, sizeof(directory)) == nullptr)
+      return system_failure("find", "the working directory");
     push_components(pending, directory);
   }
   std::vector<std::string> resolved;
@@ -134,7 +135,8 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
     struct stat status;
     if (lstat(here.c_str(), &status) != 0) return system_failure("look up " + here + " of", path);
     if (!S_ISLNK(status.st_mode)) continue;
-    if (++symlinks > kSymlinksMax) return system_failure("follow", path, ELOOP);
+    if (++symlinks > kSymlinksMax)
+      return system_failure("follow the symbolic links of", path, ELOOP);
     char target[4096];
     const ssize_t length = readlink(here.c_str(), target, sizeof(target));
     if (length < 0) return system_failure("read link", here);

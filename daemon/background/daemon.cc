@@ -134,7 +134,8 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
   if (!options.foreground) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-      print_error(options.name, std::string("pipe: ") + std::strerror(errno));
+      print_error(options.name,
+                  std::string("start in the background: create a pipe: ") + std::strerror(errno));
       return to_int(ExitCode::kFailure);
     }
     UniqueFd read_end(ends[0]);
@@ -143,7 +144,8 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
     const pid_t parent = getpid();
     const pid_t child = fork();
     if (child < 0) {
-      print_error(options.name, std::string("fork: ") + std::strerror(errno));
+      print_error(options.name,
+                  std::string("start in the background: fork: ") + std::strerror(errno));
       return to_int(ExitCode::kFailure);
     }
     if (child > 0) {

@@ -48,7 +48,7 @@ ServiceManager::ServiceManager() : socket_(connect_to(take_variable("NOTIFY_SOCK
 void ServiceManager::notify(const std::string& message) const {
   if (!socket_) return;
   if (send(socket_.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-    spdlog::warn("cannot tell the service manager {}: {}", message, std::strerror(errno));
+    spdlog::warn("cannot send {} to the service manager: {}", message, std::strerror(errno));
 }
 
 Watchdog::Watchdog(const ServiceManager& manager, std::function<void()> check)

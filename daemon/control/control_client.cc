@@ -82,7 +82,9 @@ Result<nlohmann::json> call(const std::string& control_socket, const nlohmann::j
 Status accepted(const nlohmann::json& answer) {
   const auto ok = answer.find("ok");
   if (ok != answer.end() && ok->is_boolean() && ok->get<bool>()) return {};
-  Error error{EPROTO, "the daemon refused the request without a reason (version mismatch?)"};
+  Error error{EPROTO,
+              "the daemon refused the request without a reason: check that the daemon has the "
+              "version of this ppmr"};
   if (const auto it = answer.find("errno"); it != answer.end() && it->is_number_integer()) {
     error.errno_value = it->get<int>();
   }

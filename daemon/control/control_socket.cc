@@ -96,7 +96,7 @@ Result<ControlClient> identify(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return system_failure("identify", "a client");
+    return system_failure("identify", "a client of the control socket");
   }
   return ControlClient{peer.pid, peer.uid, peer.gid};
 }
@@ -113,7 +113,8 @@ Result<std::string> choose_path(const ControlServerOptions& options) {
   }
   if (access(options.public_path.c_str(), F_OK) == 0 && !is_stale(options.public_path)) {
     return failure(EADDRINUSE, "control socket " + options.public_path +
-                                   ": another daemon listens there, or it is no socket");
+                                   ": another daemon listens there, or it is no socket: stop that "
+                                   "daemon, or remove the file");
   }
   return options.public_path;
 }

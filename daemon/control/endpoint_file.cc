@@ -35,7 +35,8 @@ Result<nlohmann::json> read_endpoint(const std::string& control_socket) {
   auto text = read_whole_file(path);
   if (!text) return failure(text.error());
   nlohmann::json endpoint = parse_json(*text);
-  if (!endpoint.is_object()) return failure(EPROTO, path + ": not a JSON object");
+  if (!endpoint.is_object())
+    return failure(EPROTO, path + ": not a JSON object: restart the daemon of the mount");
   return endpoint;
 }
 

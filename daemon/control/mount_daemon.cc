@@ -136,7 +136,8 @@ CommandResult<json> ask_at_length(const MountEntry& mount, json request,
   descriptors.clear();  // from now on only the daemon has them
   for (;;) {
     const auto now = Clock::now();
-    if (now >= deadline) return command_failure(ExitCode::kTimedOut, "no reply within --timeout");
+    if (now >= deadline)
+      return command_failure(ExitCode::kTimedOut, "the daemon sent no reply within --timeout");
     auto answer = control_call.answer(
         std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, slice)));
     if (answer || answer.error().errno_value != ETIMEDOUT) return judge(std::move(answer), mount);

@@ -87,7 +87,7 @@ Result<Confinement> confine(const DaemonUser& user, const LandlockRules& rules, 
   ::prctl(PR_SET_DUMPABLE, 0);  // a change of the user sets this flag to fs.suid_dumpable
   ::prctl(kSetMdwe, kRefuseExecGain, 0, 0, 0);
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
-    return system_failure("prctl", "PR_SET_NO_NEW_PRIVS");
+    return system_failure("give up", "the right to gain privileges (PR_SET_NO_NEW_PRIVS)");
   }
   Confinement confinement;
   confinement.user = user;

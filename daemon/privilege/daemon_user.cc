@@ -55,7 +55,9 @@ Result<DaemonUser> choose_daemon_user(const std::string& name) {
                                name + "`)");
   }
   if (!name.empty() && account->pw_uid == 0) {
-    return failure(EPERM, "--user " + name + ": the daemon does not run as root after its set-up");
+    return failure(
+        EPERM,
+        "--user " + name + ": the daemon does not run as root after its set-up: name another user");
   }
   if (caller != 0) {
     if (!name.empty() && account->pw_uid != caller) {

@@ -180,7 +180,7 @@ Result<HelperProcess::Outcome> HelperProcess::start_agent(const std::string& pee
   }
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("socketpair for", "an agent");
+    return system_failure("create a socket pair for", "an agent");
   }
   Outcome outcome;
   outcome.descriptors.emplace_back(ends[0]);
@@ -213,7 +213,8 @@ Result<HelperProcess::Outcome> HelperProcess::open_again(int32_t number) {
   const auto index = static_cast<size_t>(number);
   const bool appends = index == options_.read_files.size() && !options_.append_file.empty();
   if (number < 0 || (index >= options_.read_files.size() && !appends)) {
-    return failure(EPERM, "open file " + std::to_string(number) + ": there is no such file");
+    return failure(
+        EPERM, "open file " + std::to_string(number) + ": the daemon has no file with this number");
   }
   const std::string& path = appends ? options_.append_file : options_.read_files[index];
   auto file = appends ? open_to_append(path) : open_to_read(path);

@@ -55,7 +55,7 @@ Status receive_reply(int socket, HelperReply& reply, std::vector<UniqueFd>& desc
 Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOptions& options) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("socketpair for", "the privileged helper");
+    return system_failure("create a socket pair for", "the privileged helper");
   }
   UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
@@ -107,7 +107,10 @@ Result<UnnamedFile> PrivilegedHelper::create_spill_file() {
 
 Result<UniqueFd> PrivilegedHelper::open_again(const std::string& path) {
   const auto found = std::find(files_.begin(), files_.end(), path);
-  if (found == files_.end()) return failure(EPERM, "open " + path + ": not one of the files");
+  if (found == files_.end())
+    return failure(
+        EPERM, "open " + path +
+                   ": not one of the files named when the daemon was started: restart the daemon");
   auto answer =
       ask(HelperOperation::kOpenAgain, static_cast<int32_t>(found - files_.begin()), "", 1);
   if (!answer) return failure(answer.error());
@@ -153,9 +156,10 @@ Result<PrivilegedHelper::Answer> PrivilegedHelper::ask(HelperOperation operation
     return failure(reply.errno_value, std::string(reply.text, reply.text_bytes));
   }
   if (answer.descriptors.size() != descriptors) {
-    return failure(EPROTO, "the privileged helper sent " +
-                               std::to_string(answer.descriptors.size()) + " descriptors, not " +
-                               std::to_string(descriptors) + " (are descriptors used up?)");
+    return failure(EPROTO,
+                   "the privileged helper sent " + std::to_string(answer.descriptors.size()) +
+                       " descriptors, not " + std::to_string(descriptors) +
+                       ": the daemon may have too many open files: raise its limit (ulimit -n)");
   }
   answer.number = reply.number;
   return answer;

@@ -75,7 +75,7 @@ Result<StoredNodePointer> ImageTree::node_locked(SessionId session, uint64_t nod
   if (!owner) return failure(owner.error());
   const auto found = (*owner)->nodes.find(node);
   if (found == (*owner)->nodes.end()) {
-    return failure(ENOENT, "node " + std::to_string(node) + ": unknown");
+    return failure(ENOENT, "node " + std::to_string(node) + ": the target does not know this node");
   }
   return found->second;
 }
@@ -96,7 +96,7 @@ Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64
   if (!found) return found;
   const auto& checkpoint = (*found)->checkpoint;
   if (checkpoint->failed()) return failure(checkpoint->error());
-  if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
+  if (!checkpoint->takes_changes()) return failure(EROFS, "change a checkpoint: it is sealed");
   return found;
 }
 

@@ -13,7 +13,7 @@ namespace ppmr {
 Result<std::unique_ptr<Loans>> Loans::create() {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll || !stop) return system_failure("make", "an epoll set for loans");
+  if (!epoll || !stop) return system_failure("create", "an epoll set for loans");
   epoll_event event{.events = EPOLLIN, .data = {.fd = stop.get()}};
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stop.get(), &event) != 0) {
     return system_failure("watch", "an eventfd");
@@ -32,13 +32,14 @@ Loans::~Loans() {
 Result<Loans::Added> Loans::add(FileLoan part) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-    return system_failure("make", "a pipe for a loan");
+    return system_failure("create", "a pipe for a loan");
   UniqueFd ours(ends[0]);
   UniqueFd borrowers(ends[1]);
   const int fd = ours.get();
   std::lock_guard lock(mutex_);
   if (entries_.size() >= kLoansMax) {
-    return failure(EAGAIN, "there are " + std::to_string(kLoansMax) + " loans already");
+    return failure(EAGAIN, "lend a file: there are " + std::to_string(kLoansMax) +
+                               " loans already: try again when a restore has ended");
   }
   // The thread waits only for the end of the last borrower (EPOLLHUP, which is always reported).
   // Bytes that a borrower writes stay in the pipe.

@@ -85,10 +85,13 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
 
 Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
   const auto found = record(file);
-  if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
+  if (!found)
+    return failure(ENOENT, "store a chunk of node " + std::to_string(file.node) +
+                               ": the target does not know this node");
   const auto& checkpoint = found->checkpoint;
   if (checkpoint->failed()) return failure(checkpoint->error());
-  if (!checkpoint->takes_changes()) return failure(EROFS, "the checkpoint is sealed");
+  if (!checkpoint->takes_changes())
+    return failure(EROFS, "store a chunk: its checkpoint is sealed");
   const Status status = found->file->announce(offset, length);
   if (!status) fail(checkpoint, status.error());
   return status;
@@ -96,7 +99,9 @@ Status ImageTree::announced(NodeKey file, uint64_t offset, uint32_t length) {
 
 Result<Landing> ImageTree::reserve(NodeKey file, uint64_t offset, uint32_t length) {
   const auto found = record(file);
-  if (!found) return failure(ENOENT, "chunk of node " + std::to_string(file.node) + ": unknown");
+  if (!found)
+    return failure(ENOENT, "store a chunk of node " + std::to_string(file.node) +
+                               ": the target does not know this node");
   // A failed checkpoint cannot be read: take no memory for it.
   if (found->checkpoint->failed()) return failure(found->checkpoint->error());
   Landing landing;
@@ -111,7 +116,7 @@ Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {
   const auto found = record(landing.file);
   if (!found) {
     ImageFile::release(storage_.memory, landing);
-    return failure(ENOENT, "chunk of a file that was removed");
+    return failure(ENOENT, "store a chunk: its file was removed");
   }
   const Status status = found->file->land(landing, chunk_digest);
   if (!status) {
@@ -144,7 +149,8 @@ void ImageTree::abandon_announced(NodeKey file, uint64_t offset, uint32_t length
 Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byte> bytes) {
   const auto found = record(file);
   if (!found)
-    return failure(ENOENT, "read back of node " + std::to_string(file.node) + ": unknown");
+    return failure(ENOENT, "read back node " + std::to_string(file.node) +
+                               ": the target does not know this node");
   if (offset > uint64_t{INT64_MAX}) return failure(EINVAL, "read back: the offset is out of range");
   ReadPlan plan;
   if (auto planned = found->file->read_back(offset, bytes.size(), plan); !planned) {

@@ -15,7 +15,8 @@ constexpr size_t kNodeMemoryBytes = 1024;
 Status check_name(const std::string& name) {
   if (name.empty() || name == "." || name == ".." || name.size() > wire::kNameMaxBytes ||
       name.find('/') != std::string::npos || name.find('\0') != std::string::npos) {
-    return failure(EINVAL, "invalid file name of " + std::to_string(name.size()) + " bytes");
+    return failure(EINVAL, "create or rename a file: its name of " + std::to_string(name.size()) +
+                               " bytes is invalid");
   }
   return {};
 }
@@ -26,16 +27,16 @@ Status check_new_node(const Message& message) {
   using wire::NodeType;
   if (message.type != NodeType::kDirectory && message.type != NodeType::kFile &&
       message.type != NodeType::kSymlink) {
-    return failure(EINVAL, "'" + message.name + "': unknown type");
+    return failure(EINVAL, "create '" + message.name + "': unknown type of file");
   }
   const bool is_link = message.type == NodeType::kSymlink;
   if (is_link == message.link_target.empty() ||
       message.link_target.size() > wire::kLinkTargetMaxBytes ||
       message.link_target.find('\0') != std::string::npos) {
-    return failure(EINVAL, "'" + message.name + "': invalid link target");
+    return failure(EINVAL, "create '" + message.name + "': the target of the link is invalid");
   }
   if (message.node == 0)
-    return failure(EINVAL, "'" + message.name + "': its node id is 0, the id of the root");
+    return failure(EINVAL, "create '" + message.name + "': its node id is 0, the id of the root");
   return {};
 }
 
@@ -63,7 +64,9 @@ Error no_memory_for(const std::string& name) {
 
 Status ImageTree::claim(SessionId session, const wire::Claim& message) {
   if (refuses_claims_) {
-    return failure(ESHUTDOWN, "the target drains: it takes no new checkpoint");
+    return failure(
+        ESHUTDOWN,
+        "the target drains and accepts no new checkpoint (ppmr drain --resume ends that)");
   }
   if (auto checked = check_new_node(message); !checked) return checked;
   StoredNodePointer replaced;  // declared before the lock, so destroyed after the unlock
@@ -72,7 +75,7 @@ Status ImageTree::claim(SessionId session, const wire::Claim& message) {
     auto owner = session_locked(session);
     if (!owner) return failure(owner.error());
     if ((*owner)->nodes.count(message.node) > 0) {
-      return failure(EEXIST, "'" + message.name + "': its node id is in use");
+      return failure(EEXIST, "create '" + message.name + "': its node id is in use");
     }
     if (const auto found = root_->children.find(message.name); found != root_->children.end()) {
       replaced = found->second;
@@ -210,10 +213,12 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
   if (!node->checkpoint->takes_changes())
     return failure(EROFS, "rename '" + message.name + "': the checkpoint is sealed or failed");
   if (parent->checkpoint != new_parent->checkpoint) {
-    return failure(EXDEV, "rename '" + message.name + "': to another checkpoint");
+    return failure(EXDEV, "rename '" + message.name + "': the new name is in another checkpoint");
   }
   for (auto above = new_parent; above; above = above->parent.lock()) {
-    if (above == node) return failure(EINVAL, "rename '" + message.name + "': into itself");
+    if (above == node)
+      return failure(EINVAL,
+                     "rename '" + message.name + "': the new name is inside this directory");
   }
   const auto present = new_parent->children.find(message.new_name);
   if (present != new_parent->children.end() && present->second != node) {
@@ -221,10 +226,11 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
     const StoredCheckpoint& holder = *replaced->checkpoint;
     if (replaced->key.session != session &&
         !holder.is_replaceable_by(sessions_.at(session).owner)) {
-      return failure(EEXIST, "'" + message.new_name + "': belongs to another source");
+      return failure(EEXIST,
+                     "rename to '" + message.new_name + "': the name belongs to another source");
     }
     if (!replaced->children.empty() && !holder.failed()) {
-      return failure(ENOTEMPTY, "'" + message.new_name + "': not empty");
+      return failure(ENOTEMPTY, "rename to '" + message.new_name + "': the directory is not empty");
     }
     // A replaced file keeps its id until the source sends Forget, and the source sends it only
     // while the checkpoint is open. In a sealed or failed checkpoint, forget the file at once.

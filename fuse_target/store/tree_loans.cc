@@ -13,7 +13,8 @@ namespace ppmr {
 Result<StoredNodePointer> ImageTree::top_locked(const std::string& checkpoint,
                                                 const std::string& what, bool sealed_only) const {
   const auto top = root_->children.find(checkpoint);
-  if (top == root_->children.end()) return failure(ENOENT, "no checkpoint '" + checkpoint + "'");
+  if (top == root_->children.end())
+    return failure(ENOENT, "there is no checkpoint '" + checkpoint + "' at the target");
   const StoredState state = top->second->checkpoint->state();
   if (state == StoredState::kFailed) {
     return failure(

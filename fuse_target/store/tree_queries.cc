@@ -94,16 +94,18 @@ Result<std::optional<NodeKey>> ImageTree::remove_entry(const StoredNodePointer& 
   {
     Lock lock(*this);
     const auto found = parent->children.find(name);
-    if (found == parent->children.end()) return failure(ENOENT, "'" + name + "': no such file");
+    if (found == parent->children.end())
+      return failure(ENOENT, "remove '" + name + "': there is no such file");
     node = found->second;
     if (node->checkpoint->state() == StoredState::kOpen) {
-      return failure(EBUSY, "'" + name + "': its source is still writing the checkpoint");
+      return failure(EBUSY, "remove '" + name + "': its source is still writing the checkpoint");
     }
     if (directory_wanted && !node->is_directory())
-      return failure(ENOTDIR, "'" + name + "': not a directory");
+      return failure(ENOTDIR, "remove '" + name + "': it is not a directory");
     if (!directory_wanted && node->is_directory())
-      return failure(EISDIR, "'" + name + "': a directory");
-    if (!node->children.empty()) return failure(ENOTEMPTY, "'" + name + "': not empty");
+      return failure(EISDIR, "remove '" + name + "': it is a directory");
+    if (!node->children.empty())
+      return failure(ENOTEMPTY, "remove '" + name + "': the directory is not empty");
     top = node->key == node->checkpoint->top;
     unlink_locked(node);
     forget_key_locked(node);
@@ -124,14 +126,15 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name, const std:
   {
     Lock lock(*this);
     const auto found = root_->children.find(name);
-    if (found == root_->children.end()) return failure(ENOENT, "no checkpoint '" + name + "'");
+    if (found == root_->children.end())
+      return failure(ENOENT, "there is no checkpoint '" + name + "' at the target");
     top = found->second;
     if (!owner.empty() && top->checkpoint->owner != owner) {
       return failure(EPERM, "checkpoint '" + name + "' belongs to " + top->checkpoint->owner +
                                 ", not to " + owner);
     }
     if (top->checkpoint->state() == StoredState::kOpen) {
-      return failure(EBUSY, "'" + name + "': its source is still writing it");
+      return failure(EBUSY, "remove '" + name + "': its source is still writing it");
     }
     unfinished = unlink_tree_locked(top);
   }

@@ -111,7 +111,7 @@ Result<PageIndex> parse_page_index(std::string_view bytes) {
 Status write_page_index(const std::string& path, const PageIndex& index) {
   const std::string bytes = to_bytes(index);
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return system_failure("make", path);
+  if (!file) return system_failure("create", path);
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = write(file.get(), bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;

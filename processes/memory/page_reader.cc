@@ -36,7 +36,8 @@ Result<MappedMemory> receive_pool(int socket) {
   const Status received = read_line(socket, pending, line, sizeof(ReadRequest),
                                     std::chrono::steady_clock::now() + kPatience, &descriptors);
   if (!received) return failure(received.error());
-  if (descriptors.size() != 1) return failure(EPROTO, "the daemon has passed no pool");
+  if (descriptors.size() != 1)
+    return failure(EPROTO, "start the page reader: the daemon has passed no pool");
   return MappedMemory::map_shared(std::move(descriptors[0]));
 }
 
@@ -53,7 +54,7 @@ ReadReply to_reply(const Status& status) {
 Status read(Result<MemoryReader>& reader, const ReadRequest& request, std::span<std::byte> pool) {
   if (!reader) return failure(reader.error());
   if (request.pool_offset > pool.size() || request.length > pool.size() - request.pool_offset) {
-    return failure(EINVAL, "read memory: the place for it is not in the pool");
+    return failure(EINVAL, "read memory: the requested place is not in the pool");
   }
   return reader->read(request.offset, pool.subspan(request.pool_offset, request.length));
 }
@@ -88,7 +89,8 @@ int run(const std::vector<int>& sockets, const std::string& index_file) {
 }  // namespace
 
 Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file) {
-  if (sockets.size() != kPageReaderSockets) return failure(EINVAL, "needs two sockets");
+  if (sockets.size() != kPageReaderSockets)
+    return failure(EINVAL, "start the page reader: it needs two sockets");
   const auto pool = receive_pool(sockets[0].get());
   if (!pool) return failure(pool.error());
   const auto index = read_page_index(index_file);
@@ -100,7 +102,7 @@ Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_
     serve(sockets[0].get(), std::move(reader), pool->bytes());
     other.join();
   } catch (const std::system_error& exception) {
-    return failure(EAGAIN, std::string("start a thread: ") + exception.what());
+    return failure(EAGAIN, std::string("start a thread of the page reader: ") + exception.what());
   }
   return {};
 }
@@ -114,7 +116,7 @@ Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file
   for (size_t i = 0; i < kPageReaderSockets; ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-      return system_failure("socketpair for", "the page reader");
+      return system_failure("create a socket pair for", "the page reader");
     }
     started.ends_.emplace_back(ends[0]);
     theirs.emplace_back(ends[1]);

@@ -63,7 +63,7 @@ Status RemoteMemory::await_reply() {
     pollfd wait{socket_.get(), POLLIN, 0};
     const int ready = ::poll(&wait, 1, static_cast<int>(kCheckInterval.count()));
     if (ready > 0) return {};
-    if (give_up_()) return failure(ECANCELED, "read memory: the transfer was given up");
+    if (give_up_()) return failure(ECANCELED, "read memory: the transfer was cancelled");
     if (patience_ && std::chrono::steady_clock::now() - start > *patience_) {
       return failure(ETIMEDOUT, std::string(kReader) + " has not replied for " +
                                     std::to_string(patience_->count()) + " ms (is it stopped?)");

@@ -63,7 +63,8 @@ class Connection {
 
 inline Status Connection::export_secret(std::string_view, std::span<const uint8_t>,
                                         std::span<uint8_t>) {
-  return failure(ENOTSUP, "no secrets without TLS: the connection to " + peer() + " is plain text");
+  return failure(ENOTSUP, "derive a secret of the connection to " + peer() +
+                              ": it is plain text, and secrets require TLS");
 }
 
 // The way from a source to its target. Threads: any.

@@ -53,9 +53,10 @@ Status check_owner_and_mode(const std::string& path, const struct stat& found, m
                               ", who could replace it: change its owner with chown");
   }
   if ((found.st_mode & denied) != 0) {
-    return failure(EPERM, path + ": others can use it (mode " + octal(found.st_mode & 0777) +
-                              "): chmod " + octal(found.st_mode & 0777 & ~denied) + " " + path +
-                              "; create a new one if another user may have read it");
+    return failure(EPERM, path + ": other users can access it (mode " +
+                              octal(found.st_mode & 0777) + "): chmod " +
+                              octal(found.st_mode & 0777 & ~denied) + " " + path +
+                              "; create a new key if another user may have read this one");
   }
   return {};
 }
@@ -162,7 +163,7 @@ Result<SharedKey> create_key_file(const std::string& path) {
   SharedKey key;
   for (size_t filled = 0; filled < key.size();) {
     const ssize_t count = ::getrandom(key.data() + filled, key.size() - filled, 0);
-    if (count < 0 && errno != EINTR) return system_failure("random bytes for", path);
+    if (count < 0 && errno != EINTR) return system_failure("create random bytes for", path);
     if (count > 0) filled += static_cast<size_t>(count);
   }
   const UniqueFd file(

@@ -91,7 +91,7 @@ TEST_F(KeyFile, DerivedKeysDifferByLabelAndByKey) {
 TEST_F(KeyFile, IsRefusedIfOthersCanUseIt) {
   for (mode_t mode : {0640, 0604, 0660, 0620, 0602, 0777}) {
     write(kGood, mode);
-    expect_refusal(EPERM, "others can use it");
+    expect_refusal(EPERM, "other users can access it");
   }
 }
 

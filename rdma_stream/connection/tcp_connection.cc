@@ -292,7 +292,7 @@ std::string printable(const sockaddr* address, socklen_t length) {
 Result<UniqueFd> begin_to_connect(const addrinfo& info, const std::string& name) {
   UniqueFd socket(
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
-  if (!socket) return system_failure("socket for", name);
+  if (!socket) return system_failure("create a socket for", name);
   if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0 && errno != EINPROGRESS) {
     // EHOSTUNREACH means that the name has no address at all.
     return system_failure("connect to", name, errno == EHOSTUNREACH ? ENETUNREACH : errno);
@@ -426,7 +426,7 @@ Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpRe
   if (auto allowed = check_reach(info, reach, address); !allowed) return failure(allowed.error());
   UniqueFd socket(
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
-  if (!socket) return system_failure("socket for", address);
+  if (!socket) return system_failure("create a socket for", address);
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
@@ -434,7 +434,7 @@ Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpRe
   }
   if (::listen(socket.get(), SOMAXCONN) != 0) return system_failure("listen on", address);
   UniqueFd closed_event(::eventfd(0, EFD_CLOEXEC));
-  if (!closed_event) return system_failure("eventfd for", address);
+  if (!closed_event) return system_failure("create an eventfd for", address);
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length);
@@ -459,7 +459,8 @@ Result<std::chrono::microseconds> measure_round_trip(const std::string& address,
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket->get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_rtt == 0) {
-    return failure(EOPNOTSUPP, "measure the round trip to " + address);
+    return failure(EOPNOTSUPP,
+                   "measure the round trip to " + address + ": the kernel has no measurement");
   }
   return std::chrono::microseconds(info.tcpi_rtt);
 }

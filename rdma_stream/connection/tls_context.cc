@@ -341,7 +341,7 @@ int TlsContext::check_certificate(int valid, X509_STORE_CTX* store) {
 Result<PeerIdentity> TlsContext::identify(TlsConnection& tls) const {
   SSL* ssl = tls.ssl();
   const std::string& peer = tls.peer();
-  if (::SSL_version(ssl) != TLS1_3_VERSION) return failure(EACCES, peer + ": not TLS 1.3");
+  if (::SSL_version(ssl) != TLS1_3_VERSION) return failure(EACCES, peer + " does not use TLS 1.3");
   PeerIdentity identity;
   if (!keys_.empty()) {
     // OpenSSL reports the use of a pre-shared key as the resumption of a TLS session.

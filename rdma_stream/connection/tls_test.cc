@@ -350,7 +350,7 @@ TEST_F(Certificates, AreRefusedWithAnErrorThatNamesTheInvalidFile) {
               HasSubstr("private key " + files.certificate));
   EXPECT_THAT(error_of({files.certificate, files.private_key, "/missing"}), HasSubstr("/missing"));
   ::chmod(files.private_key.c_str(), 0644);
-  EXPECT_THAT(error_of(files), HasSubstr("others can use it"));
+  EXPECT_THAT(error_of(files), HasSubstr("other users can access it"));
   ::chmod(files.private_key.c_str(), 0640);
   EXPECT_EQ(error_of(files), "");
 }

@@ -6,7 +6,7 @@ namespace ppmr {
 
 Result<WakeEvent> WakeEvent::create() {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) return system_failure("create eventfd", "");
+  if (!event) return system_failure("create", "an eventfd");
   return WakeEvent(std::move(event));
 }
 

@@ -168,7 +168,7 @@ Status ChunkCipher::decrypt_with(Context& context, const ChunkPlace& place,
   const auto verified = context.cipher->verify(check.code);
   if (!verified) return failure(verified.error());
   if (!*verified) {
-    return failure(EIO, "the bytes or their place are not those that the source encrypted");
+    return failure(EIO, "the bytes or their place differ from what the source encrypted");
   }
   return {};
 }

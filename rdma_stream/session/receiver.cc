@@ -81,7 +81,8 @@ Status Receiver::serve(const std::shared_ptr<Connection>& connection, const Hand
   }
   if (hello.kind == wire::HandshakeKind::kControl) return serve_control(connection, hello);
   if (hello.kind == wire::HandshakeKind::kAgent) return serve_agent(*connection, hello);
-  return refuse(*connection, wire::RejectReason::kBadHello, {}, {EPROTO, "not a hello"});
+  return refuse(*connection, wire::RejectReason::kBadHello, {},
+                {EPROTO, "the first message is not a hello"});
 }
 
 void Receiver::report(const Connection& connection, ConnectionEvent event) const {
@@ -168,13 +169,15 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target is shutting down");
-    if (sessions_.size() >= kSessionsMax) return failure(EBUSY, "too many sessions");
+    if (sessions_.size() >= kSessionsMax)
+      return failure(EBUSY, "the target has too many sessions: try again later");
     const auto same_peer = [&](const auto& session) {
       return session.second->identity() == options.identity &&
              host_of(session.second->opened_by()) == host_of(connection.peer());
     };
     if (std::count_if(sessions_.begin(), sessions_.end(), same_peer) >= kSessionsPerPeerMax) {
-      return failure(EBUSY, "too many sessions of this peer");
+      return failure(EBUSY,
+                     "the target has too many sessions of this peer: end some, or try again later");
     }
     options.id = ++last_session_;
   }

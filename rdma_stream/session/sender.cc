@@ -142,7 +142,7 @@ Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
   }
   if (protection_ && welcome->protection != protection_->kind()) {
     return failure(EPROTO, "the target at " + connector_.target() +
-                               " changed the encryption of a session that it had");
+                               " changed the encryption of an existing session");
   }
   return std::pair{connection, std::move(*welcome)};
 }

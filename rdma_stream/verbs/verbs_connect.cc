@@ -171,7 +171,7 @@ Status await_event(rdma_event_channel& events, rdma_cm_event_type wanted,
     if (::poll(waits, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) {
       return system_failure("wait for", description);
     }
-    if (waits[1].revents != 0) return failure(ECANCELED, description + ": canceled");
+    if (waits[1].revents != 0) return failure(ECANCELED, description + ": cancelled");
   }
 }
 
@@ -295,7 +295,7 @@ Result<std::unique_ptr<ReadQueue>> VerbsDomain::connect(const RailAddress& own,
   SocketAddress source = socket_address(from);
   SocketAddress destination = socket_address(options.peer);
   if (rdma_resolve_addr(id, source.get(), destination.get(), resolve_ms) != 0) {
-    return system_failure("resolve", parts.description);
+    return system_failure("resolve the address of", parts.description);
   }
   if (Status resolved = await_event(*parts.events, RDMA_CM_EVENT_ADDR_RESOLVED, parts.description,
                                     deadline, stop);

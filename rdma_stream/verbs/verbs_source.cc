@@ -171,7 +171,8 @@ Result<Admission> VerbsSource::admit(const SourceRail& rail, const RailAddress& 
 // Admits a connection whose hello has a valid proof.
 Result<Admission> VerbsSource::admit_locked(PoolLoan& loan, const SourceRail& rail,
                                             const wire::RdmaHello& hello) {
-  if (hello.stream >= loan.last_attempts_.size()) return failure(EACCES, "stream out of range");
+  if (hello.stream >= loan.last_attempts_.size())
+    return failure(EACCES, "the session does not have the stream of this request");
   uint64_t& last_attempt = loan.last_attempts_[hello.stream];
   if (hello.attempt <= last_attempt) return failure(EACCES, "the proof was used before");
   for (PoolLoan::OnRail& on : loan.rails_) {
@@ -179,7 +180,7 @@ Result<Admission> VerbsSource::admit_locked(PoolLoan& loan, const SourceRail& ra
     last_attempt = hello.attempt;
     return Admission{on.domain, hello.stream};
   }
-  return failure(EACCES, "the session was not offered this device");
+  return failure(EACCES, "the source did not offer this device to the session");
 }
 
 VerbsSource::Counters VerbsSource::counters() const {

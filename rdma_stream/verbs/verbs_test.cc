@@ -544,7 +544,7 @@ TEST(RdmaSecret, AdmitsEachAttemptOnceAndOnlyBetweenItsAddresses) {
   EXPECT_EQ(refusal(ends, 0, 0), "the proof was used before");
   EXPECT_EQ(refusal(ends, 1, 1), "") << "another stream";
   EXPECT_EQ(refusal(ends, 0, 3), "");
-  EXPECT_EQ(refusal(ends, 8, 1), "stream out of range");
+  EXPECT_EQ(refusal(ends, 8, 1), "the session does not have the stream of this request");
 }
 
 TEST(VerbsOffer, IsRefusedIfANumberIsInvalid) {

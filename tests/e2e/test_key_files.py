@@ -38,7 +38,7 @@ def test_key_that_other_users_can_access_is_refused(world, key, mode):
     world.refuses_to_start(
         ["target", world.mountpoint(), "--listen", "127.0.0.1:0", "--key-file", key],
         str(key),
-        "others can use it",
+        "other users can access it",
         "chmod",
     )
 
@@ -72,7 +72,7 @@ def test_private_key_that_other_users_can_read_is_refused(world, authority):
     world.refuses_to_start(
         ["target", world.mountpoint(), "--listen", "127.0.0.1:0", *options],
         "node1.key",
-        "others can use it",
+        "other users can access it",
     )
 
 

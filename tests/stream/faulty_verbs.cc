@@ -358,7 +358,7 @@ class FaultyRail final : public Rail {
         return failure(ETIMEDOUT, description + ": no answer to the RDMA connection request");
       }
       pollfd wait{stop.fd(), POLLIN, 0};
-      if (::poll(&wait, 1, 1) > 0) return failure(ECANCELED, description + ": canceled");
+      if (::poll(&wait, 1, 1) > 0) return failure(ECANCELED, description + ": cancelled");
       lock.lock();
     }
     SideState& peer = state_->sides[true];
