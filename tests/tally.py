@@ -115,7 +115,7 @@ def add_bazel(total, path, again):
 
 
 def pytest_argument_of(case):
-    """Returns the argument with which pytest runs this test. xdist appends the group to the name."""
+    """Returns the argument with which pytest runs this test; xdist adds the group to the name."""
     name = re.sub(r"@[\w ]+$", "", case.get("name"))
     return f"{case.get('classname').replace('.', '/')}.py::{name}"
 

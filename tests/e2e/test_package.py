@@ -131,7 +131,7 @@ def count(machine):
 
 
 def check_audit_trail_in_the_journal(source, target):
-    """The journal of each node has one line about the connection and one line about the migration."""
+    """The journal of each node has a line about the connection and one about the migration."""
     trails = {}
     for machine in (source, target):
         lines = machine.run("journalctl --output=cat --facility=authpriv").stdout.splitlines()

@@ -486,7 +486,7 @@ def test_insecure_option_beyond_loopback_is_logged_at_start(world):
 
 
 def test_file_names_and_small_files_travel_encrypted(world):
-    """A relay records the control connection. A file as small as this travels in its announcement."""
+    """A relay records the control connection. Such a small file travels in its announcement."""
     target = world.target()
     with Relay(target.port) as relay:
         target.peer_address = relay.address

@@ -55,7 +55,7 @@ def values_of(slurm, job):
 
 
 def groups_of_job_nodes(slurm, host):
-    """Returns the control groups of the job nodes on a host, by the names of the memory controller."""
+    """Returns the control groups of job nodes on a host, by the names of the memory controller."""
     find = ["find", "/sys/fs/cgroup/memory", "-name", "ppmr-*", "-printf", "/%P\n"]
     return slurm.hosts.nodes[host].run(find).stdout.split()
 

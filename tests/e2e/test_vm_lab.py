@@ -224,7 +224,7 @@ def test_machine_image_is_not_read_from_a_directory_that_others_may_write_to(ima
 
 
 def processes_of(directory, what):
-    """Returns the host pids of the processes with the directory and `what` on their command line."""
+    """Returns the host pids of processes with the directory and `what` on their command line."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -215,7 +215,7 @@ class Arena:
         return found
 
     def _find(self, what, running):
-        """Returns the host pids of a victim. If there are several CRIUs, returns the pids of all."""
+        """Returns the host pids of a victim. With several CRIUs, returns the pids of all."""
         if what == "migrate":
             return [running.host_pid] if running.running() and running.host_pid else []
         node = self.source if what.startswith("source") else self.target

@@ -35,7 +35,7 @@ class Authority:
         return self.options(name, *allowed_peers)
 
     def revoke(self, *names):
-        """Revokes certificates, and returns the file with the new list of all revoked certificates."""
+        """Revokes certificates, and returns the file with the new list of revoked certificates."""
         settings = self.directory / "ca.cnf"
         if not settings.exists():
             settings.write_text(

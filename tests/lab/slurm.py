@@ -221,7 +221,7 @@ class SlurmCluster:
         self._start(what, host, command)
 
     def await_idle(self, timeout=60):
-        """Waits until all hosts can run jobs again, also the hosts that Slurm has marked as down."""
+        """Waits until all hosts can run jobs again, also hosts that Slurm has marked as down."""
 
         def idle():
             states = self.node_states()

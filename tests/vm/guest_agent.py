@@ -26,7 +26,7 @@ ENVIRONMENT = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "PPMR_CR
 
 
 class Children:
-    """The children of this process. It stores the status of those that it started until `forget`."""
+    """The children of this process. Stores the status of each until `forget`."""
 
     def __init__(self):
         self._changed = threading.Condition()

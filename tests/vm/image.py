@@ -169,7 +169,7 @@ def _without_signature(module):
 
 
 def _dependencies(modules):
-    """Returns name of a module -> (its file, names of the modules that it needs), from modules.dep."""
+    """Returns module name -> (file, names of the modules that it needs), from modules.dep."""
     table = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         file, needs = line.split(":", 1)

@@ -42,7 +42,7 @@ def documented_commands(network):
 
 
 class Beside(Commands):
-    """A host made of namespaces on a machine. The machine's bridge has the host's bridge as a port."""
+    """A host made of namespaces on a machine. Its bridge is a port of the machine's."""
 
     def __init__(self, machine, name):
         self.machine, self.name = machine, name
