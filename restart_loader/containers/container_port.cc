@@ -90,14 +90,14 @@ void announce_addresses(const std::string& network_namespace) {
 
 Status ContainerPort::cut() const {
   const int error = change_bridge(*this, SIOCBRDELIF);
-  if (error == 0 || error == EINVAL) return {};  // EINVAL: it is not attached
+  if (error == 0 || error == EINVAL) return {};  // EINVAL: the port is not attached
   return failure(
       error, fmt::format("cannot detach {} from {}: {}", interface, bridge, std::strerror(error)));
 }
 
 Status ContainerPort::attach() const {
   const int error = change_bridge(*this, SIOCBRADDIF);
-  if (error == EBUSY) return {};  // it is attached
+  if (error == EBUSY) return {};  // EBUSY: the port is already attached
   if (error != 0) {
     return failure(
         error, fmt::format("cannot attach {} to {}: {}", interface, bridge, std::strerror(error)));

@@ -13,21 +13,22 @@
 
 namespace ppmr {
 
-// All members empty: the container has no port.
+// If all members are empty, the container has no port.
 struct ContainerPort {
-  std::string interface;          // on the node
-  std::string bridge;             // on the node
-  std::string network_namespace;  // the path of the namespace; for announcing the address
+  std::string interface;  // the port's name on the node
+  std::string bridge;     // the bridge's name on the node
+  // Path of the namespace; attach() announces the address from there.
+  std::string network_namespace;
 
   bool exists() const { return !interface.empty(); }
   // Detaches the port from its bridge. cut() and attach() are idempotent. Errors: ENODEV, EPERM.
   Status cut() const;
-  // Attaches the port, and tells the switches where the address is now (gratuitous ARP). No effect
-  // if the port is already attached, to whichever bridge.
+  // Attaches the port, and announces to the switches where the address is now (gratuitous ARP). Has
+  // no effect if the port is already attached to any bridge.
   Status attach() const;
 };
 
-// From the annotations `ppmr.port` and `ppmr.bridge` of the bundle's config.json. Errors: of the
+// Reads the annotations `ppmr.port` and `ppmr.bridge` of the bundle's config.json. Errors: of the
 // file system; EPROTO.
 Result<ContainerPort> read_container_port(const std::string& bundle);
 Result<ContainerPort> parse_container_port(const std::string& config);

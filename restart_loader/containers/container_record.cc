@@ -5,7 +5,7 @@
 namespace ppmr {
 namespace {
 
-// As runc limits them.
+// runc limits names to this length.
 constexpr size_t kNameMaxBytes = 255;
 constexpr std::string_view kNameCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";

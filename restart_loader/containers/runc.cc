@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::seconds kPatience{15};
-constexpr const char* kRuncRoot = "/run/runc";  // runc's own default, for root
+constexpr const char* kRuncRoot = "/run/runc";  // the default of runc for root
 
 struct RuncOption {
   std::string_view criu;
@@ -32,7 +32,7 @@ constexpr std::array kRuncOptions = {
     RuncOption{"--shell-job", "--shell-job", false},
     RuncOption{"--file-locks", "--file-locks", false},
     RuncOption{"--manage-cgroups", "--manage-cgroups-mode", true},
-    RuncOption{"--ghost-limit", "", true},  // runc_configuration()
+    RuncOption{"--ghost-limit", "", true},  // runc_configuration() returns this option
 };
 
 std::string path_variable() {
@@ -40,7 +40,7 @@ std::string path_variable() {
   return path != nullptr && path[0] != 0 ? path : "/usr/sbin:/usr/bin:/sbin:/bin";
 }
 
-// The text of runc's "level=error msg=\"...\"", or its whole output.
+// Returns the text of runc's "level=error msg=\"...\"". If there is none, returns the whole output.
 std::string reason_in(const std::string& output) {
   constexpr std::string_view kBefore = "msg=\"";
   const size_t at = output.rfind(kBefore);
@@ -130,7 +130,7 @@ Status Runc::remove(const std::string& name) const {
   if (Status safe = check_mounts(name); !safe) return safe;
   auto output = run({"delete", "--force", name});
   if (output) return {};
-  // Another process may have removed the container meanwhile.
+  // Another process may have removed the container in the meantime.
   const auto left = state(name);
   if (!left && left.error().errno_value == ENOENT) return {};
   return failure(output.error());
@@ -153,8 +153,9 @@ Status Runc::check_mounts(const std::string& name) const {
 }
 
 // During a restore runc mounts the container's root file system in runc's directory for the
-// container. A runc that is killed would leave that mount, and the next `runc delete` would delete
-// the root file system. So runc gets its own mount namespace: the mount ends with runc and CRIU.
+// container. If runc were killed, that mount would stay, and the next `runc delete` would delete
+// the root file system. Therefore runc gets its own mount namespace: the mount ends with runc and
+// CRIU.
 std::vector<std::string> Runc::restore_command(const std::string& directory,
                                                const std::vector<std::string>& words) const {
   std::vector<std::string> argv = {"unshare", "--mount", "--propagation", "slave"};

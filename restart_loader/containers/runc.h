@@ -1,4 +1,4 @@
-// Containers, through the runc command.
+// Containers, managed with the runc command.
 #pragma once
 
 #include <sys/types.h>
@@ -14,25 +14,25 @@ namespace ppmr {
 struct ContainerState {
   std::string name;
   std::string status;  // "created", "running", "paused", "stopped"
-  pid_t pid = 0;       // of its first process; 0: stopped
+  pid_t pid = 0;       // of the container's first process; 0: the container is stopped
   std::string bundle;  // the directory of its config.json
   std::string root_file_system;
-  std::string created;  // a time; distinguishes containers of the same name
+  std::string created;  // time of creation; distinguishes containers of the same name
 };
 
 // Threads: any.
 class Runc {
  public:
-  // `runc` in PATH. Errors: ENOENT.
+  // Finds `runc` in PATH. Errors: ENOENT.
   static Result<Runc> find();
 
   const std::string& path() const { return path_; }
   Result<std::string> version() const;
   // Errors: ENOENT if runc has no such container; EPROTO.
   Result<ContainerState> state(const std::string& name) const;
-  // The names of all containers.
+  // Returns the names of all containers.
   Result<std::vector<std::string>> list() const;
-  // All processes in the container, including those that `runc exec` added.
+  // Returns all processes in the container, including those that `runc exec` added.
   Result<std::vector<pid_t>> processes(const std::string& name) const;
   Status resume(const std::string& name) const;
   // Kills the container's processes and removes it. Errors: EBUSY when a file system is mounted in
@@ -43,7 +43,7 @@ class Runc {
   // finds the `criu` there first.
   std::vector<std::string> command(const std::string& directory,
                                    const std::vector<std::string>& words) const;
-  // Like command(), but in a new mount namespace; for `runc restore`.
+  // Like command(), but the command runs in a new mount namespace; for `runc restore`.
   std::vector<std::string> restore_command(const std::string& directory,
                                            const std::vector<std::string>& words) const;
 
@@ -55,13 +55,13 @@ class Runc {
   std::string path_;
 };
 
-// Translates options of CRIU to those of `runc checkpoint` and `runc restore`. Errors: EINVAL for
-// an option that neither runc has nor runc_configuration() returns.
+// Translates options of CRIU to options of `runc checkpoint` and `runc restore`. Errors: EINVAL for
+// an option that neither runc nor runc_configuration() supports.
 Result<std::vector<std::string>> runc_options(const std::vector<std::string>& criu_options);
-// The text of a configuration file for CRIU, with the options that runc does not have.
+// Returns the text of a configuration file for CRIU, with the options that runc does not have.
 std::string runc_configuration(const std::vector<std::string>& criu_options);
 
-// Errors: EPROTO.
+// Parses the output of `runc state`. Errors: EPROTO.
 Result<ContainerState> parse_container_state(const std::string& text);
 
 }  // namespace ppmr

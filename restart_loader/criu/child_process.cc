@@ -17,7 +17,8 @@ Result<ChildProcess> ChildProcess::start(const SpawnOptions& options) {
   if (!pid) return failure(pid.error());
   ChildProcess child;
   child.pid_ = *pid;
-  // The system call is made by number, because glibc 2.36 declares pidfd_open() without extern "C".
+  // Calls the system call by its number, because glibc 2.36 declares pidfd_open() without extern
+  // "C".
   child.pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
   if (!child.pidfd_) {
     const int why = errno;
@@ -59,7 +60,7 @@ std::string ChildProcess::how_it_ended() const {
 
 void ChildProcess::end() {
   if (!pidfd_ || ended()) return;
-  // The child is not yet reaped, so its pid is not reused.
+  // This process has not reaped the child yet, so the kernel cannot reuse the child's pid.
   const auto self = identify(pid_);
   const auto tree = self ? stop_trees({*self}) : Result<FrozenTasks>(failure(self.error()));
   if (tree) tree->kill();

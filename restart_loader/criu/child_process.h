@@ -1,5 +1,5 @@
-// A child process with an owner: when the owner is destroyed, the child and all of its descendants
-// are killed, and the child is reaped.
+// A child process with an owner. When the owner is destroyed, it kills the child and all of the
+// child's descendants, and reaps the child.
 #pragma once
 
 #include <sys/types.h>
@@ -29,12 +29,13 @@ class ChildProcess {
   // Reaps the child if it has ended.
   bool ended();
   bool succeeded() const { return wait_status_ && *wait_status_ == 0; }
-  bool was_killed() const;  // by a signal
-  // For messages: "ended with exit code 1", "was killed by signal 9 (Killed)", "is running".
+  bool was_killed() const;  // whether a signal killed the child
+  // Returns a clause for messages: "ended with exit code 1", "was killed by signal 9 (Killed)", "is
+  // running".
   std::string how_it_ended() const;
-  // Kills the child and all of its descendants, including those that it would leave to init.
+  // Kills the child and all of its descendants, including orphans that init would adopt.
   void end();
-  // Gives up the ownership: the child runs on, and may outlive this process.
+  // Gives up the ownership: the child keeps running, and may outlive this process.
   void leave() { pidfd_.reset(); }
 
  private:

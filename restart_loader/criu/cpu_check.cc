@@ -15,7 +15,7 @@ constexpr size_t kImageMaxBytes = 64 << 10;
 constexpr const char* kImage = "/cpuinfo.img";
 constexpr std::string_view kDigits = "0123456789abcdef";
 // The first 8 bytes of a cpuinfo image in hexadecimal (magic.h of CRIU's sources): the magic number
-// of all images, then that of cpuinfo.
+// of all images, then the magic number of cpuinfo.
 constexpr std::string_view kMagic = "1943565413404061";
 
 Result<std::unique_ptr<CriuProcess>> run(const std::string& criu, const std::string& what,

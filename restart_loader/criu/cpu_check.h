@@ -12,7 +12,7 @@ namespace ppmr {
 Result<std::string> describe_processor(const std::string& criu);
 
 // Runs `criu cpuinfo check` on another node's description. Errors: ENOTSUP with CRIU's message if
-// this processor is incompatible; EPROTO if the description is malformed; those of running CRIU.
+// this processor is incompatible; EPROTO if the description is malformed; those of run_command().
 Status check_processor(const std::string& criu, const std::string& description);
 
 }  // namespace ppmr

@@ -38,8 +38,8 @@ TEST_F(CpuCheck, RefusesAMalformedProcessorDescriptionWithoutRunningCriu) {
   }
 }
 
-// The description of this processor, but with another size of its state: appends a second
-// xsave_size (field 9 of cpuinfo_x86_entry), which replaces the first one.
+// Makes a description of this processor with another size of its state: appends a second xsave_size
+// (field 9 of cpuinfo_x86_entry), which replaces the first one.
 TEST_F(CpuCheck, RefusesIncompatibleTargetAndQuotesCriu) {
   const auto byte_at = [&](size_t i) { return std::stoi(own_.substr(2 * i, 2), nullptr, 16); };
   const int size = byte_at(8), entry_size = byte_at(13);

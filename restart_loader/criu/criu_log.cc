@@ -11,11 +11,11 @@ namespace {
 constexpr size_t kErrorsMax = 100;
 
 struct Advice {
-  const char* error;   // regular expression
-  const char* advice;  // $1 is the first group
+  const char* error;   // a regular expression
+  const char* advice;  // $1 stands for the first group of the expression
 };
 
-// Texts of CRIU 3.17 to 4.2.
+// Error texts of CRIU 3.17 to 4.2, each with its remedy.
 const std::array kAdvice = {
     Advice{R"(Can't fork for (\d+): File exists)",
            "pid $1 is in use here: end the process that has it (the parent of a zombie must reap "
@@ -128,7 +128,7 @@ void CriuErrors::note(std::string_view line) {
 
 std::string CriuErrors::summary() const {
   if (errors_.empty()) return first_line_.empty() ? "" : fmt::format("\"{}\"", first_line_);
-  // The first error is the cause, but the remedy may be known only for a later one.
+  // The first error is the cause, but ppmr may know a remedy only for a later one.
   for (const std::string& error : errors_) {
     const std::string advice = advice_for(error);
     if (!advice.empty()) return fmt::format("\"{}\": {}", errors_.front(), advice);

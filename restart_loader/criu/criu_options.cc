@@ -7,10 +7,11 @@
 namespace ppmr {
 namespace {
 
-// In the order of the enum criu_network_lock_method of rpc.proto, whose first value is 1.
+// The methods, in the order of the enum criu_network_lock_method of rpc.proto, whose first value is
+// 1.
 constexpr std::array<std::string_view, 3> kNetworkLocks = {"=iptables", "=nftables", "=skip"};
 
-// The value of `option`, given as "-oX", "-o X", "--name=X" or "--name X".
+// Returns the value of `option`, which may be given as "-oX", "-o X", "--name=X" or "--name X".
 std::optional<std::string> value_of(const std::vector<std::string>& options, size_t i,
                                     const std::string& short_name, const std::string& long_name) {
   const std::string& option = options[i];
@@ -29,7 +30,7 @@ std::optional<std::string> value_of(const std::vector<std::string>& options, siz
 CriuOptions read_criu_options(const std::vector<std::string>& options) {
   CriuOptions found;
   for (size_t i = 0; i < options.size(); ++i) {
-    if (options[i] == "--") break;  // a command for --exec-cmd follows
+    if (options[i] == "--") break;  // the command of --exec-cmd follows
     if (options[i].starts_with("-v") || options[i].starts_with("--verbosity"))
       found.verbosity = true;
     if (auto value = value_of(options, i, "-o", "--log-file")) found.log_file = value;

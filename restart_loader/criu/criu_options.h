@@ -21,15 +21,16 @@ CriuOptions read_criu_options(const std::vector<std::string>& options);
 
 // Options in the form that CRIU's RPC accepts (criu_rpc.h).
 struct CriuSettings {
-  std::string configuration;           // text of a configuration file: most options
-  std::vector<std::string> externals;  // of --external; may contain blanks, unlike values in a file
-  // The value of --network-lock as in rpc.proto; 0: not given. It is not in the configuration file,
-  // because CRIU 3 ends if the file has this option.
+  std::string configuration;  // text of a configuration file: most options
+  // Values of --external; may contain blanks, unlike values in a file.
+  std::vector<std::string> externals;
+  // The value of --network-lock as in rpc.proto; 0: not given. This option is not in
+  // `configuration`, because CRIU 3 ends if it finds the option in a configuration file.
   uint32_t network_lock = 0;
 };
 
-// Converts long options, as on a command line. Errors: EINVAL for options that the RPC cannot
-// express.
+// Converts long options, written as on a command line. Errors: EINVAL for options that the RPC
+// cannot express.
 Result<CriuSettings> criu_settings(const std::vector<std::string>& options);
 
 }  // namespace ppmr

@@ -21,9 +21,9 @@ struct Pipe {
 
 Result<Pipe> make_pipe() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make a pipe for", "criu");
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create a pipe for", "criu");
   Pipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);  // CRIU's end stays blocking
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);  // CRIU's end of the pipe stays blocking
   return pipe;
 }
 
@@ -38,7 +38,7 @@ Result<std::string> find_criu() {
   }
   if (executable(kInstalledCriu)) return kInstalledCriu;
   std::string path = std::getenv("PATH") != nullptr ? std::getenv("PATH") : "";
-  path += ":/usr/sbin:/usr/local/sbin";  // a user's PATH often lacks them
+  path += ":/usr/sbin:/usr/local/sbin";  // a user's PATH often lacks these directories
   for (size_t start = 0; start < path.size();) {
     const size_t colon = std::min(path.find(':', start), path.size());
     const std::string candidate = path.substr(start, colon - start) + "/criu";
@@ -94,7 +94,8 @@ void CriuProcess::add_to(std::vector<pollfd>& fds) const {
 
 void CriuProcess::process() {
   if (ended_) return;
-  // Checked before the pipes are read: if CRIU has ended, they already contain all its output.
+  // Asks for the end of CRIU before it reads the pipes: if CRIU has ended, the pipes already
+  // contain all of its output.
   const bool ended = child_.ended();
   if (status_pipe_) {
     char byte;
@@ -129,13 +130,14 @@ void CriuProcess::take_log(size_t bytes_max) {
   for (size_t taken = 0; log_pipe_ && taken < bytes_max;) {
     const ssize_t n = read(log_pipe_.get(), buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;  // EAGAIN
+    if (n < 0) break;  // EAGAIN: the pipe is empty
     if (n == 0) {
       log_pipe_.reset();
       break;
     }
     taken += static_cast<size_t>(n);
-    // If the copy fails, for example on a full disk, the restore continues without it.
+    // If the copy cannot be written, for example because the disk is full, the restore continues
+    // without a copy.
     if (copy_ && write(copy_.get(), buffer, static_cast<size_t>(n)) < 0) copy_.reset();
     partial_.append(buffer, static_cast<size_t>(n));
     take_lines(false);

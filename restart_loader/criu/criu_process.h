@@ -1,10 +1,10 @@
-// One running CRIU, or the relay or runc that runs one. Reads its log through a pipe, copies it to
-// a file, shows each line at once, and collects the errors.
+// One running CRIU, or the relay or runc that runs a CRIU. Reads the log through a pipe, copies the
+// log to a file, shows each line at once, and collects the errors.
 //
-// A pipe instead of CRIU's own log file (-o), so that lines can be shown as CRIU writes them. A
-// process that CRIU leaves behind, for example a child of an action script, may keep the pipe open.
-// So the reader takes what is in the pipe when CRIU has ended, and never waits for the end of the
-// pipe.
+// This class uses a pipe instead of CRIU's own log file (-o), to show each line as soon as CRIU
+// writes it. A process that CRIU leaves behind, for example a child of an action script, may keep
+// the pipe open. Therefore the reader stops when CRIU has ended and the pipe is empty, and does not
+// wait for the end of the pipe.
 #pragma once
 
 #include <poll.h>
@@ -21,17 +21,17 @@
 
 namespace ppmr {
 
-// The CRIU to use: $PPMR_CRIU, else the one that third_party/install adds, else `criu` in PATH.
-// Errors: ENOENT.
+// Returns the path of the CRIU to use: $PPMR_CRIU, else the one that third_party/install adds, else
+// `criu` in PATH. Errors: ENOENT.
 Result<std::string> find_criu();
 
 struct CriuProcessOptions {
   std::vector<std::string> argv;
   std::string log_file;                          // gets a copy of the output; empty: no copy
   std::function<void(const std::string&)> show;  // gets each line of output; empty: not called
-  bool status_fd = false;                        // with --status-fd 3: see ready()
-  int request_socket = -1;                       // for `criu swrk 3`; -1: none
-  bool background = false;                       // stdin is /dev/null, and Ctrl-C does not reach it
+  bool status_fd = false;                        // add --status-fd 3: see ready()
+  int request_socket = -1;                       // passed to `criu swrk 3`; -1: none
+  bool background = false;  // stdin is /dev/null, and Ctrl-C does not signal CRIU
 };
 
 // Threads: one.
@@ -41,7 +41,7 @@ class CriuProcess {
 
   // Adds the descriptors to poll; call process() afterwards.
   void add_to(std::vector<pollfd>& fds) const;
-  // Reads what the pipes contain. Non-blocking.
+  // Reads all that is in the pipes. Does not block.
   void process();
   // Blocks until CRIU has ended, but at most for `patience`. Returns whether CRIU has ended.
   bool await_end(std::chrono::milliseconds patience);
@@ -55,7 +55,7 @@ class CriuProcess {
   CriuErrors& errors() { return errors_; }
   void end() { child_.end(), process(); }
   void leave() { child_.leave(); }
-  // Continues CRIU after a SIGSTOP; with `background`, its whole process group.
+  // Continues CRIU after a SIGSTOP. With `background`, continues CRIU's whole process group.
   void resume() const {
     if (!ended_) kill(options_.background ? -child_.pid() : child_.pid(), SIGCONT);
   }
@@ -73,7 +73,7 @@ class CriuProcess {
   CriuErrors errors_;
   bool ready_ = false;
   bool ended_ = false;
-  ChildProcess child_;  // last: destroyed first
+  ChildProcess child_;  // last member, because the child must end first
 };
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// Messages byte by byte, as CRIU's rpc.proto defines them.
+// Compares messages byte by byte with the definitions in CRIU's rpc.proto.
 #include "restart_loader/criu/criu_rpc.h"
 
 #include <gtest/gtest.h>

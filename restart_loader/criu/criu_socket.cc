@@ -10,14 +10,14 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kMessageMaxBytes = 4 << 20;
-constexpr size_t kPassedFilesMax = 16;  // descriptors per message; runc passes a terminal's master
+constexpr size_t kPassedFilesMax = 16;  // per message; runc passes the master of a terminal
 
 }  // namespace
 
 Result<CriuSockets> make_criu_sockets() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("make a socket for", "criu");
+    return system_failure("create a socket for", "criu");
   }
   return CriuSockets{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }

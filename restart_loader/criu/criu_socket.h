@@ -20,13 +20,14 @@ struct CriuSockets {
   UniqueFd theirs;
 };
 
-// Both sockets are close-on-exec. Errors: those of socketpair(2).
+// Creates two connected sockets, both close-on-exec. Errors: those of socketpair(2).
 Result<CriuSockets> make_criu_sockets();
 
-// Blocks. nullopt: the peer has closed its end, or the message cannot be received.
+// Blocks until a message arrives. Returns nullopt if the peer has closed its end, or if the message
+// cannot be received.
 std::optional<CriuMessage> receive_criu_message(int socket);
 
-// False: the peer has closed its end.
+// Returns false if the peer has closed its end.
 bool send_criu_message(int socket, const CriuMessage& message);
 
 }  // namespace ppmr

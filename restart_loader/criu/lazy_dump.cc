@@ -8,7 +8,8 @@
 namespace ppmr {
 namespace {
 
-// Free in a CRIU that runc or ppmr starts, and below the descriptors that CRIU reserves for itself.
+// This number is free in a CRIU that runc or ppmr starts, and below the descriptors that CRIU
+// reserves for itself.
 constexpr int kPageClient = 60;
 
 }  // namespace
@@ -20,11 +21,11 @@ std::vector<std::string> lazy_dump_options() {
 Status open_ended_page_client() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("make a socket for", "CRIU's page server");
+    return system_failure("create a socket for", "CRIU's page server");
   }
   const UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
-  // dup2() clears close-on-exec.
+  // dup2() clears the close-on-exec flag.
   if (dup2(theirs.get(), kPageClient) < 0) return system_failure("pass a socket to", "CRIU");
   return {};
 }

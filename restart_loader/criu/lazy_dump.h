@@ -1,8 +1,9 @@
 // A dump that leaves lazily loadable memory out of the images (`criu dump --lazy-pages`), without
 // CRIU's page server.
 //
-// After its post-dump hook CRIU waits for a client of its page server before it kills the tree or
-// lets it run on. Here the client is a socket whose other end is closed, so CRIU goes on at once.
+// After its post-dump hook CRIU waits for a client of its page server before it kills or resumes
+// the tree. ppmr passes a socket whose other end is closed as this client, so CRIU continues at
+// once.
 #pragma once
 
 #include <string>
@@ -12,10 +13,11 @@
 
 namespace ppmr {
 
-// Options for the dump.
+// Returns the options for the dump.
 std::vector<std::string> lazy_dump_options();
 
-// Call in the process that becomes CRIU. Errors: of socketpair(2) and dup2(2).
+// Makes the client's socket. The caller is the process that becomes CRIU. Errors: of socketpair(2)
+// and dup2(2).
 Status open_ended_page_client();
 
 }  // namespace ppmr

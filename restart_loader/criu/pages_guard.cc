@@ -27,7 +27,7 @@ constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
 constexpr std::chrono::milliseconds kRetryInterval{10};
 
-// Reads which process is the pager; nullopt if none was recorded.
+// Reads the identity of the recorded pager; nullopt if no pager was recorded.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   std::ifstream file(work + kServerFile);
   if (!file) return std::nullopt;
@@ -45,8 +45,9 @@ bool has_stopped_serving(const ProcessIdentity& process) {
          stat->state == 'T';  // T: stopped; t: the guard holds the exiting process
 }
 
-// Retries `open` (FrozenTasks::open() or stop_trees()), which fails while descriptors or memory are
-// short. No event reports the end of such a shortage, and giving up would let the tree read zeros.
+// Retries `open` (FrozenTasks::open() or stop_trees()). It fails while the node is short of
+// descriptors or memory. No event reports the end of such a shortage, and giving up would let the
+// tree read zeros.
 template <typename Open>
 FrozenTasks retry(Open open, const std::vector<ProcessIdentity>& tasks) {
   for (;;) {
@@ -55,8 +56,8 @@ FrozenTasks retry(Open open, const std::vector<ProcessIdentity>& tasks) {
   }
 }
 
-// Stops all tasks before it inspects and kills them, so that meanwhile none forks and none leaves
-// CRIU's restorer.
+// Stops all tasks before it inspects and kills them. So no task can fork or leave CRIU's restorer
+// in the meantime.
 void kill_tree(const std::string& work, const RestoredTree& tree) {
   const FrozenTasks stopped = retry(stop_trees, tree.tasks);
   if (look_at_restored(tree) == RestoredTasks::kWaiting) {
@@ -84,7 +85,8 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
       if (errno == EINTR) continue;
       return;
     }
-    if (!WIFSTOPPED(status)) return kill_tree(work, tree);  // ended without a stop; never observed
+    // The pager ended without a stop; never observed.
+    if (!WIFSTOPPED(status)) return kill_tree(work, tree);
     const int number = WSTOPSIG(status);
     switch (status >> 16) {
       case PTRACE_EVENT_EXIT: {
@@ -98,7 +100,7 @@ void watch(const std::string& work, pid_t server, const RestoredTree& tree) {
       case PTRACE_EVENT_STOP:  // SIGSTOP or SIGCONT
         ptrace(number == SIGTRAP ? PTRACE_CONT : PTRACE_LISTEN, server, nullptr, nullptr);
         break;
-      default:  // another signal: deliver it
+      default:  // another signal: pass it on to the pager
         ptrace(PTRACE_CONT, server, nullptr, reinterpret_cast<void*>(intptr_t{number}));
     }
   }
@@ -196,10 +198,10 @@ Result<std::string> write_guard_script(const std::string& work_directory) {
 }
 
 int PagesGuard::run() const {
-  // The guard lives long: it must not keep CRIU's descriptors open.
+  // The guard runs for a long time, so it must not keep CRIU's descriptors open.
   close_range(STDERR_FILENO + 1, ~0U, 0);
-  // CRIU may start scripts with descriptors 0 to 2 closed: opens /dev/null there, so that no other
-  // file gets these numbers.
+  // CRIU may start scripts with descriptors 0 to 2 closed. Opens /dev/null for them, so that no
+  // other file gets these numbers.
   while (true) {
     const int fd = open("/dev/null", O_RDWR);
     if (fd > STDERR_FILENO) close(fd);

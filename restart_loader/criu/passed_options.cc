@@ -12,10 +12,11 @@ enum class Value { kNone, kOptional, kRequired };
 struct PassedOption {
   std::string_view name;
   Value value;
-  std::string_view value_prefixes;  // of valid values, blank-separated; empty: any without a slash
+  // Prefixes of valid values, blank-separated; empty: any value without a slash.
+  std::string_view value_prefixes;
 };
 
-// One list for dump and restore: CRIU accepts every option for both, and ignores those that do
+// One list serves dump and restore: CRIU accepts every option for both, and ignores options that do
 // not apply.
 constexpr std::array kPassed = {
     PassedOption{"--tcp-established", Value::kNone, ""},

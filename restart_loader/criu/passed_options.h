@@ -1,7 +1,7 @@
-// The options of CRIU that `ppmr migrate ... -- CRIU-OPTIONS` passes on, to the dump at the source
-// and to the restore at the target: a fixed list, which both nodes check. The target runs CRIU as
-// root on behalf of a peer, so no option on the list names a program to run, a file to write, or
-// another root directory.
+// The options of CRIU that `ppmr migrate ... -- CRIU-OPTIONS` passes on to the dump at the source
+// and to the restore at the target. It is a fixed list, and both nodes check the options against
+// it. The target runs CRIU as root on behalf of a peer, so no option on the list names a program to
+// run, a file to write, or another root directory.
 #pragma once
 
 #include <string>
@@ -11,10 +11,11 @@
 
 namespace ppmr {
 
-// Errors: EINVAL for the first option that is not on the list or lacks its value.
+// Checks the options. Errors: EINVAL for the first option that is not on the list or lacks its
+// value.
 Status check_passed_options(const std::vector<std::string>& options);
 
-// All options that are passed on, for --help and the documentation.
+// Returns all options that ppmr passes on, for --help and the documentation.
 std::string passed_options_text();
 
 }  // namespace ppmr

@@ -29,9 +29,9 @@ bool is_there(const std::string& work_directory, RelayMark mark) {
   return access(path_of(work_directory, mark).c_str(), F_OK) == 0;
 }
 
-// Whether CRIU (3.17.1, 4.2.1) reports that it did not get the permission to continue: then it
-// kills what it has restored. Its other report, "Killing processes because of failure on restore",
-// proves nothing, because CRIU may also fail while it releases the tasks.
+// Returns whether CRIU (3.17.1, 4.2.1) reports that it did not get the permission to continue. In
+// that case CRIU kills what it has restored. CRIU's other report, "Killing processes because of
+// failure on restore", proves nothing, because CRIU may also fail while it releases the tasks.
 bool criu_gave_up_before_release(const std::string& work_directory) {
   std::ifstream log(work_directory + "/restore.log");
   for (std::string line; std::getline(log, line);) {
@@ -59,7 +59,7 @@ bool was_let_go(const std::string& work_directory) {
 bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
   if (!was_let_go(work_directory)) return false;
   if (is_there(work_directory, RelayMark::kResumed)) return true;
-  // The relay was killed between its mark and its answer to CRIU.
+  // A signal killed the relay between its mark and its answer to CRIU.
   if (criu_gave_up_before_release(work_directory)) return false;
   return criu_was_killed || !is_there(work_directory, RelayMark::kResponded);
 }

@@ -1,5 +1,5 @@
-// Marks that the relay (criu_relay.h) leaves in the work directory, one file each, for a later
-// process that must find out how far CRIU got.
+// Marks that the relay (criu_relay.h) leaves in the work directory, one file each. A later process
+// reads them to find out how far CRIU got.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,23 @@ enum class RelayMark {
 Status leave_mark(const std::string& work_directory, RelayMark mark,
                   const std::string& content = "");
 
-// Whether the relay let CRIU continue.
+// Returns whether the relay let CRIU continue.
 bool was_let_go(const std::string& work_directory);
 
-// Whether, in a restore that has ended, a task may have run its own code. No task has if the relay
-// never let CRIU continue, or if CRIU failed by itself, because it then kills what it restored: the
-// relay has recorded CRIU's response, or CRIU's log (restore.log) says so. If CRIU was killed or
-// lost its relay after the relay let it continue, tasks may have run.
+// Returns whether, in a restore that has ended, a task may have run its own code. No task has run
+// if the relay never let CRIU continue. No task has run, either, if CRIU failed by itself, because
+// CRIU then kills what it restored; the relay has recorded CRIU's response, or CRIU's log
+// (restore.log) reports the failure. If CRIU was killed or lost its relay after the relay let it
+// continue, tasks may have run.
 bool may_have_run(const std::string& work_directory, bool criu_was_killed);
 
-// The time at which CRIU had let all tasks run; CRIU itself ends later. 0: unknown.
+// Returns the time at which CRIU had let all tasks run; CRIU itself ends later. 0: unknown.
 int64_t runs_since_ns(const std::string& work_directory);
 
 // Removes the marks of a restore, before the next attempt.
 void forget_restore(const std::string& work_directory);
 
-// Whether the container runtime has created the container since this node booted.
+// Returns whether the container runtime has created the container since this node booted.
 bool container_was_made(const std::string& work_directory);
 void forget_that_container_was_made(const std::string& work_directory);
 

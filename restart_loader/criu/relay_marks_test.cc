@@ -30,7 +30,7 @@ TEST_F(RelayMarksTest, ContainerCountsAsCreatedOnlyWhileItsMarkExists) {
   EXPECT_FALSE(container_was_made(directory));
 }
 
-// A relay that is killed while it leaves the mark leaves an empty one.
+// If a relay is killed while it writes the mark, the mark is empty.
 TEST_F(RelayMarksTest, ContainerMarkWithoutABootIdIsIgnored) {
   ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, ""));
   EXPECT_FALSE(container_was_made(directory));
@@ -51,7 +51,7 @@ TEST_F(RelayMarksTest, TasksMayHaveRunAfterTheRelayReleasesCriuUnlessCriuItselfG
   EXPECT_FALSE(may_have_run(directory, true));
 }
 
-// The relay was killed between its mark and its answer to CRIU.
+// A signal killed the relay between its mark and its answer to CRIU.
 TEST_F(RelayMarksTest, NoTaskHasRunIfCriuReportsThatItGaveUpBeforeTheRelease) {
   ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
   std::ofstream log(directory + "/restore.log");

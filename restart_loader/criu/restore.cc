@@ -1,5 +1,5 @@
-// Starts the pager before `criu restore`, which connects to its socket and fails if that does not
-// exist yet. The pager reports on descriptor 3 that it listens.
+// Starts the pager before `criu restore`, because CRIU connects to the pager's socket and fails if
+// the socket does not exist yet. The pager reports on descriptor 3 that it listens.
 #include "restart_loader/criu/restore.h"
 
 #include <signal.h>
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   restore->signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!restore->signals_) return system_failure("make a signalfd", "");
+  if (!restore->signals_) return system_failure("create", "a signalfd");
   return restore;
 }
 
@@ -66,7 +66,7 @@ Result<pid_t> Restore::run() {
   }
   if (Status restored = start_restore(); !restored) {
     if (restore_) restore_->end();
-    // Without the pager a tree that runs would lose its memory.
+    // Without the pager, a running tree would lose its memory.
     if (pager_) was_let_go(options_.work) ? pager_->leave() : pager_->end();
     return failure(restored.error());
   }
@@ -129,8 +129,8 @@ Status Restore::start_restore() {
   const auto lost = [&] { return pager_ && pager_->ended() && !pager_->succeeded(); };
   const Status waited = serve_until([&] { return restore_->ended() || lost(); });
   if (!waited) return waited;
-  // The pager may have failed because the restore did. Then the restore ends soon, too, and its
-  // error is the cause.
+  // The pager may have failed because the restore failed. In that case the restore ends soon, too,
+  // and the restore's error is the cause.
   const auto deadline = Clock::now() + kEndsTogether;
   while (!restore_->ended() && Clock::now() < deadline) {
     std::vector<pollfd> fds;
@@ -147,8 +147,8 @@ Status Restore::start_restore() {
     std::ifstream log(users_log_);
     for (std::string line; std::getline(log, line);) restore_->errors().note(line);
   }
-  // The restore may have failed because the pager did: a tree whose pager has failed is not
-  // released. Then the pager ends as soon as the guard has killed the tree.
+  // The restore may have failed because the pager failed: CRIU does not release a tree whose pager
+  // has failed. In that case the pager ends as soon as the guard has killed the tree.
   if (pager_ && !pager_->errors().empty()) (void)pager_->await_end(kEndsTogether);
   Error error = explain(options_.name, *restore_);
   if (lost() && !pager_->errors().summary().empty()) {

@@ -19,41 +19,42 @@
 
 namespace ppmr {
 
-// In the work directory: the pager makes it when the whole memory file has arrived.
+// A file in the work directory. The pager creates it when the whole memory file has arrived.
 inline constexpr const char* kMemoryCompleteFile = "/memory-complete";
-// In the work directory: the pager makes this link to the images from which CRIU restores if they
-// are not those of the checkpoint.
+// A link in the work directory. The pager creates it if CRIU must not restore from the images of
+// the checkpoint; the link leads to the images from which CRIU restores.
 inline constexpr const char* kSharedImages = "/shared-images";
 
 struct RestoreOptions {
   std::string criu;
-  std::string images;  // absolute
-  // The memory file to which the images' page index refers (processes/memory); empty: the images
-  // include the memory. For a lazy restore.
+  std::string images;  // absolute path
+  // The memory file to which the images' page index refers (processes/memory), for a lazy restore.
+  // Empty: the images include the memory.
   std::string memory;
   // The path of a bundle of the small images (mount), for a lazy restore; empty: none.
   std::string bundle;
   // Whether the process may run before the memory file has arrived.
   bool post_copy = false;
-  std::string work;  // absolute: CRIU's work directory, for its logs; not in the mount
+  std::string work;  // absolute path of CRIU's work directory, for its logs; not in the mount
   bool lazily = true;
-  // Appended to the options of `criu restore`. For a lazy restore they must include an
-  // --action-script that runs the guard (pages_guard.h) at post-restore.
+  // Options that are appended to the options of `criu restore`. For a lazy restore they must
+  // include an --action-script that runs the guard (pages_guard.h) at post-restore.
   std::vector<std::string> criu_options;
-  // Used instead of `criu restore` if set. Starts a program that restores from its argument, a
-  // directory of images (lazily if `lazily`), guards the pages, and writes the pid to
-  // `work`/pidfile and its log to `work`/restore.log.
+  // If set, replaces `criu restore`. Starts a program that restores from its argument, a directory
+  // of images (lazily if `lazily`), guards the pages, and writes the pid to `work`/pidfile and its
+  // log to `work`/restore.log.
   std::function<Result<std::unique_ptr<CriuProcess>>(const std::string&)> start;
   std::string name = "criu restore";                    // name of the restoring program, for errors
   std::function<void(const std::string&)> show_line;    // called for each line of CRIU's log
   std::function<void(const std::string&)> show_notice;  // called for ignored signals
-  // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a
-  // migration, which only its record may end.
+  // Whether SIGINT, SIGTERM or SIGHUP ends a restore before the process runs. False in a migration,
+  // because only the migration's record may end its restore.
   bool stops_on_signal = true;
   // The program and the first words of the pager's command line (restart_loader/pager); empty: this
   // program's.
   std::vector<std::string> pager;
-  // Asked at least once a second before the process runs; true ends the restore. Empty: never.
+  // Called at least once a second before the process runs. If it returns true, the restore ends.
+  // Empty: never called.
   std::function<bool()> is_cancelled;
 };
 
@@ -63,11 +64,11 @@ class Restore {
   static Result<std::unique_ptr<Restore>> create(RestoreOptions options);
   ~Restore();
 
-  // Returns when the process runs. The pid is -1 if unknown: the user's --pidfile cannot be read.
-  // After an error CRIU has ended: EINTR if a signal stopped the restore, ECANCELED if
-  // `is_cancelled` did, EOWNERDEAD if CRIU was killed, else ECHILD with CRIU's first error and the
-  // remedy. The pager has ended, too, unless a relay had let CRIU continue (relay_marks.h): then
-  // the tree may run, and the pager goes on serving it (await_pages_server() in pages_guard.h).
+  // Returns when the process runs. The pid is -1 if ppmr cannot read the user's --pidfile. After an
+  // error CRIU has ended: EINTR if a signal stopped the restore, ECANCELED if `is_cancelled` did,
+  // EOWNERDEAD if CRIU was killed, else ECHILD with CRIU's first error and the remedy. The pager
+  // has ended, too, unless a relay had let CRIU continue (relay_marks.h). In that case the tree may
+  // run, and the pager continues to serve it (await_pages_server() in pages_guard.h).
   Result<pid_t> run();
   // Blocks until every page is in place. Ignores signals, because the process needs its pages.
   // Errors: EFAULT: memory is lost, and the guard (pages_guard.h) kills the process.
@@ -76,7 +77,7 @@ class Restore {
  private:
   explicit Restore(RestoreOptions options) : options_(std::move(options)) {}
   Status start_pager();
-  // From which CRIU restores.
+  // Returns the directory of images from which CRIU restores.
   std::string images() const;
   Result<std::unique_ptr<CriuProcess>> start_criu() const;
   Status start_restore();
@@ -88,8 +89,9 @@ class Restore {
 
   const RestoreOptions options_;
   std::string pid_file_;
-  std::string users_log_;  // CRIU's own log file; empty: CRIU logs to a pipe that ppmr reads
-  UniqueFd signals_;       // signalfd
+  // Log file that CRIU writes itself; empty: CRIU logs to a pipe that ppmr reads.
+  std::string users_log_;
+  UniqueFd signals_;  // signalfd
   bool running_ = false;
   std::unique_ptr<CriuProcess> pager_;
   std::unique_ptr<CriuProcess> restore_;

@@ -1,4 +1,4 @@
-// The driver with a shell script in place of CRIU: order, failures, signals.
+// Tests the driver with a shell script in place of CRIU: order, failures, signals.
 #include "restart_loader/criu/restore.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ class RestoreWithAScript : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(work_); }
 
-  // The script runs `pager` or `restore`, as its first argument says, in the work directory.
+  // The script runs `pager` or `restore` in the work directory; its first argument selects which.
   std::unique_ptr<Restore> restore_with(const std::string& pager, const std::string& restore,
                                         bool lazily = true,
                                         std::vector<std::string> criu_options = {}) {
@@ -98,7 +98,7 @@ TEST_F(RestoreWithAScript, EagerRestoreDoesNotStartThePager) {
 }
 
 TEST_F(RestoreWithAScript, SignalStopsARestoreOnlyIfConfigured) {
-  // Ends when the parent has taken the signal: bit 14 of the pending ones is clear.
+  // Ends when the parent has taken the signal: bit 14 of the parent's pending signals is clear.
   constexpr const char* kSignals =
       "kill -TERM $PPID; while grep -q '^ShdPnd:.*[4-7c-f]...$' /proc/$PPID/status; do sleep 0.01; "
       "done; echo 4711 > pidfile";
@@ -199,7 +199,8 @@ TEST_F(RestoreWithAScript, FailureQuotesThePagerThatFailedFirst) {
   EXPECT_THAT(pid.error().message, HasSubstr("no memory is left"));
 }
 
-// As while the guard kills the tree. The pager goes on when the end of the restore was noticed.
+// The pager stops itself, like a pager that waits while the guard kills the tree. It continues when
+// the driver has noticed the end of the restore.
 TEST_F(RestoreWithAScript, FailureQuotesThePagerThatIsAboutToEnd) {
   const std::string pager =
       "echo $$ > pager; while [ ! -e go ]; do sleep 0.01; done;"
@@ -258,7 +259,7 @@ TEST_F(RestoreWithAScript, SignalThatArrivesBeforeTheProcessRunsKillsCriuAndItsC
   EXPECT_EQ(pid.error().errno_value, EINTR);
   EXPECT_THAT(pid.error().message, HasSubstr("nothing runs here"));
   const pid_t child = std::stoi(read("child"));
-  // It was killed: it ends soon, and stays a zombie until init reaps it.
+  // The process was killed. It ends soon, and stays a zombie until init reaps it.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   std::string state;
   do {

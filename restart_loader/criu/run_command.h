@@ -15,12 +15,13 @@ struct CommandOutput {
   std::string ending;      // for messages: "ended with exit code 1"
 };
 
-// Standard input is /dev/null. After `patience` the program and its descendants are killed. Errors:
-// those of ChildProcess::start(); ETIMEDOUT. Threads: any.
+// Runs the program with /dev/null as standard input. After `patience`, kills the program and its
+// descendants. Errors: those of ChildProcess::start(); ETIMEDOUT. Threads: any.
 Result<CommandOutput> run_command(const std::vector<std::string>& argv,
                                   std::chrono::milliseconds patience);
 
-// As above, and an exit code other than 0 is an error, too: ECHILD with the output.
+// Like run_command(), but an exit code other than 0 is an error, too: ECHILD with the output.
+// Returns the output.
 Result<std::string> run_successfully(const std::vector<std::string>& argv,
                                      std::chrono::milliseconds patience);
 

@@ -22,7 +22,7 @@ Result<std::string> own_path() {
   if (length <= 0 || length == sizeof text)
     return system_failure("find", "the running ppmr binary");
   std::string path(text, static_cast<size_t>(length));
-  constexpr std::string_view kDeleted = " (deleted)";  // proc(5)
+  constexpr std::string_view kDeleted = " (deleted)";  // see proc(5)
   if (path.ends_with(kDeleted) && access(path.c_str(), F_OK) != 0) {
     path.resize(path.size() - kDeleted.size());
     return failure(ESTALE, path +

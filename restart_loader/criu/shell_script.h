@@ -1,5 +1,5 @@
-// Shell scripts for CRIU and runc: both can be configured only with the path of a program to start,
-// not with arguments for it.
+// Shell scripts for CRIU and runc. Both programs can be configured only with the path of a program
+// to start, not with arguments for that program.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace ppmr {
 
-// The text as one word of a shell command.
+// Returns the text as one word of a shell command.
 std::string shell_quoted(const std::string& text);
 
-// The path of the running binary. Errors: ESTALE if it was replaced or removed since its start, so
-// that a script would not find it.
+// Returns the path of the running binary. Errors: ESTALE if the binary was replaced or removed
+// since its start, so that a script would not find it.
 Result<std::string> own_path();
 
-// Writes the script, replacing an old one, with mode 0700. Returns `path`. Errors: of the file
-// system.
+// Writes the script to `path` with mode 0700, and replaces an old one. Returns `path`. Errors: of
+// the file system.
 Result<std::string> write_script(const std::string& path, const std::string& text);
 
 }  // namespace ppmr

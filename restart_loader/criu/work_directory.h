@@ -7,8 +7,8 @@
 
 namespace ppmr {
 
-// The destructor removes a temporary directory unless keep() was called. One that the user chose
-// stays. Threads: one.
+// The destructor removes a temporary directory unless keep() was called. It does not remove a
+// directory that the user chose. Threads: one.
 class WorkDirectory {
  public:
   // Opens the directory `chosen`, creating it (mode 0700) if missing. If `chosen` is empty, creates
@@ -20,7 +20,7 @@ class WorkDirectory {
       : path_(std::move(other.path_)), remove_(std::exchange(other.remove_, false)) {}
   ~WorkDirectory();
 
-  const std::string& path() const { return path_; }  // absolute
+  const std::string& path() const { return path_; }  // absolute path
   void keep() { remove_ = false; }
 
  private:

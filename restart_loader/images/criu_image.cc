@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-// criu/include/magic.h
+// From criu/include/magic.h.
 constexpr uint32_t kImageMagic = 0x54564319;
 constexpr uint32_t kInventoryMagic = 0x58313116;
 
@@ -41,7 +41,8 @@ Status ImageReader::read(google::protobuf::MessageLite& message) {
   if (at_end()) return damaged("a message is missing");
   const size_t length = number();
   if (length > bytes_.size() - at_ || length > INT_MAX) return damaged("a message is cut off");
-  // ParseFromArray() would print a line for each message of a peer that lacks a field.
+  // A peer may send messages that lack a field. ParseFromArray() would print a line for each of
+  // them.
   if (!message.ParsePartialFromArray(bytes_.data() + at_, static_cast<int>(length)) ||
       !message.IsInitialized()) {
     return damaged("a message cannot be parsed");
@@ -50,8 +51,8 @@ Status ImageReader::read(google::protobuf::MessageLite& message) {
   return {};
 }
 
-// To parse and to write removes what is double or longer than needed, and keeps everything else,
-// also unknown fields: the result is never longer.
+// Parsing and writing removes each field that is there twice or is longer than needed. It keeps
+// everything else, also unknown fields, so the result is never longer.
 Status ImageReader::read_exactly(google::protobuf::MessageLite& message) {
   const size_t before = at_;
   if (Status parsed = read(message); !parsed) return parsed;

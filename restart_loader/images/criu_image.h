@@ -12,28 +12,28 @@ namespace ppmr {
 
 class ImageReader {
  public:
-  // `path`: for messages. `magic`: of the kind of image, from criu/include/magic.h. Errors: as
-  // damaged().
+  // Opens an image. `path`: for messages. `magic`: the magic number of this kind of image, from
+  // criu/include/magic.h. Errors: as damaged().
   static Result<ImageReader> of(std::string path, std::string bytes, uint32_t magic);
-  // inventory.img, the only image with one magic number.
+  // Opens inventory.img, the only image with one magic number.
   static Result<ImageReader> of_inventory(std::string path, std::string bytes);
 
   bool at_end() const { return at_ == bytes_.size(); }
-  // Errors: as damaged().
+  // Reads the next message. Errors: as damaged().
   Status read(google::protobuf::MessageLite& message);
-  // Like read(), but refuses a message that another reader could understand differently: one that
-  // has a field twice, or a number in more bytes than it needs. The fields that `message` declares
-  // must not be signed: negative numbers have two encodings.
+  // Like read(), but refuses a message that two readers could understand differently: one that has
+  // a field twice, or a number in more bytes than it needs. The fields that `message` declares must
+  // not be signed, because negative numbers have two encodings.
   Status read_exactly(google::protobuf::MessageLite& message);
   // Skips raw data behind a message. Errors: as damaged().
   Status skip(size_t length_bytes);
-  // EPROTO: with the file and the fault.
+  // Returns EPROTO with the file and the fault.
   tl::unexpected<Error> damaged(const std::string& what) const;
 
  private:
   ImageReader(std::string path, std::string bytes)
       : path_(std::move(path)), bytes_(std::move(bytes)) {}
-  // 0 at the end.
+  // Returns the next number, or 0 at the end of the file.
   uint32_t number();
 
   std::string path_;

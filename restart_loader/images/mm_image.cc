@@ -13,17 +13,18 @@
 namespace ppmr {
 namespace {
 
-constexpr uint32_t kMmMagic = 0x57492820;        // criu/include/magic.h
-constexpr uint32_t kAnonymousPrivate = 1U << 9;  // criu/include/image.h
+constexpr uint32_t kMmMagic = 0x57492820;        // from criu/include/magic.h
+constexpr uint32_t kAnonymousPrivate = 1U << 9;  // from criu/include/image.h
 // A process may have 65,530 areas (vm.max_map_count).
 constexpr ptrdiff_t kMaxBordersPerArea = 64;
 constexpr uint64_t kWorthSplittingBytes = 256 << 10;
 
-// criu/include/image.h. CRIU restores these itself.
-constexpr uint32_t kOfTheKernel = (1U << 2) | (1U << 3) | (1U << 12);  // vsyscall, vdso, vvar
+// Flags of the areas vsyscall, vdso and vvar (criu/include/image.h), which CRIU restores itself.
+constexpr uint32_t kOfTheKernel = (1U << 2) | (1U << 3) | (1U << 12);
 
-// From the first shared page of an area to the last. Nothing if it has none or if CRIU needs it in
-// one piece: a stack may grow below its start.
+// Returns the range from the first shared page of an area to the last one. Returns nullopt if the
+// area has no shared pages, or if CRIU needs the area in one piece: a stack may grow below its
+// start.
 std::optional<std::pair<uint64_t, uint64_t>> shared_part(const criu::vma_entry& area,
                                                          const std::vector<PageRange>& shared) {
   if ((area.status() & kAnonymousPrivate) == 0 || (area.flags() & MAP_GROWSDOWN) != 0) return {};
@@ -61,7 +62,7 @@ Result<MmImage> MmImage::parse(const std::string& path, std::string bytes) {
   return MmImage(std::move(mm));
 }
 
-// As vma_entry_can_be_lazy() in CRIU 3.17 to 4.2.
+// Selects the same areas as vma_entry_can_be_lazy() in CRIU 3.17 to 4.2.
 std::vector<PageRange> MmImage::lazy_areas() const {
   std::vector<PageRange> areas;
   for (const criu::vma_entry& area : mm_.vmas()) {
@@ -78,8 +79,9 @@ void MmImage::add_borders(const std::vector<PageRange>& shared, std::set<uint64_
   for (const criu::vma_entry& area : mm_.vmas()) {
     const auto part = shared_part(area, shared);
     if (!part || part->second - part->first < kWorthSplittingBytes) continue;
-    // CRIU misses an area if the one before is the child's alone (prepare_cow_vmas_for() in 3.17 to
-    // 4.2). So it may miss one page.
+    // CRIU does not find the parent's area for a child's area if only the child has the area before
+    // (prepare_cow_vmas_for() in 3.17 to 4.2). With a border behind the first page, CRIU fails to
+    // find only that page.
     borders.insert({part->first, part->first + kPageBytes, part->second});
   }
 }

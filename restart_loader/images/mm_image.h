@@ -23,20 +23,20 @@ namespace ppmr {
 
 class MmImage {
  public:
-  // Errors: of the file system; EPROTO with the file and the fault for a file that CRIU has not
-  // written.
+  // Reads the image. Errors: of the file system; EPROTO with the file and the fault for a file that
+  // CRIU has not written.
   static Result<MmImage> read(const std::string& path);
-  // The same for the `bytes` of the file at `path`. Errors: EPROTO.
+  // Parses `bytes`, the content of the file at `path`. Errors: EPROTO as above.
   static Result<MmImage> parse(const std::string& path, std::string bytes);
 
-  // Memory that a lazy restore may leave out: private and anonymous, neither locked nor of huge
-  // pages. By address; the offsets have no meaning.
+  // Returns the memory that a lazy restore may leave out: private and anonymous, not locked and not
+  // of huge pages. The ranges are in the order of their addresses; their offsets have no meaning.
   std::vector<PageRange> lazy_areas() const;
-  // Adds where areas are to be split that have shared pages: addresses.
+  // Adds to the set the addresses at which areas with shared pages must be split.
   void add_borders(const std::vector<PageRange>& shared, std::set<uint64_t>& borders) const;
-  // Splits the areas with shared pages.
+  // Splits the areas with shared pages at the borders.
   void split(const std::vector<PageRange>& shared, const std::set<uint64_t>& borders);
-  // Errors: of the file system.
+  // Writes the image. Errors: of the file system.
   Status write(const std::string& path) const;
 
  private:

@@ -17,7 +17,7 @@ constexpr uint32_t kMmMagic = 0x57492820;
 constexpr uint32_t kAnonymousPrivate = 1U << 9;
 constexpr uint32_t kFilePrivate = 1U << 6;
 
-// In pages.
+// The arguments are numbers of pages.
 criu::vma_entry area(uint64_t start, uint64_t end, uint32_t status = kAnonymousPrivate,
                      uint32_t flags = MAP_PRIVATE | MAP_ANONYMOUS) {
   criu::vma_entry entry;
@@ -43,7 +43,7 @@ class MmImageTest : public testing::Test {
     EXPECT_TRUE(image.write(path_));
     return MmImage::read(path_);
   }
-  // The areas, after they were written and read.
+  // Writes and reads the image, and returns its areas.
   std::string text_of(const MmImage& mm) const {
     EXPECT_TRUE(mm.write(path_));
     auto image = ImageReader::of(path_, read_whole_file(path_).value(), kMmMagic);

@@ -14,7 +14,7 @@ struct PagemapEntry {
   uint64_t start = 0;
   uint64_t end = 0;
   bool lazy = false;       // a lazy restore leaves it out
-  bool present = false;    // pages-N.img has its bytes, behind those of the entries before
+  bool present = false;    // pages-N.img has its bytes, behind the bytes of the entries before
   bool in_parent = false;  // an earlier dump has its bytes
 
   uint64_t bytes() const { return end - start; }
@@ -25,12 +25,12 @@ struct Pagemap {
   std::vector<PagemapEntry> entries;
 };
 
-// Errors: of the file system; EPROTO with the file and the fault for a file that CRIU has not
-// written.
+// Reads the image. Errors: of the file system; EPROTO with the file and the fault for a file that
+// CRIU has not written.
 Result<Pagemap> read_pagemap(const std::string& path);
-// The same for the `bytes` of the file at `path`. Errors: EPROTO.
+// Parses `bytes`, the content of the file at `path`. Errors: EPROTO as above.
 Result<Pagemap> parse_pagemap(const std::string& path, std::string bytes);
-// For CRIU 3.17 and later. Errors: of the file system.
+// Writes the image for CRIU 3.17 and later. Errors: of the file system.
 Status write_pagemap(const std::string& path, const Pagemap& pagemap);
 
 }  // namespace ppmr

@@ -7,7 +7,7 @@
 namespace ppmr {
 namespace {
 
-constexpr uint32_t kPstreeMagic = 0x50273030;  // criu/include/magic.h
+constexpr uint32_t kPstreeMagic = 0x50273030;  // from criu/include/magic.h
 
 }  // namespace
 

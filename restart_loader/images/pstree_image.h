@@ -10,12 +10,13 @@
 
 namespace ppmr {
 
-using Parents = std::map<pid_t, pid_t>;  // of each process, as it sees itself and its parent
+// Key: a process; value: its parent; both in the process's pid namespace.
+using Parents = std::map<pid_t, pid_t>;
 
-// Errors: of the file system; EPROTO with the file and the fault for a file that CRIU has not
-// written.
+// Reads the image. Errors: of the file system; EPROTO with the file and the fault for a file that
+// CRIU has not written.
 Result<Parents> read_pstree(const std::string& path);
-// The same for the `bytes` of the file at `path`. Errors: EPROTO.
+// Parses `bytes`, the content of the file at `path`. Errors: EPROTO as above.
 Result<Parents> parse_pstree(const std::string& path, std::string bytes);
 
 }  // namespace ppmr

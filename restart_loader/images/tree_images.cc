@@ -14,13 +14,14 @@
 namespace ppmr {
 namespace {
 
-// Of what is read: the image of a process with 65,530 areas (vm.max_map_count) has 8 MiB.
+// The largest image that this file reads: the image of a process with 65,530 areas
+// (vm.max_map_count) has 8 MiB.
 constexpr uint64_t kImageMaxBytes = 64 << 20;
 constexpr uint64_t kImagesMaxBytes = 512 << 20;
 constexpr size_t kImagesMax = 1'000'000;
 
-// criu/include/magic.h
-constexpr uint32_t kNone = 0;  // of the inventory
+// Magic numbers, from criu/include/magic.h.
+constexpr uint32_t kNone = 0;  // for inventory.img
 constexpr uint32_t kFdinfoMagic = 0x56213732;
 constexpr uint32_t kCoreMagic = 0x55053847;
 constexpr uint32_t kIdsMagic = 0x54432030;
@@ -33,9 +34,9 @@ constexpr uint32_t kTtyInfoMagic = 0x59453036;
 constexpr uint32_t kFilesMagic = 0x56303138;
 constexpr uint32_t kQueuesMagic = 0x56264026;
 
-// Names without a number and ".img". CRIU restores nothing from them that outlives the processes or
-// that they could not make themselves; or reads them only with an option that is judged apart
-// (cgroup: --manage-cgroups).
+// Names of images, without a number and ".img". Nothing that CRIU restores from these images
+// outlives the processes, or gives them more than they could make themselves. CRIU reads some of
+// them only with an option that ppmr judges separately (cgroup: --manage-cgroups).
 constexpr std::array<std::string_view, 18> kHarmless = {
     "pstree", "pagemap-",   "pagemap-shmem-", "pages-",   "seccomp",        "timens-",
     "cgroup", "pipes-data", "fifo-data",      "tty-data", "filelocks",      "tcp-stream-",
@@ -49,7 +50,8 @@ bool is_in(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// "core-12.img" -> "core-". Numbers are decimal or, of ghost files and TCP streams, hexadecimal.
+// Returns the part of the name before its number: "core-12.img" -> "core-". Numbers are decimal, or
+// hexadecimal for ghost files and TCP streams.
 std::string_view kind_of(std::string_view name) {
   for (std::string_view end : {".tar.gz.img", ".img"}) {
     if (!name.ends_with(end)) continue;
@@ -186,7 +188,7 @@ class Reader {
     using File = tree_images::file_entry;
     return for_each<File>(name, kFilesMagic, [&](ImageReader& image, File& file) -> Status {
       const uint32_t id = file.id();
-      // CRIU looks a file up by the id in the message of its type.
+      // CRIU finds a file by the id in the message of the file's type.
       if (file.has_reg() && file.reg().id() != id) return image.damaged("a file has two ids");
       if (!tree_.files.emplace(id, std::move(file)).second) {
         return image.damaged(fmt::format("two files with the id {}", id));

@@ -1,10 +1,10 @@
 // What CRIU's images say that a tree may do once it is restored: its credentials, files, namespaces
 // and mounts.
 //
-// The images come from a peer. Every image that CRIU would read is read here or is known to be
-// harmless; a name that is neither is in `others`. Sizes and counts are bounded, and a message that
-// two readers could understand differently is refused. The caller makes sure that the images cannot
-// change afterwards.
+// The images come from a peer. read_tree_images() reads every image that CRIU would read, except
+// the known harmless ones; `others` has all other names. The function bounds sizes and counts, and
+// refuses a message that two readers could understand differently. The caller makes sure that the
+// images cannot change afterwards.
 #pragma once
 
 #include <map>
@@ -18,14 +18,14 @@
 
 namespace ppmr {
 
-// Key: the name of the image, for messages.
+// The first part of each pair is the name of the image, for messages.
 template <typename Message>
 using ByImage = std::vector<std::pair<std::string, Message>>;
 
 struct TreeImages {
   tree_images::ids_entry node;             // the namespaces of the node that dumped the tree
-  ByImage<tree_images::ids_entry> ids;     // of each process
-  ByImage<tree_images::core_entry> cores;  // of each thread
+  ByImage<tree_images::ids_entry> ids;     // one of each process
+  ByImage<tree_images::core_entry> cores;  // one of each thread
   ByImage<tree_images::mm_entry> memories;
   ByImage<tree_images::fs_entry> directories;
   ByImage<tree_images::ghost_file_entry> ghosts;
@@ -34,13 +34,14 @@ struct TreeImages {
   std::set<uint32_t> descriptors;                     // the files that have a descriptor
   std::vector<tree_images::tty_info_entry> terminals;
   std::vector<tree_images::remap_file_path_entry> remaps;
-  bool has_files_in_flight = false;        // descriptors in the queue of a socket
+  bool has_files_in_flight = false;        // whether the queue of a socket has descriptors
   std::vector<std::string> of_namespaces;  // names of images that only trees with namespaces have
   std::vector<std::string> others;
 };
 
-// `directory` is without a slash at its end. `bundle`: what CRIU reads in place of files of the
-// directory; null: nothing. Errors: of the file system; EPROTO with the image and its fault.
+// Reads the images. `directory` has no slash at its end. `bundle`: the images that CRIU reads from
+// the bundle instead of the directory; null: no bundle. Errors: of the file system; EPROTO with the
+// image and its fault.
 Result<TreeImages> read_tree_images(const std::string& directory,
                                     const ImageBundle* bundle = nullptr);
 

@@ -9,13 +9,14 @@
 namespace ppmr {
 namespace {
 
-// A fault also brings its neighbours: programs touch memory in order more often than not, and one
-// read of the images costs as much as copying some ten pages.
+// The pager answers a fault with the page and its neighbours: programs mostly touch memory in
+// order, and one read of the images costs as much as copying about ten pages.
 constexpr uint64_t kFaultWindowBytes = 64 << 10;
 
 }  // namespace
 
-// Several threads: one that waits for bytes which have not arrived must not delay the others.
+// Several threads run this function: a thread that waits for bytes which have not arrived must not
+// delay the others.
 void Pager::answer_faults() {
   const Buffer scratch(kFaultWindowBytes);
   std::vector<PageRange> batch;
@@ -49,7 +50,7 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<Pag
     if (!task.missing.first_in(address, address + kPageBytes)) {
       return copy_zero_locked(task, address);
     }
-    // The page first: its neighbours may be missing only behind a gap.
+    // Copies the page first: its neighbours may be missing only behind a gap.
     const uint64_t window_end = (address & ~(kFaultWindowBytes - 1)) + kFaultWindowBytes;
     batch.assign(1, *task.missing.first_in(address, window_end));
     task.cursor = batch.front().end;
@@ -58,7 +59,8 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<Pag
   std::lock_guard lock(mutex_);
   if (task.has_ended) return Copied::kDone;
   if (task.missing.first_in(address, address + kPageBytes)) return Copied::kTryAgain;
-  // The page is there. Or the task has discarded it meanwhile: then it reads as zeros.
+  // The page is already in the task's memory, or the task has discarded it in the meantime. A
+  // discarded page reads as zeros.
   return copy_zero_locked(task, address);
 }
 
@@ -77,19 +79,19 @@ Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
   switch (errno) {
     case EAGAIN:
       return Copied::kTryAgain;
-    case EEXIST:  // it has arrived since
+    case EEXIST:  // EEXIST: the page has arrived in the meantime
       wake_locked(task, address);
       return Copied::kDone;
-    case ENOENT:  // unmapped
-    case ESRCH:   // ended
+    case ENOENT:  // ENOENT: the task has unmapped the page
+    case ESRCH:   // ESRCH: the task has ended
       return Copied::kDone;
     default:
       return system_failure("map a zero page in process", std::to_string(task.pid));
   }
 }
 
-// Removes the pages that it copies from those that are missing. Holds the lock except in the
-// kernel.
+// Removes the pages that it copies from the task's missing pages. Holds the lock except during the
+// system call.
 Result<Copied> Pager::copy(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
                            const std::byte* from) {
   ++task.copies;
@@ -130,7 +132,8 @@ Result<Copied> Pager::copy_pages(std::unique_lock<std::mutex>& lock, Task& task,
         task.has_ended = true;
         break;
       case ENOENT:
-        // Not registered, or more than one mapping: finds the border by halving.
+        // Part of the range is not registered, or the range has more than one mapping: finds the
+        // border by halving.
         if (length > kPageBytes) {
           step = length / kPageBytes / 2 * kPageBytes;
           continue;

@@ -22,7 +22,7 @@ static_assert(BorrowedFile::kScratchMinBytes >= kBlockBytes);
 alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
 
 tl::unexpected<Error> malformed(const std::string& what) {
-  return failure(EPROTO, "borrow: malformed answer of the daemon: " + what);
+  return failure(EPROTO, "borrow a file of the checkpoint: malformed answer of the target's daemon: " + what);
 }
 
 bool fits(uint64_t offset, uint64_t length, uint64_t size) {
@@ -49,7 +49,7 @@ uint32_t BorrowedFile::Spill::checksum_of(uint64_t block) const {
   return checksum;
 }
 
-// Maps each region once, however many parts lie in it.
+// Maps each region once, even if many parts are in it.
 Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_t offset,
                                                   uint64_t length) {
   struct stat status {};
@@ -136,7 +136,7 @@ Result<bool> BorrowedFile::borrow_part(bool arrived_only) {
 Status BorrowedFile::add(Part part, uint64_t size_bytes) {
   auto& descriptors = part.descriptors;
   std::lock_guard lock(mutex_);
-  size_t spill_place = descriptors.size();  // none
+  size_t spill_place = descriptors.size();  // the answer has no spill file
   if (const auto spill = part.answer.find("spill"); spill != part.answer.end()) {
     spill_place = spill->at("place");
     if (spill_place + 1 >= descriptors.size()) return malformed("no spill file");
@@ -195,7 +195,7 @@ Result<std::span<const std::byte>> BorrowedFile::at(uint64_t offset, uint64_t le
   return std::span(kZeros).first(std::min<uint64_t>(end - offset, kZeros.size()));
 }
 
-// Reads whole blocks, because the checksums are of whole blocks.
+// Reads whole blocks, because each checksum covers a whole block.
 Result<std::span<const std::byte>> BorrowedFile::read_spilled(const Spill& spill, uint64_t offset,
                                                               uint64_t length_bytes,
                                                               std::span<std::byte> scratch) const {

@@ -1,12 +1,12 @@
-// A file of a checkpoint whose bytes the target's daemon has lent to this process. They are in
-// memory that both processes map, so reading them needs no system call, and they stay when the
-// daemon is killed. Spilled bytes are read from the spill file, which this process has open, too,
-// and decrypted.
+// A file of a checkpoint whose bytes the target's daemon has lent to this process. The bytes are in
+// memory that both processes map. Reading needs no system call, and the bytes stay when the daemon
+// is killed. This process also has the spill file open; it reads spilled bytes from there and
+// decrypts them.
 //
 //   0         end_bytes()        size of the file
 //   |  borrowed  |  not borrowed yet  |
 //
-// The loan ends with the object, or with the process.
+// The loan ends when the object is destroyed or the process ends.
 #pragma once
 
 #include <atomic>
@@ -28,10 +28,11 @@
 
 namespace ppmr {
 
-// Threads: at() and end_bytes() by any, at any time; the others by one.
+// Threads: any thread may call at() and end_bytes() at any time; only one may call the other
+// functions.
 class BorrowedFile {
  public:
-  // `scratch` of at() must be at least this long.
+  // The shortest permitted `scratch` of at().
   static constexpr size_t kScratchMinBytes = 4096;
 
   // `file`: the path in the checkpoint; empty if the checkpoint is a file.
@@ -40,28 +41,30 @@ class BorrowedFile {
         checkpoint_(std::move(checkpoint)),
         file_(std::move(file)) {}
 
-  // Waits until the checkpoint is sealed. Errors: ETIMEDOUT; those of call(); EIO if it has failed.
+  // Waits until the checkpoint is sealed. Errors: ETIMEDOUT; those of call(); EIO if the checkpoint
+  // has failed.
   Status await_seal(std::chrono::milliseconds timeout) const;
-  // Borrows what is not borrowed yet of a sealed checkpoint. Errors: those of call(); EBUSY if it
-  // is not sealed, ENOENT, EISDIR, EIO if it has failed, EOPNOTSUPP with --consume; ESTALE if the
-  // file was replaced meanwhile; EPROTO.
+  // Borrows all bytes of a sealed checkpoint that are not borrowed yet. Errors: those of call();
+  // EBUSY if the checkpoint is not sealed, ENOENT, EISDIR, EIO if the checkpoint has failed,
+  // EOPNOTSUPP with --consume; ESTALE if the file was replaced in the meantime; EPROTO.
   Status borrow_all();
-  // Borrows what has arrived since, up to the first byte that has not, also before the checkpoint
-  // is sealed. The bytes must not be written again. Errors: as borrow_all(), without EBUSY.
+  // Borrows the bytes that have arrived since the last call, up to the first byte that has not
+  // arrived. The checkpoint need not be sealed. The source must not write the bytes again. Errors:
+  // as borrow_all(), without EBUSY.
   Status borrow_arrived();
 
   uint64_t end_bytes() const { return end_bytes_; }
-  // The longest part that begins at `offset`, is in one place, and has at most `length_bytes`. Not
-  // empty before end_bytes(); empty from there on. A hole is a span of zeros. The span is valid as
-  // long as this object, but spilled bytes are in `scratch`. Spilled blocks are verified. Errors:
-  // EIO when a spilled block has changed or cannot be read.
+  // Returns the longest part that begins at `offset`, is in one place, and has at most
+  // `length_bytes`. The part is empty only at or after end_bytes(). A hole is a span of zeros. The
+  // span is valid as long as this object, but spilled bytes are in `scratch`. This function
+  // verifies spilled blocks. Errors: EIO when a spilled block has changed or cannot be read.
   Result<std::span<const std::byte>> at(uint64_t offset, uint64_t length_bytes,
                                         std::span<std::byte> scratch) const;
 
  private:
   struct Spill {
     UniqueFd file;
-    MappedFile checksums;  // behind the key
+    MappedFile checksums;  // behind the key in the spill file
     uint64_t first_block = 0;
     std::shared_ptr<const BlockCipher> cipher;
 
@@ -70,12 +73,13 @@ class BorrowedFile {
   };
   struct Piece {
     uint64_t length = 0;
-    const std::byte* data = nullptr;  // null: spilled, in spills_[spill] at the file's own offset
+    // Null: the bytes are in spills_[spill], at the file's own offset.
+    const std::byte* data = nullptr;
     size_t spill = 0;
   };
   struct Part;  // an answer of the daemon
 
-  // Returns whether the part ends at the end of the file.
+  // Borrows one part of the file. Returns whether the part ends at the end of the file.
   Result<bool> borrow_part(bool arrived_only);
   Status add(Part part, uint64_t size_bytes);
   Result<const std::byte*> map_region(const UniqueFd& memfd, uint64_t offset, uint64_t length);
@@ -86,10 +90,10 @@ class BorrowedFile {
   const std::string control_socket_;
   const std::string checkpoint_;
   const std::string file_;
-  int loan_ = -1;      // as the daemon numbers it; -1: none yet
-  UniqueFd loan_end_;  // ours
+  int loan_ = -1;      // the daemon's number of the loan; -1: none yet
+  UniqueFd loan_end_;  // this process's end of the loan's socket
   uint64_t inode_ = 0;
-  std::map<uint64_t, MappedFile> regions_;  // by inode of the memfd
+  std::map<uint64_t, MappedFile> regions_;  // key: the inode of the memfd
 
   std::atomic<uint64_t> end_bytes_ = 0;
   mutable std::shared_mutex mutex_;   // held for writing only while a part is added

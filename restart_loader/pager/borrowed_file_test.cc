@@ -1,5 +1,5 @@
-// The borrower against a daemon that answers what the test wants. The real daemon:
-// tests/e2e/test_lend.py.
+// Tests the borrower with a daemon that gives the answers that the test chooses. For the real
+// daemon see tests/e2e/test_lend.py.
 #include "restart_loader/pager/borrowed_file.h"
 
 #include <fcntl.h>
@@ -72,7 +72,7 @@ class BorrowedFileTest : public testing::Test {
   MappedMemory regions_[2];
   std::function<json(const json&, std::vector<UniqueFd>&)> answer_;
   UniqueFd loan_;
-  std::vector<std::vector<std::byte>> copies_;  // of the regions
+  std::vector<std::vector<std::byte>> copies_;  // copies of the regions
   std::unique_ptr<ControlServer> server_;
   std::vector<std::byte> scratch_ = std::vector<std::byte>(16 << 10);
 };
@@ -247,7 +247,7 @@ TEST_F(BorrowedFileTest, RefusesMalformedAnswers) {
       {"end", 101},
       {"size", "many"},
       {"pieces", {{10, 20, 1, 0}}},                        // the loan's own end
-      {"pieces", {{10, 20, 2, 0}}},                        // no such descriptor
+      {"pieces", {{10, 20, 2, 0}}},                        // there is no such descriptor
       {"pieces", {{10, 20, 0, kHugePageSizeBytes - 10}}},  // ends behind its memory
       {"pieces", {{10, 20, 0, UINT64_MAX - 5}}},           // overflows
       {"pieces", {{90, 20, 0, 0}}},                        // ends behind the file

@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// A file takes two descriptors; a process often may have 1,024.
+// A file takes two descriptors; a process often has a limit of 1,024.
 constexpr size_t kOpenMax = 256;
 constexpr uint64_t kCompareBytes = 1 << 20;
 
@@ -47,7 +47,7 @@ class Comparison {
     Status done;
     for (const PagemapEntry& entry : pagemap.entries) {
       if (!entry.present) continue;
-      // By address: the place of the first process that has pages there.
+      // The place of the first process that has pages at an address, by address.
       first_.map(
           entry.start, entry.bytes(), [&](uint64_t behind, uint64_t) { return place + behind; },
           [&](uint64_t behind, uint64_t length, uint64_t first) {
@@ -94,8 +94,8 @@ class Comparison {
   }
 
   DumpedFiles& files_;
-  // The pages files one behind the other: where each begins. Files without pages begin where the
-  // next one does.
+  // The position of each pages file if all pages files stood one behind the other. A file without
+  // pages begins at the position of the next file.
   std::vector<uint64_t> begins_;
   PlaceMap first_;
   std::vector<std::byte> own_bytes_;
@@ -113,7 +113,7 @@ Result<std::shared_ptr<PageFile>> DumpedFiles::open(size_t owner) {
   }
   auto file = PageFile::open(paths_.at(owner));
   if (!file) return file;
-  // Without borrowed bytes it is read through the mount.
+  // If borrowing fails, the file is read through the mount.
   (void)(*file)->borrow({false, [] { return false; }, [] {}});
   if (opened_.size() == kOpenMax) opened_.erase(opened_.begin());
   opened_.push_back({owner, *file});

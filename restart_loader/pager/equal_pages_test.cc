@@ -12,7 +12,7 @@
 namespace ppmr {
 namespace {
 
-// A process: the address of each page, and the letter that fills it.
+// The pages of a process: the address of each page, and the letter that fills it.
 using Pages = std::vector<std::pair<uint64_t, char>>;
 
 class EqualPages : public testing::Test {
@@ -24,7 +24,7 @@ class EqualPages : public testing::Test {
   }
   ~EqualPages() override { std::filesystem::remove_all(base_); }
 
-  // "page:owner@position" for each page of each process, in pages.
+  // Returns "page:owner@position" for each page of each process; the unit is a page.
   std::vector<std::string> found(const std::vector<Pages>& processes) {
     std::vector<Pagemap> maps(processes.size());
     std::vector<const Pagemap*> pagemaps;
@@ -67,7 +67,7 @@ TEST_F(EqualPages, BelongToTheFirstProcess) {
                             {{9, 'x'}, {11, 'B'}, {20, 'd'}}});
   EXPECT_EQ(texts[0], "10-13:0@0 20-21:0@3 ");
   EXPECT_EQ(texts[1], "9-10:1@0 10-11:0@0 11-12:1@2 12-13:0@2 13-14:1@4 ");
-  // Page 11 is compared with that of the first process only.
+  // The function compares page 11 with that of the first process only.
   EXPECT_EQ(texts[2], "9-10:1@0 11-12:2@1 20-21:0@3 ");
 }
 
@@ -84,7 +84,7 @@ TEST_F(EqualPages, OfMoreProcessesThanFilesAreOpen) {
   EXPECT_EQ(texts[299], "11-12:1@1 100-101:70@2 ");
 }
 
-// Longer than what is compared at once.
+// The entry is longer than the function compares at once.
 TEST_F(EqualPages, OfLongEntriesAreFound) {
   Pages pages;
   for (uint64_t page = 0; page < 700; ++page) pages.emplace_back(page, static_cast<char>(page));

@@ -7,12 +7,12 @@
 namespace ppmr {
 namespace {
 
-// The longest copy, which a fault waits for.
+// The longest copy. A fault waits for at most one copy.
 constexpr uint64_t kCopyBytesMax = 256 << 10;
-// While memory still arrives, it can wait: the processor serves faults first.
+// While memory still arrives, filling can wait: the processor serves faults first.
 constexpr std::chrono::milliseconds kQuietAfterFault{30};
 
-// Of the bytes in the file.
+// Returns the sum of the lengths, which is the length in the file.
 uint64_t length_of(const std::vector<PageRange>& batch) {
   return batch.back().offset + batch.back().bytes() - batch.front().offset;
 }
@@ -49,7 +49,7 @@ void Pager::await_memory() {
 void Pager::fill() {
   const Buffer scratch(kBatchBytes);
   std::vector<PageRange> batch;
-  size_t misses = 0;  // tasks in a row whose pages have not arrived
+  size_t misses = 0;  // number of consecutive tasks whose pages have not arrived
   uint64_t arrivals = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -96,15 +96,16 @@ TaskPointer Pager::next_task_locked() {
   return nullptr;
 }
 
-// Pages of rounds have arrived, while those of the memory file may still be on their way.
+// Serves the case that pages of rounds have arrived, while pages of the memory file may still be on
+// their way.
 void Pager::next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const {
   task.missing.next_behind(task.rounds_cursor, PageFiles::kFileSpanBytes, kBatchBytes, batch);
   if (!batch.empty() && !has_arrived(task, batch)) batch.clear();
   if (!batch.empty()) task.rounds_cursor = batch.back().end;
 }
 
-// Those pages that are still missing and have not moved. While the task changes its memory, some
-// stay missing.
+// Copies those pages of the batch that are still missing and have not moved. While the task changes
+// its memory, some pages stay missing.
 Status Pager::copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch) {
   const uint64_t first = batch.front().offset;
   const auto bytes = task.pages->read(first, length_of(batch), scratch);
@@ -116,7 +117,7 @@ Status Pager::copy_batch(Task& task, const std::vector<PageRange>& batch, std::b
       if (task.has_ended) return {};
       const auto still = task.missing.first_in(at, std::min(range.end, at + kCopyBytesMax));
       at = still ? still->end : std::min(range.end, at + kCopyBytesMax);
-      // The task may have moved other memory here meanwhile.
+      // The task may have moved other memory to this address in the meantime.
       if (!still || still->offset - range.offset != still->start - range.start) continue;
       const auto copied = copy(lock, task, *still, *bytes + (still->offset - first));
       if (!copied) return failure(copied.error());

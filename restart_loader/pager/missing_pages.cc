@@ -38,7 +38,7 @@ void MissingPages::next_behind(uint64_t address, uint64_t place_min, uint64_t by
   add_adjoining(range, bytes_max, batch);
 }
 
-// Adds `range` and those behind it that adjoin.
+// Adds `range` and the pieces behind it that adjoin.
 void MissingPages::add_adjoining(std::optional<PageRange> range, uint64_t bytes_max,
                                  std::vector<PageRange>& batch) const {
   uint64_t bytes = 0;
@@ -79,7 +79,7 @@ void MissingPages::move(uint64_t from, uint64_t to, uint64_t length_bytes) {
     at = range->end;
   }
   remove(from, from + length_bytes);
-  remove(to, to + length_bytes);  // mremap(2) has unmapped what was there
+  remove(to, to + length_bytes);  // mremap(2) has unmapped the earlier pages there
   for (const PageRange& range : moved) {
     add({range.start - from + to, range.end - from + to, range.offset});
   }

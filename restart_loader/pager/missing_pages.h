@@ -1,5 +1,5 @@
-// The pages of one task that are not in its memory yet. The offsets of their ranges are places of
-// page_files.h.
+// The pages of one task that are not in its memory yet. The offsets of the ranges are places
+// (page_files.h).
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,27 @@ namespace ppmr {
 class MissingPages {
  public:
   MissingPages() = default;
-  // `ranges`: not overlapping.
+  // `ranges` must not overlap.
   explicit MissingPages(const std::vector<PageRange>& ranges);
 
   bool empty() const { return pieces_.empty(); }
   uint64_t bytes() const { return bytes_; }
-  // The first missing range in [start, end), clipped to it.
+  // Returns the first missing range in [start, end), clipped to [start, end).
   std::optional<PageRange> first_in(uint64_t start, uint64_t end) const;
-  // Missing ranges at or after `address`, then those before it, whose bytes are next to each other
-  // in one file; at most `bytes_max` together, and none twice. Replaces the contents of
-  // `batch`.
+  // Replaces the contents of `batch` with missing ranges whose bytes are next to each other in one
+  // file. Takes the ranges at or after `address` first, then those before it; at most `bytes_max`
+  // together, and none twice.
   void next_batch(uint64_t address, uint64_t bytes_max, std::vector<PageRange>& batch) const;
 
-  // The first missing ranges at or after `address` with places from `place_min` on, which are next
-  // to each other; at most `bytes_max` together. Empty if there are none.
+  // Returns in `batch` the first missing ranges at or after `address` whose places are at or after
+  // `place_min` and next to each other; at most `bytes_max` together. `batch` is empty if there are
+  // none.
   void next_behind(uint64_t address, uint64_t place_min, uint64_t bytes_max,
                    std::vector<PageRange>& batch) const;
 
-  // The pages have arrived, or are not needed any more.
+  // Notes that the pages have arrived, or that the task no longer needs them.
   void remove(uint64_t start, uint64_t end);
-  // The task has moved this memory (mremap(2)).
+  // Notes that the task has moved this memory (mremap(2)).
   void move(uint64_t from, uint64_t to, uint64_t length_bytes);
 
  private:
@@ -46,7 +47,7 @@ class MissingPages {
   void add_adjoining(std::optional<PageRange> range, uint64_t bytes_max,
                      std::vector<PageRange>& batch) const;
 
-  std::map<uint64_t, Piece> pieces_;  // by start
+  std::map<uint64_t, Piece> pieces_;  // key: the start address
   uint64_t bytes_ = 0;
 };
 

@@ -18,7 +18,7 @@ std::vector<std::array<uint64_t, 3>> all(const MissingPages& pages) {
 }
 using List = std::vector<std::array<uint64_t, 3>>;
 
-// Pages 10-19 at offset 0, 30-34 at 10, 40-49 at 20 (so 5 pages of the file are not lazy).
+// Returns pages 10-19 at offset 0, 30-34 at 10, 40-49 at 20 (so 5 pages of the file are not lazy).
 MissingPages three_ranges() {
   return MissingPages(
       {{10 * kP, 20 * kP, 0}, {30 * kP, 35 * kP, 10 * kP}, {40 * kP, 50 * kP, 20 * kP}});

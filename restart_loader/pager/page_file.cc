@@ -21,11 +21,11 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kSlice{100};
-// How often bytes that have arrived are borrowed: at 2 GB/s, 10 MB of them.
+// The interval at which bytes that have arrived are borrowed: at 2 GB/s, 10 MB arrive in it.
 constexpr milliseconds kArrivalSlice{5};
 
-// The source of a checkpoint chooses what is in it, and this process reads as root: links in a
-// mount of ppmr are not followed.
+// Opens the file without following links in a mount of ppmr. The source of a checkpoint chooses
+// what is in the checkpoint, and this process reads as root.
 UniqueFd open_without_links(const MountedPath& path) {
   const UniqueFd top(::open(path.mount.mountpoint.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!top) return UniqueFd();
@@ -36,7 +36,8 @@ UniqueFd open_without_links(const MountedPath& path) {
       static_cast<int>(syscall(SYS_openat2, top.get(), path.remainder.c_str(), &how, sizeof how)));
 }
 
-// The daemon lends files by their paths in its mount; the path that was opened may be one of /proc.
+// The daemon lends files by their paths in its mount. The path that was opened may be a path in
+// /proc.
 Result<MountedPath> find_mount_of(const UniqueFd& file) {
   std::error_code error;
   const auto found =
@@ -111,7 +112,7 @@ Status PageFile::borrow(const BorrowOptions& options) {
   return {};
 }
 
-// Also returns success when it is worth trying to borrow again.
+// Also returns success when another attempt to borrow may succeed.
 Status PageFile::await_seal(const BorrowOptions& options) {
   const milliseconds slice = options.early ? kArrivalSlice : kSlice;
   const Status sealed = borrowed_->await_seal(slice);
@@ -123,8 +124,8 @@ Status PageFile::await_seal(const BorrowOptions& options) {
   if (sealed.error().errno_value != ETIMEDOUT) return sealed;
   if (!options.early) return {};
   const uint64_t before = borrowed_->end_bytes();
-  // An error is not the end: the bytes can be read through the mount. If they cannot, the seal
-  // fails, too.
+  // After an error the bytes can still be read through the mount. If they cannot, the seal fails,
+  // too.
   if (borrowed_->borrow_arrived() && borrowed_->end_bytes() > before) {
     is_lent_.store(true, std::memory_order_release);
     options.arrived();

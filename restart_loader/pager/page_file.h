@@ -1,6 +1,6 @@
 // The file that has the bytes of missing pages: a pages file of CRIU, or a memory file
 // (processes/memory). Bytes of a memory file are borrowed from the target's daemon when they have
-// arrived (borrowed_file.h): then reads need neither the daemon nor a system call.
+// arrived (borrowed_file.h). Reading borrowed bytes needs neither the daemon nor a system call.
 #pragma once
 
 #include <atomic>
@@ -16,27 +16,27 @@
 
 namespace ppmr {
 
-// Threads: the reads by any, also during borrow(); borrow() by one.
+// Threads: any thread may read, also during borrow(); only one may call borrow().
 class PageFile {
  public:
   static Result<std::shared_ptr<PageFile>> open(const std::string& path);
 
-  // The bytes at `offset`: in the file's own memory if they are there in one piece, else copied to
-  // `scratch`. Blocks while they have not arrived. Valid as long as this object and `scratch`.
-  // Errors: EIO, of the file system.
+  // Returns the bytes at `offset`. The pointer leads to the file's own memory if the bytes are
+  // there in one piece, else to a copy in `scratch`. Blocks while the bytes have not arrived. The
+  // pointer is valid as long as this object and `scratch`. Errors: EIO, of the file system.
   Result<const std::byte*> read(uint64_t offset, size_t length_bytes, std::byte* scratch) const;
 
-  // Whether the bytes are borrowed, or need not be: borrow() has returned.
+  // Returns whether a read does not wait: the bytes are borrowed, or borrow() has returned.
   bool has_arrived(uint64_t offset, size_t length_bytes) const;
 
-  // Waits until the file is sealed, then borrows its bytes; those that arrive `early` are borrowed
-  // at once. Does nothing for a file that is in no ppmr mount, or that its mount cannot lend.
-  // Errors: ECANCELED when `is_cancelled`, which it asks at least every 100 ms; those of the
-  // checkpoint.
+  // Waits until the file is sealed, then borrows its bytes. With `early`, borrows bytes as soon as
+  // they arrive. Does nothing for a file that is in no ppmr mount, or that its mount cannot lend.
+  // Errors: ECANCELED when `is_cancelled` returns true, which is called at least every 100 ms;
+  // those of the checkpoint.
   struct BorrowOptions {
     bool early = false;
     std::function<bool()> is_cancelled;
-    std::function<void()> arrived;  // there are more borrowed bytes
+    std::function<void()> arrived;  // called when there are more borrowed bytes
   };
   Status borrow(const BorrowOptions& options);
 
@@ -47,7 +47,7 @@ class PageFile {
 
   const std::string path_;
   const UniqueFd file_;
-  const std::unique_ptr<BorrowedFile> borrowed_;  // null: in no ppmr mount
+  const std::unique_ptr<BorrowedFile> borrowed_;  // null: the file is in no ppmr mount
   std::atomic<bool> is_lent_ = false;
   std::atomic<bool> is_complete_ = false;
 };

@@ -3,8 +3,8 @@
 //   0            kFileSpanBytes      2 * kFileSpanBytes
 //   | memory file  ...  | pages of a round  ...  | pages of another round  ...
 //
-// In the files of one migration, the memory file is the first. The others have the pages that
-// rounds of pre-copy have sent.
+// In a migration the first file is the memory file. The other files have the pages that pre-copy
+// rounds have sent.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 
 namespace ppmr {
 
-// Threads: add() before any other; the reads by any, also during borrow(); borrow() by one.
+// Threads: all calls of add() come before any other call. Any thread may read, also during
+// borrow(); only one may call borrow().
 class PageFiles {
  public:
   static constexpr uint64_t kFileSpanBytes = uint64_t{1} << 48;
@@ -22,10 +23,11 @@ class PageFiles {
   // Returns the place of the file's first byte. The file has at most kFileSpanBytes.
   uint64_t add(std::shared_ptr<PageFile> file);
 
-  // As those of PageFile. The bytes are in one file.
+  // Like PageFile::read(), but at a place. All bytes must be in one file.
   Result<const std::byte*> read(uint64_t place, size_t length_bytes, std::byte* scratch) const;
   bool has_arrived(uint64_t place, size_t length_bytes) const;
-  // Calls PageFile::borrow() for each file, the first one last: it may arrive later.
+  // Calls PageFile::borrow() for each file. The first file comes last, because it may arrive later
+  // than the others.
   Status borrow(const PageFile::BorrowOptions& options);
 
  private:

@@ -26,7 +26,8 @@
 
 namespace ppmr {
 
-// What a lazy restore of one process leaves out, without the pages that it shares.
+// The memory of one process that a lazy restore leaves out, without the pages that the process
+// shares.
 struct TaskImages {
   std::shared_ptr<const PageFiles> pages;  // null if there are no ranges
   std::vector<PageRange> ranges;           // by address, not overlapping; places in `pages`
@@ -35,21 +36,23 @@ struct TaskImages {
 // Threads: one.
 class PageImages {
  public:
-  // `memory`: the memory file; empty: the images include the memory. With a memory file, also
-  // checks that it has every page that the images leave out. Errors: of the file system; EPROTO
-  // with the file and the fault for images that CRIU has not written, or memory that is missing.
+  // Opens the images. `memory`: the memory file; empty: the images include the memory. With a
+  // memory file, also checks that it has every page that the images leave out. Errors: of the file
+  // system; EPROTO with the file and the fault for images that CRIU has not written, or memory that
+  // is missing.
   static Result<PageImages> open(RestoreImages images, const std::string& memory);
 
-  // `pid`: as the process sees itself. Errors: as open().
+  // Returns the pages of one process. `pid`: in the process's own pid namespace. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
-  // Makes the images from which CRIU restores: with the pages that processes share, and in which
-  // pages of rounds are lazy; and the symbolic link `link` to their directory. No link if they are
-  // those of the checkpoint, as after an error: then CRIU restores all pages of rounds, and none
-  // are shared. Blocks while shared pages have not arrived. Errors: as write_shared_pages().
+  // Makes the images from which CRIU restores, and the symbolic link `link` to their directory.
+  // These images include the pages that processes share, and leave pages of rounds to the pager.
+  // Makes no link if CRIU can restore from the checkpoint itself, or after an error: then CRIU
+  // restores all pages of rounds, and no pages are shared. Blocks while shared pages have not
+  // arrived. Errors: as write_shared_pages().
   Status prepare_images(const std::string& link);
-  // CRIU needs the images no more.
+  // Frees the images in memory, which CRIU no longer needs.
   void criu_has_ended() { images_.free_memory(); }
-  // The memory file and the files of rounds; null if there is no memory file.
+  // Returns the memory file and the files of rounds; null if there is no memory file.
   const std::shared_ptr<PageFiles>& files() const { return files_; }
 
  private:
@@ -60,11 +63,12 @@ class PageImages {
 
   RestoreImages images_;
   std::shared_ptr<PageFiles> files_;  // null: there is no memory file
-  PageIndex index_;                   // of the memory file, and of the rounds if they are lazy
+  PageIndex index_;  // index of the memory file, and of the rounds if they are lazy
   RoundImages rounds_;
-  // Of the processes of the page index. Read once: each file of a mount costs round trips.
+  // The pagemaps of the processes in the page index. Each is read once, because reading a file of a
+  // mount costs round trips.
   std::map<pid_t, Pagemap> pagemaps_;
-  std::vector<PageRange> shared_;  // what CRIU restores itself
+  std::vector<PageRange> shared_;  // pages that CRIU restores itself
 };
 
 }  // namespace ppmr

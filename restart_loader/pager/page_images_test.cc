@@ -51,7 +51,7 @@ class PageImagesTest : public testing::Test {
     return images->of(17);
   }
 
-  // Memory of process 17 in a memory file, and its page index.
+  // Writes memory of process 17 to a memory file, and writes its page index.
   std::string write_memory(std::vector<PageRange> ranges) {
     PageIndex index{16 * kPageBytes, {{17, 4017, std::move(ranges)}}};
     EXPECT_TRUE(write_page_index(directory_ + "/" + kPageIndexFile, index));
@@ -67,7 +67,7 @@ TEST_F(PageImagesTest, PagesThatTheDumpLeftOutAreInTheMemoryFile) {
   add_pages(0x10000, 2, kPresent);
   add_pages(0x20000, 4, kLazy);
   add_pages(0x30000, 1, kLazy);
-  // The index may have more, in other ranges.
+  // The index may have more memory than the images, and in other ranges.
   const auto memory = write_memory({{0x1f000, 0x22000, 0}, {0x22000, 0x32000, 5 * kPageBytes}});
   EXPECT_FALSE(read(memory));  // the second range is not in the file
   const auto good = write_memory({{0x1f000, 0x22000, 0},
@@ -156,7 +156,7 @@ TEST_F(PageImagesTest, DamagedImagesAreRefused) {
   add_pages(0x20000, 2, kPresent | kLazy);
   const std::string whole = bytes_;
   for (size_t size = 0; size < whole.size(); ++size) {
-    if (size == head.size()) continue;  // complete, without entries
+    if (size == head.size()) continue;  // a complete image without entries
     bytes_ = whole.substr(0, size);
     EXPECT_EQ(error_of(), EPROTO) << size;
   }

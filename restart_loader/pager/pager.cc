@@ -19,7 +19,8 @@ namespace {
 
 constexpr size_t kAnswerers = 4;
 
-// Each copies 3 to 4 GB/s, and the first touch of fresh memory scales with them.
+// Each filling thread copies 3 to 4 GB/s, and the first touch of fresh memory scales with the
+// threads.
 size_t fillers() { return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4); }
 
 }  // namespace
@@ -28,17 +29,18 @@ Status Pager::open() {
   const std::string& work = options_.work;
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !wake_) return system_failure("make", "an epoll set");
+  if (!epoll_ || !wake_) return system_failure("create", "an epoll set");
   prepare_images();
   const std::string path = work + "/" + kPagerSocket;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  // A work directory may have a long path. CRIU uses the relative name, too.
+  // Binds to a relative name, because the path of the work directory may be too long for a socket's
+  // address. CRIU uses the relative name, too.
   const UniqueFd directory(::open(work.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return system_failure("open", work);
   const std::string name = fmt::format("/proc/self/fd/{}/{}", directory.get(), kPagerSocket);
   name.copy(address.sun_path, sizeof(address.sun_path) - 1);
   listener_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener_) return system_failure("make a socket for", path);
+  if (!listener_) return system_failure("create the socket", path);
   unlink(path.c_str());
   const mode_t mask = umask(0077);
   const int bound =
@@ -49,10 +51,11 @@ Status Pager::open() {
   return watch(listener_.get());
 }
 
-// Saves memory, and after pre-copy time. The tree can run without.
+// The images made here save memory, and after pre-copy also time. The tree can run without them.
 void Pager::prepare_images() {
   if (options_.shared_images.empty()) return;
-  if (images_.files()) start_borrowing();  // to read no bytes through the mount that are in memory
+  // Lets prepare_images() read borrowed bytes, not through the mount.
+  if (images_.files()) start_borrowing();
   const Status prepared = images_.prepare_images(options_.shared_images);
   if (!prepared) {
     fmt::print(
@@ -166,7 +169,7 @@ Status Pager::add_task(pid_t pid) {
   if (!images) return failure(images.error());
   task->pages = std::move(images->pages);
   task->missing = MissingPages(images->ranges);
-  // Events are read until there are none.
+  // The serving thread reads events until there are none.
   fcntl(fd, F_SETFL, O_NONBLOCK);
   if (Status watched = watch(fd); !watched) return watched;
   std::lock_guard lock(mutex_);
@@ -196,7 +199,7 @@ void Pager::serve_events(const TaskPointer& task) {
   copies_changed_.notify_all();
 }
 
-// With the lock held.
+// The caller holds the lock.
 void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
   switch (event.event) {
     case UFFD_EVENT_PAGEFAULT:
@@ -242,7 +245,7 @@ bool Pager::end_finished_tasks() {
     task->uffd.reset();
     return true;
   });
-  // The end of the pager is the end of the checkpoint, which the source has not sealed yet.
+  // The pager does not end before the checkpoint is sealed.
   return restored_ && tasks_.empty() && (has_memory_ || !options_.fills_early);
 }
 
@@ -281,8 +284,9 @@ Result<PagerCounters> serve_pages(const PagerOptions& options) {
   auto served = pager->serve();
   if (!served) {
     pager->stop();
-    // The tasks would read zeros if the userfaultfds were closed before the guard has killed them,
-    // which it does when this process ends. Reachable, for leak checkers.
+    // The tasks would read zeros if the userfaultfds were closed before the guard has killed the
+    // tasks. The guard kills them when this process ends. The pager stays reachable, so that leak
+    // checkers do not report it.
     static auto* const kept = new std::vector<std::unique_ptr<Pager>>;
     kept->push_back(std::move(pager));
   }

@@ -9,12 +9,12 @@
 //                                                             filling threads: all other pages
 // clang-format on
 //
-// The protocol of the socket is that of criu/uffd.c (CRIU 3.17 to 4.2): for each task a 32-bit pid
-// and, unless it is negative (a zombie), the descriptor; at the end kRestoreFinished. Faults can
-// arrive before the end, and CRIU waits for the answers.
+// The socket has the protocol of criu/uffd.c (CRIU 3.17 to 4.2). For each task CRIU sends a 32-bit
+// pid and the descriptor; a negative pid is a zombie and has no descriptor. At the end CRIU sends
+// kRestoreFinished. Faults can arrive before the end, and CRIU waits for the answers.
 //
-// Threads copy pages side by side, but not while the serving thread reads the kernel's events. So
-// no page is copied to an address that the kernel has reported as unmapped or moved.
+// Threads copy pages in parallel, but not while the serving thread reads the kernel's events. So no
+// thread copies a page to an address that the kernel has reported as unmapped or moved.
 #pragma once
 
 #include <functional>
@@ -26,36 +26,39 @@
 namespace ppmr {
 
 inline constexpr uint32_t kRestoreFinished = 0x52535446;
-// Of the socket, in CRIU's work directory.
+// The name of the socket in CRIU's work directory.
 inline constexpr const char* kPagerSocket = "lazy-pages.socket";
-// In the same directory: FaultTimes as JSON, once all pages are in place. For the metrics.
+// The file in the same directory to which the pager writes FaultTimes as JSON when all pages are in
+// place. The metrics include them.
 inline constexpr const char* kFaultTimesFile = "/page-faults.json";
 
 struct PagerCounters {
   uint64_t faults = 0;
-  uint64_t pages = 0;       // copied
+  uint64_t pages = 0;       // number of pages that were copied
   uint64_t zero_pages = 0;  // answers to faults where the images have no page
   FaultTimes fault_times;   // from reading the event until the answer
 };
 
 struct PagerOptions {
-  std::string images;  // their directory
-  std::string bundle;  // see RestoreImages; empty: none
-  std::string memory;  // see PageImages
-  std::string work;    // the directory in which it listens
+  std::string images;  // the directory of the images
+  std::string bundle;  // path of the bundle, see RestoreImages; empty: none
+  std::string memory;  // path of the memory file, see PageImages
+  std::string work;    // the directory of the pager's socket
   // If CRIU must restore from other images (restore_images.h), the pager makes this link to them
   // before it listens. Empty: CRIU restores from `images`, and no pages are shared.
   std::string shared_images;
-  // Whether pages are put in place before the memory file is complete, as they arrive (post-copy).
+  // Whether the pager puts pages in place as they arrive, before the memory file is complete
+  // (post-copy).
   bool fills_early = false;
   std::function<void()> listening;
-  std::function<void()> completed;  // the memory file is complete; called in another thread
+  // Called in another thread when the memory file is complete.
+  std::function<void()> completed;
 };
 
 // Returns when every page of every task is in place. Errors: those of PageImages and of
 // userfaultfd(2); ECONNRESET if CRIU ends before it has restored all tasks. After an error, tasks
-// that miss pages must not run on: once their userfaultfd is closed they read zeros. So it stays
-// open until this process ends. Threads: one call at a time.
+// that miss pages must not continue: they read zeros once their userfaultfds are closed. So the
+// userfaultfds stay open until this process ends. Threads: one call at a time.
 Result<PagerCounters> serve_pages(const PagerOptions& options);
 
 }  // namespace ppmr

@@ -1,4 +1,5 @@
-// The pager with real userfaultfds: a child process plays criu restore and the restored task.
+// Tests the pager with real userfaultfds: a child process acts as criu restore and as the restored
+// task.
 #include "restart_loader/pager/pager.h"
 
 #include <fcntl.h>
@@ -44,7 +45,7 @@ UniqueFd open_userfaultfd() {
   return fd;
 }
 
-// What runs in the child.
+// The functions that run in the child.
 class Restored {
  public:
   Restored(std::byte* memory, const std::string& socket_path) : memory_(memory) {
@@ -69,7 +70,7 @@ class Restored {
   }
   void finish() {
     send_number(static_cast<int32_t>(kRestoreFinished));
-    // CRIU does not keep them, either.
+    // CRIU does not keep its socket and userfaultfds open, either.
     socket_.reset();
     uffd_.reset();
   }
@@ -143,7 +144,8 @@ class PagerTest : public testing::Test {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     memory_ = static_cast<std::byte*>(memory);
-    // One mapping of its own: merged with a neighbour, it could not be moved as a whole.
+    // The task's memory is one mapping of its own. If the kernel merged it with a neighbour, it
+    // could not be moved as a whole.
     madvise(memory, kPages * kPageBytes, MADV_NOHUGEPAGE);
     write_images(kPagesInImages);
   }
@@ -153,7 +155,7 @@ class PagerTest : public testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  // `flags`: of the entries, see include/pagemap.h of CRIU.
+  // `flags`: the flags of the entries, see include/pagemap.h of CRIU.
   void write_images(uint64_t pages_in_file, uint32_t flags = kLazyAndPresent) {
     std::ofstream pagemap(directory_ + "/pagemap-17.img");
     const auto number = [&](uint32_t value) {
@@ -206,7 +208,8 @@ class PagerTest : public testing::Test {
     file.write(bytes.data(), lower_bytes);
   }
 
-  // Serves a task that does `body`. Returns the pager's result; `task_end_`: how the task ended.
+  // Serves a task that runs `body`. Returns the pager's result. Sets `task_end_` to how the task
+  // ended.
   template <typename Body>
   Result<PagerCounters> serve(const Body& body) {
     Restored task(memory_, directory_ + "/" + kPagerSocket);
@@ -268,7 +271,7 @@ TEST_F(PagerTest, PagesArriveBeforeTheMemoryFileIsComplete) {
 TEST_F(PagerTest, AllPagesArriveByFaultsAndByThemselves) {
   const auto served = serve([](Restored& task) {
     task.begin();
-    task.check(3, kPages, 97);  // before CRIU has finished
+    task.check(3, kPages, 97);  // CRIU has not finished yet
     task.finish();
     task.check(0, kPages);
   });
@@ -294,7 +297,7 @@ TEST_F(PagerTest, ForkedChildGetsThePagesThatItsParentLacked) {
     task.check(0, 100);
     const pid_t child = fork();
     if (child == 0) {
-      std::memset(task.page(3), 0, kPageBytes);  // its own copy
+      std::memset(task.page(3), 0, kPageBytes);  // the child gets its own copy
       task.check(4, kPages);
       _exit(0);
     }
@@ -341,7 +344,7 @@ TEST_F(PagerTest, DiscardedPagesReadAsZerosAndUnmappedOnesAreNotMissed) {
   EXPECT_EQ(task_end_, 0);
 }
 
-// While the filling thread is at work.
+// The task changes its memory while the filling thread is at work.
 TEST_F(PagerTest, ChangesOfMemoryDuringTheFillLoseNothing) {
   const auto served = serve([](Restored& task) {
     task.begin();
@@ -386,7 +389,7 @@ TEST_F(PagerTest, PagesFileThatIsTooShortIsReported) {
   const size_t open_after = open_userfaultfds();
   ASSERT_FALSE(served);
   EXPECT_EQ(served.error().errno_value, EIO);
-  // The task would read zeros.
+  // If the userfaultfd were closed, the task would read zeros.
   EXPECT_EQ(open_after, open_before + 1) << "the userfaultfd was closed";
 }
 

@@ -17,9 +17,9 @@
 namespace ppmr {
 namespace {
 
-// The same directory by its name in the mount namespace of the caller: `path` may lead through a
-// descriptor of another process, to a mount of that process's namespace. Empty if something else
-// has that name by now.
+// Opens the same directory by its name in the mount namespace of the caller. `path` may lead
+// through a descriptor of another process to a mount in that process's namespace. Returns an
+// invalid descriptor if another directory has that name now.
 UniqueFd open_by_name(const std::string& path) {
   const auto open_directory = [](const std::string& name) {
     return UniqueFd(open(name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -37,19 +37,19 @@ UniqueFd open_by_name(const std::string& path) {
   return same ? std::move(named) : UniqueFd();
 }
 
-// An overlay of two directories, in no directory itself. Before Linux 6.15 the kernel accepts only
-// directories in the mount namespace of the caller, so `upper` is moved to one that ends with this
-// call, over the directory `place`. Errors: as detached_mount().
+// Makes an overlay of two directories that is mounted nowhere. Before Linux 6.15 the kernel accepts
+// only directories in the mount namespace of the caller. So this function moves `upper` to a mount
+// namespace that ends with the call, over the directory `place`. Errors: as detached_mount().
 Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lower,
                                   const std::string& place) {
-  Result<UniqueFd> overlay = system_failure("make", "a mount namespace", EINVAL);
+  Result<UniqueFd> overlay = system_failure("create", "a mount namespace", EINVAL);
   const auto open_directory = [](const std::string& path) {
     return UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   };
   std::thread([&] {
     if (unshare(CLONE_NEWNS) != 0 ||
         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-      overlay = system_failure("make", "a mount namespace");
+      overlay = system_failure("create", "a mount namespace");
       return;
     }
     const UniqueFd below = open_by_name(lower);
@@ -65,8 +65,8 @@ Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lowe
   return overlay;
 }
 
-// The part of the path of the images that is a directory in a checkpoint: with rounds of pre-copy,
-// whose links lead out of the directory of images.
+// Returns the part of the path of the images that is a directory in a checkpoint. With pre-copy
+// rounds that part matters, because the links of a round lead out of the directory of images.
 std::string name_in_checkpoint(const std::string& images) {
   if (!follows_rounds(images)) return "";
   return "/" + std::filesystem::path(images).filename().string();
@@ -122,7 +122,7 @@ std::string RestoreImages::path_of(const std::string& name) const {
 Result<std::string> RestoreImages::place_for_changes() {
   const std::string name = name_in_checkpoint(directory_);
   if (!memory_) {
-    // Of the size of what is in it, not limited to half of the memory as by default.
+    // The tmpfs grows with its content: the default limit of half of the memory does not apply.
     auto made = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
     if (!made) return failure(made.error());
     memory_ = std::move(*made);

@@ -1,15 +1,15 @@
-// The images from which CRIU restores: those of the checkpoint, with some of them in memory.
+// The images from which CRIU restores: the images of the checkpoint, some of which are in memory.
 //
 //   CRIU reads      an overlay, or the tmpfs alone if CRIU needs nothing else
 //     tmpfs           the small images, from the bundle (mount), and those that are
 //                     changed for the restore (shared_pages.h)
 //     checkpoint      the mount of the target: the large images
 //
-// An image costs CRIU a round trip to the daemon to look it up, to open, to read and to close it;
-// and so does a look for one that does not exist.
+// For each image, CRIU needs a round trip to the daemon for the look-up, for open, read and close.
+// A look-up of an image that does not exist costs a round trip, too.
 //
-// Nothing is mounted in a directory: CRIU restores containers from here, too, whose root is not
-// that of this node, and nothing is left when this process ends.
+// The mounts are in no directory, for two reasons: the root of a container that CRIU restores is
+// not the root of this node, and no mount remains when this process ends.
 //
 // Rejected: symbolic links to the images (they lead nowhere in the root of a container).
 #pragma once
@@ -27,24 +27,26 @@ namespace ppmr {
 // Threads: one.
 class RestoreImages {
  public:
-  // `bundle`: the path of the bundle of the small images; empty: none. Errors: of the file system;
-  // EPROTO for a damaged bundle.
+  // Opens the images in `directory`. `bundle`: the path of the bundle of the small images; empty:
+  // none. Errors: of the file system; EPROTO for a damaged bundle.
   static Result<RestoreImages> open(std::string directory, const std::string& bundle = "");
 
-  // Of the checkpoint.
+  // Returns the directory of the images in the checkpoint.
   const std::string& directory() const { return directory_; }
-  // Where to read an image.
+  // Returns the path from which to read an image.
   std::string path_of(const std::string& name) const;
-  // Where to write images that are new, or that take the place of others. Errors: of the file
+  // Returns the directory for images that are new, or that replace others. Errors: of the file
   // system.
   Result<std::string> place_for_changes();
-  // CRIU does not need this image any more: others have what was in it.
+  // Notes that CRIU no longer needs this image, because other images have its content.
   void note_unneeded(const std::string& name) { unneeded_.insert(name); }
 
-  // Makes the symbolic link `link` to the directory from which CRIU restores. No link if that is
-  // the checkpoint. Errors: of the file system; then CRIU can restore from the checkpoint.
+  // Makes the symbolic link `link` to the directory from which CRIU restores. Makes no link if that
+  // directory is the checkpoint. Errors: of the file system. After an error CRIU can restore from
+  // the checkpoint.
   Status publish(const std::string& link);
-  // CRIU needs the images no more, or is to use those of the checkpoint.
+  // Frees the images in memory. CRIU no longer needs them, or will use the images of the
+  // checkpoint.
   void free_memory();
 
  private:
@@ -53,10 +55,10 @@ class RestoreImages {
   bool needs_checkpoint() const;
 
   std::string directory_;
-  UniqueFd memory_;            // the tmpfs; none: nothing has been written
-  UniqueFd overlay_;           // of both
+  UniqueFd memory_;            // the tmpfs; invalid: nothing has been written
+  UniqueFd overlay_;           // overlay of the tmpfs and the checkpoint
   std::set<std::string> own_;  // names of images in memory, from the bundle
-  // Only with a bundle.
+  // Set only if there is a bundle.
   std::optional<std::set<std::string>> left_in_checkpoint_;
   std::set<std::string> unneeded_;
 };

@@ -13,7 +13,7 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kParent = "/parent";
-constexpr size_t kRoundsMax = 1000;  // a chain that is longer is a circle
+constexpr size_t kRoundsMax = 1000;  // a longer chain must be a circle
 
 using Ranges = std::vector<PageRange>;
 
@@ -32,7 +32,7 @@ class Rounds {
   explicit Rounds(PageFiles& files) : files_(files) {}
 
   Status open(std::string images);
-  // Where the pages are that the last dump of a process may have left to rounds.
+  // Returns the places of the pages that the last dump of a process may have left to rounds.
   Result<Ranges> pages_of(pid_t pid);
 
  private:
@@ -42,7 +42,7 @@ class Rounds {
   PageFiles& files_;
   std::vector<std::string> directories_;    // the latest round first; without symbolic links,
                                             // because the daemon lends files by their paths
-  std::map<std::string, uint64_t> places_;  // of pages files
+  std::map<std::string, uint64_t> places_;  // key: the path of a pages file
 };
 
 Status Rounds::open(std::string images) {
@@ -57,7 +57,7 @@ Status Rounds::open(std::string images) {
 }
 
 Result<Ranges> Rounds::pages_of(pid_t pid) {
-  // A process that began after a round is not in it.
+  // A process that began after a round has no images in that round.
   const auto is_in = [pid](const std::string& round) {
     return access(pagemap_path(round, pid).c_str(), F_OK) == 0;
   };
@@ -107,10 +107,10 @@ Result<uint64_t> Rounds::place_of(const std::string& path) {
   return place;
 }
 
-// The pages of the last dump: `pagemap` with the pages of rounds lazy where `areas` can be.
+// The pages of the last dump. In `pagemap`, the pages of rounds are lazy where `areas` permits it.
 struct LazyPages {
   Pagemap pagemap;
-  Ranges places;  // of the pages that are not in rounds
+  Ranges places;  // places of the pages that are not in rounds
   Ranges of_rounds;
 };
 
@@ -120,7 +120,7 @@ Result<LazyPages> make_lazy(const std::string& path, const Pagemap& pagemap, con
   for (const PagemapEntry& entry : pagemap.entries) {
     if (!entry.in_parent) {
       lazy.pagemap.entries.push_back(entry);
-      // PageImages has checked that they are there.
+      // PageImages has already checked that these pages are in the index.
       if (entry.lazy) (void)find_places(indexed, entry.start, entry.end, lazy.places);
       continue;
     }
@@ -140,8 +140,8 @@ Result<LazyPages> make_lazy(const std::string& path, const Pagemap& pagemap, con
   return lazy;
 }
 
-// Gives pages that processes share one place: each process has sent its own copy. `shared`: the
-// places at the source, of pages in rounds.
+// Gives pages that processes share one place, although each process has sent its own copy.
+// `shared`: the places that pages of rounds have at the source.
 void share(const Ranges& shared, PlaceMap& places, Ranges& of_rounds) {
   Ranges result;
   for (const PageRange& range : of_rounds) {

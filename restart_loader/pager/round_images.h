@@ -1,4 +1,4 @@
-// Pages that the dump of a frozen tree has left to the rounds of pre-copy before it.
+// Pages that the dump of a frozen tree leaves out because an earlier pre-copy round has them.
 //
 //   last/pagemap-17.img   |lazy|in parent  |lazy|in parent|     lazy: in the memory file
 //   last/parent -> ../1
@@ -7,8 +7,8 @@
 //   0/pagemap-17.img      |present                        |     in 0/pages-M.img
 //
 // CRIU would read the pages of the rounds before the tree runs. So the pager gives CRIU images in
-// which they are lazy, too (shared_pages.h), and serves them. CRIU restores only what cannot be
-// lazy.
+// which these pages are lazy, too (shared_pages.h), and serves them. CRIU restores only the pages
+// that cannot be lazy.
 #pragma once
 
 #include <map>
@@ -21,18 +21,18 @@
 namespace ppmr {
 
 struct RoundImages {
-  // Of processes with pages in rounds, with those pages lazy.
+  // The pagemaps of the processes with pages in rounds. In them those pages are lazy.
   std::map<pid_t, Pagemap> pagemaps;
   // The places of all lazy pages of all processes: in the memory file and in the files of rounds.
   PageIndex index;
 };
 
-// Whether the dump followed rounds of pre-copy.
+// Returns whether the dump followed pre-copy rounds.
 bool follows_rounds(const std::string& images);
 
-// `index`: of the memory file, which is the first of `files`. Adds the files of the rounds. Errors:
-// of the file system; EPROTO with the file and the fault for images that CRIU has not written, or
-// pages that no round has.
+// Reads the images of the rounds, and adds the pages files of the rounds to `files`. `index`: the
+// page index of the memory file, which is the first of `files`. Errors: of the file system; EPROTO
+// with the file and the fault for images that CRIU has not written, or pages that no round has.
 Result<RoundImages> read_round_images(const std::string& images, const PageIndex& index,
                                       PageFiles& files);
 

@@ -27,12 +27,12 @@ struct Entry {
   uint32_t flags;
 };
 
-// In pages.
+// The arguments are numbers of pages.
 PageRange range(uint64_t start, uint64_t end, uint64_t offset) {
   return {start * kPage, end * kPage, offset * kPage};
 }
 
-// The places as FILE:PAGE.
+// Returns the places as FILE:PAGE.
 std::string text_of(const std::vector<PageRange>& ranges) {
   std::string text;
   for (const PageRange& part : ranges) {
@@ -104,7 +104,7 @@ class RoundImagesTest : public testing::Test {
   Result<RoundImages> read(std::vector<IndexedTask> tasks) {
     return read_round_images(last(), {100 * kPage, std::move(tasks)}, files_);
   }
-  // What the file with this place has, as far as it has bytes.
+  // Returns the bytes of the file that begins at this place, up to the end of the file.
   std::string bytes_at(uint64_t place) {
     std::array<std::byte, 3> scratch{};
     const auto bytes = files_.read(place, 3, scratch.data());
@@ -128,7 +128,7 @@ TEST_F(RoundImagesTest, PagesAreInTheRoundThatCopiedThemLast) {
         {31, 35, kInParent}});
   const auto rounds = read({{17, 17, {range(13, 15, 7)}}});
   ASSERT_TRUE(rounds) << rounds.error().message;
-  // Round 0 is file 1, because its pages are found first.
+  // Round 0 is file 1, because the search finds its pages first.
   EXPECT_EQ(text_of(rounds->index.tasks[0].ranges),
             "10-12@1:0 12-13@2:0 13-15@0:7 15-20@1:5 31-35@1:11 ");
   EXPECT_EQ(text_of(rounds->pagemaps.at(17)), "10-13l 13-15l 15-20l 30-31p 31-35l ");
@@ -139,7 +139,7 @@ TEST_F(RoundImagesTest, PagesAreInTheRoundThatCopiedThemLast) {
 
 TEST_F(RoundImagesTest, CriuRestoresWhatCannotBeLazy) {
   add_areas(17, {{0, 20, kPrivate},
-                 {20, 22, MAP_PRIVATE, 1U << 6},  // of a file
+                 {20, 22, MAP_PRIVATE, 1U << 6},  // a mapping of a file
                  {22, 24, kPrivate | MAP_LOCKED},
                  {24, 26, kPrivate | MAP_HUGETLB},
                  {26, 28, kPrivate, kAnonymousPrivate | 1U << 3},  // vdso

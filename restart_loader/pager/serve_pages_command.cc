@@ -17,8 +17,8 @@
 namespace ppmr {
 namespace {
 
-// In the form of CRIU's log, from which ppmr takes the first error. That the restore has ended is
-// none of the pager.
+// Prints the error in the form of CRIU's log, from which ppmr takes the first error. Does not print
+// that the restore has ended, because that is not an error of the pager.
 int report(const Error& error) {
   const char* prefix = error.errno_value == ECANCELED ? "" : "Error (ppmr serve-pages): ";
   std::fputs(fmt::format("{}{}\n", prefix, error.message).c_str(), stderr);
@@ -30,10 +30,10 @@ int report(const Error& error) {
 int ServePagesCommand::run() const {
   // The reader of the output may have ended. An end by SIGPIPE would count as lost memory.
   std::signal(SIGPIPE, SIG_IGN);
-  // The kernel sends SIGHUP to a stopped process group when the parent of its members ends: the
-  // supervisor.
+  // The kernel sends SIGHUP to a stopped process group when the parent of its members (the
+  // supervisor) ends.
   std::signal(SIGHUP, SIG_IGN);
-  raise_descriptor_limit();  // the files of a round of each process, each with its loan
+  raise_descriptor_limit();  // every process has a file in every round, each with a loan
   const auto listening = [this] {
     if (ready_fd < 0) return;
     (void)!write(ready_fd, "", 1);

@@ -1,5 +1,5 @@
-// `ppmr serve-pages`, which a restore starts: runs the pager (pager.h) until every page is in
-// place.
+// `ppmr serve-pages`. A restore starts this command. It runs the pager (pager.h) until every page
+// is in place.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@ namespace ppmr {
 
 struct ServePagesCommand {
   std::string images;
-  std::string bundle;         // a bundle of small images; empty: none
-  std::string memory;         // a memory file; empty: the images include the memory
-  std::string complete;       // a file to be made when the memory file is complete
-  std::string shared_images;  // a link to be made if CRIU must restore from other images
+  std::string bundle;    // a bundle of small images; empty: none
+  std::string memory;    // a memory file; empty: the images include the memory
+  std::string complete;  // a file that the pager creates when the memory file is complete
+  // A link that the pager creates if CRIU must restore from other images.
+  std::string shared_images;
   bool fill_early = false;
   std::string work;
   int ready_fd = -1;  // receives a byte when the pager listens

@@ -1,4 +1,4 @@
-// The pager's tasks and threads. pager.h is what others see.
+// The pager's tasks and threads. Other code includes only pager.h.
 //
 //   serving thread   pager.cc         CRIU's socket, the kernel's events
 //   answerers        answer_faults.cc faults
@@ -31,7 +31,7 @@ namespace ppmr {
 // While a task changes its memory, the kernel refuses copies. It accepts them again when the pager
 // has read the event of the change.
 constexpr int kRetryMs = 1;
-// Pages that are read at once.
+// The most bytes that a filling thread reads at once.
 constexpr uint64_t kBatchBytes = 1 << 20;
 
 class Buffer {
@@ -50,16 +50,17 @@ class Buffer {
 };
 
 struct Task {
-  pid_t pid = 0;  // as the task sees itself; 0: a fork that the kernel has reported
+  pid_t pid = 0;  // in the task's own pid namespace; 0: a fork that the kernel has reported
   UniqueFd uffd;
   std::shared_ptr<const PageFiles> pages;
   MissingPages missing;
-  size_t unanswered = 0;       // faults
-  uint64_t cursor = 0;         // where the filling threads go on
-  uint64_t rounds_cursor = 0;  // the same, among pages that are not in the memory file
-  // Pages are copied with no lock held, but not while the serving thread reads the kernel's events:
-  // then one could be copied to an address that is unmapped or moved.
-  size_t copies = 0;  // under way
+  size_t unanswered = 0;  // number of faults
+  uint64_t cursor = 0;    // address at which the filling threads continue
+  // Like cursor, among the pages that are not in the memory file.
+  uint64_t rounds_cursor = 0;
+  // Threads copy pages without a lock, but not while the serving thread reads the kernel's events.
+  // Otherwise a thread could copy a page to an address that is unmapped or moved.
+  size_t copies = 0;  // number of copies under way
   bool reads_events = false;
   bool has_ended = false;
 };
@@ -73,7 +74,7 @@ struct Fault {
 
 enum class Copied {
   kDone,
-  kTryAgain,  // the task changes its memory: its event comes first
+  kTryAgain,  // the task is changing its memory: the pager must read that event first
 };
 
 class Pager {
@@ -140,7 +141,7 @@ class Pager {
   std::optional<Error> failure_;                        // guarded by mutex_
   PagerCounters counters_;                              // guarded by mutex_
 
-  // Last: they use the members above.
+  // The last members, because the threads use all others.
   std::thread borrower_;
   std::vector<std::thread> fillers_;
   std::vector<std::thread> answerers_;

@@ -15,13 +15,13 @@
 namespace ppmr {
 namespace {
 
-// Of the pages file for all tasks. CRIU counts its own from 1.
+// The number of the new pages file, which all tasks share. CRIU numbers its own pages files from 1.
 constexpr uint32_t kPagesId = 1'000'000'000;
 constexpr uint64_t kCopyBytes = 1 << 20;
-// In place of the process that owns a piece.
+// The owner of a piece that several processes share.
 constexpr size_t kSharedByAll = std::numeric_limits<size_t>::max();
 
-// The place of the byte at address 0; wraps around.
+// Returns the place of the byte at address 0. The value may wrap around.
 uint64_t origin_of(const PageRange& range) { return range.offset - range.start; }
 
 // Calls visit(part, is_shared) for each part of the ranges.
@@ -59,7 +59,7 @@ struct TaskPages {
   Pagemap pagemap;
   MmImage mm;
   std::vector<PageRange> shared;
-  std::vector<DumpedPart> dumped;  // owners: tasks
+  std::vector<DumpedPart> dumped;  // the owners are tasks
 };
 
 std::string pages_name(const Pagemap& pagemap) {
@@ -100,16 +100,16 @@ Status find_dumped(std::vector<TaskPages>& tasks, DumpedFiles& files) {
   return {};
 }
 
-// Bytes in the pages file.
+// A range of bytes in the new pages file.
 struct Piece {
   uint64_t start = 0;  // address
   uint64_t end = 0;
-  size_t owner = kSharedByAll;  // whose pages file has the bytes
-  uint64_t from = 0;            // a place, or in the owner's pages file
+  size_t owner = kSharedByAll;  // the process whose pages file has the bytes
+  uint64_t from = 0;            // a place (kSharedByAll), or a position in the owner's pages file
   uint64_t offset = 0;          // in the new pages file
 };
 
-// Adds the piece, cut at the borders.
+// Appends the piece, cut at the borders.
 void add_cut(Piece piece, const std::set<uint64_t>& borders, std::vector<Piece>& pieces) {
   for (auto border = borders.upper_bound(piece.start);
        border != borders.end() && *border < piece.end; ++border) {
@@ -120,8 +120,8 @@ void add_cut(Piece piece, const std::set<uint64_t>& borders, std::vector<Piece>&
   pieces.push_back(piece);
 }
 
-// In the order of the pages file. Pieces that overlap begin and end together, so every task finds
-// its pages in the order of their addresses.
+// Returns the pieces in the order of the pages file. Pieces that overlap begin and end together, so
+// every task finds its pages in the order of their addresses.
 std::vector<Piece> lay_out(const std::vector<TaskPages>& tasks,
                            const std::vector<PageRange>& shared) {
   std::set<uint64_t> borders;
@@ -148,7 +148,7 @@ std::vector<Piece> lay_out(const std::vector<TaskPages>& tasks,
   return pieces;
 }
 
-// The entries of one task, in the order of the pages file.
+// Writes the entries of one task, in the order of the pages file.
 class PagemapWriter {
  public:
   PagemapWriter(const TaskPages& task, const std::vector<Piece>& pieces)
@@ -190,7 +190,7 @@ class PagemapWriter {
     add_lazy_until(entry.end);
   }
 
-  // The pieces of `owner` that have [start, end).
+  // Adds the pieces of `owner` that cover [start, end).
   void add_pieces(uint64_t start, uint64_t end, size_t owner) {
     for (; next_ < pieces_.size() && pieces_[next_].start < end; ++next_) {
       const Piece& piece = pieces_[next_];
@@ -208,8 +208,8 @@ class PagemapWriter {
         !entries.back().lazy && entries.back().end == first) {
       entries.back().end = last;
     } else {
-      // CRIU skips entries that are lazy, and their bytes if they are present. It takes the
-      // addresses for sorted.
+      // CRIU skips lazy entries, and skips their bytes if they are present. CRIU requires sorted
+      // addresses.
       if (offset > offset_) {
         entries.push_back({first, first + (offset - offset_), true, true, false});
       }
@@ -221,12 +221,12 @@ class PagemapWriter {
   const TaskPages& task_;
   const std::vector<Piece>& pieces_;
   size_t next_ = 0;
-  size_t entry_begins_ = 0;  // of those of the old entry that is being replaced
+  size_t entry_begins_ = 0;  // page number within the old entry that is being replaced
   uint64_t offset_ = 0;      // how far this task has read the pages file
   Pagemap pagemap_;
 };
 
-// `scratch` has kCopyBytes.
+// `scratch` has room for kCopyBytes.
 template <typename File>
 Status copy_bytes(const File& from, const Piece& piece, int to, std::vector<std::byte>& scratch) {
   const uint64_t length = piece.end - piece.start;
@@ -247,11 +247,12 @@ Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const 
   if (!to) return system_failure("create", path);
   std::vector<const Piece*> by_owner;
   for (const Piece& piece : pieces) by_owner.push_back(&piece);
-  // From the last one on: the files that were opened last are still open.
+  // Begins with the last file, because the files that were opened last are still open.
   std::sort(by_owner.begin(), by_owner.end(), [](const Piece* a, const Piece* b) {
     return std::pair(b->owner, a->offset) < std::pair(a->owner, b->offset);
   });
-  std::vector<std::byte> scratch(kCopyBytes);  // once: there are many small pieces
+  // Allocated once, because there are many small pieces.
+  std::vector<std::byte> scratch(kCopyBytes);
   for (const Piece* piece : by_owner) {
     Status copied;
     if (piece->owner == kSharedByAll) {
@@ -273,7 +274,7 @@ std::vector<PageRange> shared_ranges(const PageIndex& index, const Parents& pare
   struct Border {
     uint64_t address;
     uint64_t origin;
-    int users;  // how many more
+    int users;  // number of users that begin (or end, if negative) here
   };
   std::vector<Border> borders;
   for (const IndexedTask& task : index.tasks) {
@@ -286,9 +287,9 @@ std::vector<PageRange> shared_ranges(const PageIndex& index, const Parents& pare
   }
   std::sort(borders.begin(), borders.end(),
             [](const Border& a, const Border& b) { return a.address < b.address; });
-  std::map<uint64_t, int> users;  // by origin, of the present address
+  std::map<uint64_t, int> users;  // for the present address; key: origin
   std::vector<PageRange> found;
-  uint64_t origin = 0;  // of the last range in `found`, while it goes on
+  uint64_t origin = 0;  // origin of the last range in `found`, while that range continues
   bool goes_on = false;
   for (auto border = borders.begin(); border != borders.end();) {
     const uint64_t at = border->address;

@@ -23,7 +23,8 @@ namespace ppmr {
 namespace {
 
 constexpr uint64_t kPage = kPageBytes;
-constexpr uint64_t kFirstOwnValue = 1'000'000;  // of pages that CRIU has written itself
+// The first number of pages that CRIU has written itself.
+constexpr uint64_t kFirstOwnValue = 1'000'000;
 constexpr uint32_t kMmMagic = 0x57492820;
 constexpr uint32_t kPstreeMagic = 0x50273030;
 
@@ -35,7 +36,7 @@ std::string text_of(const std::vector<PageRange>& ranges) {
   return text;
 }
 
-// In pages.
+// The arguments are numbers of pages.
 PageRange range(uint64_t start, uint64_t end, uint64_t offset) {
   return {start * kPage, end * kPage, offset * kPage};
 }
@@ -65,7 +66,7 @@ TEST(SharedRanges, SplitTheRangesOfAProcess) {
   EXPECT_EQ(text_of(unshared_parts(own, shared)), "10-12@0 14-19@4 40-41@70 ");
 }
 
-// A tree of processes with random memory, as a dump and its page index describe it.
+// A tree of processes with random memory, with the images and the page index of a dump.
 class SharedImagesTest : public testing::Test {
  protected:
   SharedImagesTest() {
@@ -80,8 +81,8 @@ class SharedImagesTest : public testing::Test {
   std::string round() const { return base_ + "/from/0"; }
   std::string directory() const { return base_ + "/to"; }
 
-  // Pages of process 1 are inherited by the others, or replaced. `contents_`: what each page has.
-  // After `pre_copy`, half of the pages are in a round, and unchanged since.
+  // The other processes inherit the pages of process 1, or replace them. `contents_`: the value in
+  // each page. With `pre_copy`, half of the pages are in a round and have not changed since.
   void make_tree(int processes, uint64_t pages, uint32_t seed, bool pre_copy = false) {
     std::mt19937 random(seed);
     PageIndex in_round;
@@ -98,7 +99,7 @@ class SharedImagesTest : public testing::Test {
       }
     };
     std::map<uint64_t, uint64_t> of_parent;
-    uint64_t next = 0;  // in the memory file
+    uint64_t next = 0;  // the next place in the memory file
     for (int pid = 1; pid <= processes; ++pid) {
       IndexedTask task{pid, pid, {}};
       IndexedTask sent{pid, pid, {}};
@@ -110,12 +111,12 @@ class SharedImagesTest : public testing::Test {
         const uint32_t kind = random() % 8;
         if (kind == 0) continue;
         const bool present = kind == 1;
-        // By address, so that a page which is shared is in the round for all.
+        // Depends on the address, so that a shared page is in the round for all processes.
         const bool is_sent = pre_copy && !present && page % 7 < 3;
         auto& ranges = is_sent ? sent.ranges : task.ranges;
         uint64_t value = 0;
         if (present) {
-          // Some have the same bytes in all processes.
+          // Some pages have the same bytes in all processes.
           value = kFirstOwnValue + (page % 3 == 0 ? page : random());
           write_page(own, value);
         } else if (pid > 1 && kind > 3 && of_parent.contains(page)) {
@@ -170,7 +171,7 @@ class SharedImagesTest : public testing::Test {
       ASSERT_TRUE(write_page_index(images() + "/" + kRoundsIndexFile, in_round));
     }
   }
-  // Of the images with at most `bytes_max`.
+  // Makes a bundle of the images with at most `bytes_max`.
   UniqueFd make_bundle(uint64_t bytes_max) const {
     std::vector<BundleWriter::File> files;
     for (const auto& entry : std::filesystem::directory_iterator(images())) {
@@ -192,7 +193,8 @@ class SharedImagesTest : public testing::Test {
     EXPECT_TRUE(text) << text.error().message;
     return text ? *text : "";
   }
-  // Unlike those of a dump, entries that CRIU skips may overlap the next.
+  // Reads a new pagemap. Unlike the entries of a dump, entries that CRIU skips may overlap the next
+  // entry.
   Pagemap read_new(int pid) const {
     std::ifstream file(fmt::format("{}/pagemap-{}.img", directory(), pid), std::ios::binary);
     Pagemap pagemap;
@@ -217,7 +219,7 @@ class SharedImagesTest : public testing::Test {
     }
     return pagemap;
   }
-  // Of the same bytes. Only pages at one address have the same bytes.
+  // Counts the pages with repeated bytes. Only pages at one address have the same bytes.
   uint64_t repeated_pages() const {
     const std::string path = fmt::format("{}/pages-{}.img", directory(), read_new(1).pages_id);
     std::ifstream file(path, std::ios::binary);
@@ -242,7 +244,7 @@ class SharedImagesTest : public testing::Test {
 
 enum class Source { kCheckpoint, kBundle, kRounds };
 
-// Reads the new images as CRIU does, and the rest as the pager does.
+// Reads the new images as CRIU does, and the other pages as the pager does.
 class SharedImagesOfEachSource : public SharedImagesTest,
                                  public testing::WithParamInterface<Source> {};
 INSTANTIATE_TEST_SUITE_P(All, SharedImagesOfEachSource,
