@@ -62,8 +62,8 @@ Result<std::string> read_config(const std::string& directory) {
   }
 }
 
-// Of what must be equal on both nodes. The control group belongs to the node: a scheduler may
-// choose it.
+// Returns the digest of the parts of config.json that must be equal on both nodes. Leaves out the
+// control group: it belongs to the node, and a scheduler may choose it.
 Result<std::string> digest_of_config(const std::string& text) {
   json config = json::parse(text, nullptr, false);
   if (config.is_object() && config.contains("linux") && config["linux"].is_object()) {
@@ -161,7 +161,8 @@ Result<ContainerFacts> gather_container_facts(const std::string& name) {
   const auto table = read_process_table();
   if (!table) return failure(table.error());
   for (const pid_t pid : *processes) {
-    if (pid == state->pid || !table->contains(pid)) continue;  // not in the table: ended
+    // The process is not in the table, because it has ended.
+    if (pid == state->pid || !table->contains(pid)) continue;
     const auto above = ancestors_of(*table, pid);
     if (std::find(above.begin(), above.end(), state->pid) == above.end()) {
       facts.exec_processes.push_back(pid);

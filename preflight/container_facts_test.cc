@@ -64,7 +64,7 @@ class ContainerAnswers : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // kConfig with other text where its part "linux" begins.
+  // Writes kConfig with `text` in place of the beginning of its part "linux".
   void write_config(const std::string& text) const {
     constexpr std::string_view kBegin = "\"linux\": {";
     std::string config = kConfig;

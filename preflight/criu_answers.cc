@@ -46,9 +46,9 @@ class CriuChecks {
   }
   bool succeeded(size_t i) const { return running_[i] && running_[i]->succeeded(); }
   std::string error_of(size_t i) const {
-    if (!running_[i]) return "cannot start it";
+    if (!running_[i]) return "criu cannot be started";
     if (!running_[i]->ended()) {
-      return fmt::format("it did not end within {} s", kCriuTimeout.count());
+      return fmt::format("criu did not end within {} s", kCriuTimeout.count());
     }
     const std::string error = running_[i]->errors().summary();
     return error.empty() ? "it " + running_[i]->how_it_ended() : error;
@@ -57,7 +57,8 @@ class CriuChecks {
 
  private:
   std::vector<std::string> outputs_;
-  std::vector<std::unique_ptr<CriuProcess>> running_;  // destroyed first: the elements use outputs_
+  // Destroyed first, because the elements use outputs_.
+  std::vector<std::unique_ptr<CriuProcess>> running_;
 };
 
 CriuFacts query(const std::string& criu) {

@@ -1,4 +1,4 @@
-// What CRIU says about this node.
+// What CRIU reports about this node.
 #pragma once
 
 #include <optional>
@@ -13,24 +13,25 @@ namespace ppmr {
 
 // Names for `criu check --feature`.
 inline constexpr const char* kMemoryTrackingFeature = "mem_dirty_track";  // for pre-copy
-inline constexpr const char* kLazyFeature = "uffd-noncoop";               // for a lazy restart
+inline constexpr const char* kLazyFeature = "uffd-noncoop";               // for a lazy restore
 
 struct CriuFacts {
-  std::string path;                   // empty: no CRIU found, all else is empty, too
-  std::string version;                // "4.2.1"
-  std::string problem;                // why `criu check` failed; empty: it succeeded
-  std::vector<std::string> features;  // the two above, if available
+  std::string path;     // empty: no CRIU was found, and all other members are empty, too
+  std::string version;  // "4.2.1"
+  std::string problem;  // why `criu check` failed; empty: it succeeded
+  std::vector<std::string> features;  // those of the two features above that CRIU supports
 };
 
-// Asks CRIU each question once: an answer takes about 40 ms, half of it processor time, which is
-// much for the many trees of an evacuation. Threads: one.
+// Asks CRIU each question once. An answer takes about 40 ms, half of it processor time; that adds
+// up for the many trees of an evacuation. Threads: one.
 class CriuAnswers {
  public:
-  // `criu`: the path from find_criu(); empty: none.
+  // `criu`: the path from find_criu(); empty: there is no CRIU.
   explicit CriuAnswers(std::string criu) : criu_(std::move(criu)) {}
 
   const CriuFacts& facts();
-  // check_processor() of cpu_check.h, for the description that came last.
+  // Returns the result of check_processor() (cpu_check.h). Keeps the result for the latest
+  // description.
   const Status& check_processor(const std::string& description);
 
  private:
@@ -40,7 +41,7 @@ class CriuAnswers {
   std::optional<Status> processor_;
 };
 
-// "Version: 4.2.1\n" -> "4.2.1".
+// Returns the number in the output of `criu --version`: "Version: 4.2.1\n" -> "4.2.1".
 std::string parse_criu_version(std::string_view text);
 
 }  // namespace ppmr

@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A program in place of CRIU that notes each call.
+// A program replaces CRIU and records each call.
 class CriuAnswersTest : public testing::Test {
  protected:
   CriuAnswersTest() {
@@ -63,7 +63,7 @@ TEST_F(CriuAnswersTest, AskEachQuestionOnce) {
   EXPECT_GE(once, 4u);
   (void)criu.facts();
   EXPECT_EQ(calls(), once);
-  const std::string processor = "1943565413404061";  // an empty image
+  const std::string processor = "1943565413404061";  // an image without entries
   EXPECT_TRUE(criu.check_processor(processor).has_value());
   EXPECT_TRUE(criu.check_processor(processor).has_value());
   EXPECT_EQ(calls(), once + 1);

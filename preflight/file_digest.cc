@@ -15,7 +15,8 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kNotesMaxBytes = 64 << 10;  // a build ID is in the notes' first few dozen bytes
+// The build ID is in the first few dozen bytes of the notes.
+constexpr size_t kNotesMaxBytes = 64 << 10;
 constexpr size_t kHeadersMax = 1024;
 
 std::string hexadecimal(const unsigned char* bytes, size_t size) {
@@ -29,7 +30,8 @@ bool read_at(int fd, uint64_t offset, Record& record) {
   return pread(fd, &record, sizeof(record), static_cast<off_t>(offset)) == sizeof(record);
 }
 
-// The build ID in a sequence of 4-byte aligned notes: name size, content size, type, name, content.
+// Returns the build ID in a sequence of 4-byte aligned notes. A note has: name size, content size,
+// type, name, content.
 std::string build_id_in(const std::vector<char>& notes) {
   const auto aligned = [](size_t size) { return (size + 3) & ~size_t{3}; };
   size_t at = 0;

@@ -9,21 +9,22 @@
 
 namespace ppmr {
 
-// SHA-256 of the whole content of an open file, in hexadecimal. Errors: of pread(2); EFBIG when the
-// file is longer than `size_max_bytes`.
+// Returns the SHA-256 of the whole content of an open file, in hexadecimal. Errors: of pread(2);
+// EFBIG when the file is longer than `size_max_bytes`.
 Result<std::string> digest_of(int fd, uint64_t size_max_bytes, const std::string& path);
 
-// SHA-256 of a text, in hexadecimal. Errors: ENOMEM.
+// Returns the SHA-256 of a text, in hexadecimal. Errors: ENOMEM.
 Result<std::string> digest_of(const std::string& text);
 
-// The build ID of a program or library (note NT_GNU_BUILD_ID of an ELF file), in hexadecimal. CRIU
-// compares it, too. Empty: the file has none.
+// Returns the build ID of a program or library (note NT_GNU_BUILD_ID of an ELF file), in
+// hexadecimal. CRIU compares build IDs, too. Empty: the file has no build ID.
 std::string build_id_of(int fd);
 
-// An identifier of an open file's file system, equal on all nodes that mount it. Empty: unknown.
+// Returns an identifier of an open file's file system. It is equal on all nodes that mount this
+// file system. Empty: unknown.
 std::string filesystem_id_of(int fd);
 
-// Whether several nodes can mount file systems of this type at once: "nfs4", "lustre".
+// Returns whether several nodes can mount file systems of this type at once: "nfs4", "lustre".
 bool is_network_filesystem(const std::string& type);
 
 }  // namespace ppmr

@@ -16,8 +16,8 @@
 namespace ppmr {
 namespace {
 
-// x86: the flags of /proc/cpuinfo for instructions or state that user programs can use. The others
-// (bugs, virtualization, clocks, power) may differ between nodes.
+// The flags of /proc/cpuinfo on x86 for instructions or state that user programs can use. The other
+// flags (bugs, virtualization, clocks, power) may differ between nodes.
 const std::set<std::string_view> kInstructionFlags = {
     "3dnow",    "3dnowext",  "3dnowprefetch", "abm",     "adx",        "aes",       "avx",
     "avx2",     "avx_vnni",  "bmi1",          "bmi2",    "cldemote",   "clflush",   "clflushopt",
@@ -52,7 +52,7 @@ bool NodeFacts::has_feature(const std::string& feature) const {
   return std::find(features.begin(), features.end(), feature) != features.end();
 }
 
-// Each pipe needs two descriptors. With CAP_SYS_RESOURCE neither limit applies to CRIU.
+// Each pipe needs two descriptors. With CAP_SYS_RESOURCE neither of the two limits applies to CRIU.
 bool NodeFacts::can_hold_in_pipes(uint64_t memory_bytes) const {
   constexpr uint64_t kOtherDescriptors = 1024;
   constexpr uint64_t kDescriptorsOfPipe = 2;
@@ -83,7 +83,7 @@ std::vector<std::string> parse_cpu_features(std::string_view cpuinfo) {
 }
 
 std::map<std::string, std::string> parse_hard_limits(std::string_view text) {
-  constexpr size_t kNameWidth = 26;  // fs/proc/base.c
+  constexpr size_t kNameWidth = 26;  // see fs/proc/base.c
   std::map<std::string, std::string> limits;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {

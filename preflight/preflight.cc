@@ -1,5 +1,5 @@
 // The source's part of the preflight: the questions, and the findings that follow from the answers.
-// These functions do no I/O. A finding stops the move if CRIU would fail; it is a warning if CRIU
+// These functions do no I/O. A finding stops the move if CRIU would fail. It is a warning if CRIU
 // would succeed but the program may not expect the result.
 #include "preflight/preflight.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// The first two numbers of a version: "6.1.0-18-amd64" -> {6, 1}.
+// Returns the first two numbers of a version: "6.1.0-18-amd64" -> {6, 1}.
 std::pair<int, int> major_and_minor(const std::string& version) {
   int major_number = -1, minor_number = -1;
   const char* end = version.data() + version.size();
@@ -101,7 +101,7 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
   }
 }
 
-// Whether CRIU may leave private memory out of its images.
+// Returns whether CRIU may leave private memory out of its images.
 bool may_be_apart(const MoveOptions& options) {
   return options.lazily && !options.own_pid_namespace;
 }
@@ -159,7 +159,7 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
 
 uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
                               const TreeFacts& tree) {
-  // CRIU's images, also those of a round of pre-copy, have the memory of each process in full.
+  // CRIU's images, also the images of a pre-copy round, have the memory of each process in full.
   const bool is_apart =
       may_be_apart(options) && !options.pre_copy && source.can_hold_in_pipes(tree.memory_bytes);
   return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;

@@ -1,4 +1,5 @@
-// The checks before a move. Their findings are sentences for the operator. Three steps:
+// The checks before a move. Their findings are sentences for the operator. The preflight has three
+// steps:
 //
 //   source: make_questions(trees)  ->  target: answer_preflight()  ->  source: check_move()
 //
@@ -24,7 +25,7 @@ struct MoveOptions {
   bool lazily = true;
   bool pre_copy = false;
   bool own_pid_namespace = false;  // restore in a new pid namespace, where all pids are free
-  // Options of CRIU that allow what CRIU refuses by default.
+  // Options of CRIU that permit things which CRIU refuses by default.
   bool tcp_established = false;
   bool tcp_close = false;
   bool shell_job = false;
@@ -34,14 +35,15 @@ struct MoveOptions {
   bool force_irmap = false;
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
-  uint64_t ghost_limit_bytes = 1 << 20;  // CRIU's default
+  uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 
-  // Reads them from the arguments after -- on the command line; ignores others.
+  // Reads the options from the arguments after -- on the command line; ignores others.
   void read(const std::vector<std::string>& criu_options);
   TreeOptions tree_options() const { return {.external_unix_sockets = ext_unix_sk}; }
 };
 
-// What is sent of the memory of a tree, and what the tree needs at the target.
+// Returns the bytes of a tree's memory that the source sends, and that the tree needs at the
+// target.
 uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
                               const TreeFacts& tree);
 
@@ -53,9 +55,9 @@ struct ListenerQuestion {
 
 struct PreflightQuestions {
   std::vector<AnnouncedProcess> processes;
-  std::string boot_id;  // boot id of the source: nodes with equal ones share a kernel
+  std::string boot_id;  // boot ID of the source; equal boot IDs mean that both nodes share a kernel
   std::vector<pid_t> pids;
-  std::vector<FileFact> files;  // also directories
+  std::vector<FileFact> files;  // files and directories
   std::vector<std::string> addresses;
   std::vector<ListenerQuestion> listeners;
   std::vector<ContainerQuestion> containers;  // one per container, in the order of the trees
@@ -65,14 +67,14 @@ struct PreflightQuestions {
 // How a file at the target compares with the expected one.
 enum class FileVerdict {
   kSame,    // same type, and for a file same mode, size and compared content
-  kShared,  // the same file, on a file system that both nodes mount
+  kShared,  // the same file, in a file system that both nodes mount
   kMissing,
   kOtherType,
   kOtherMode,
   kShorter,
   kLonger,
   kOtherContent,
-  kUnchecked,  // of the same size; the content was not compared
+  kUnchecked,  // of the same size; the target has not compared the content
   kVerdictCount
 };
 
@@ -83,8 +85,10 @@ struct PreflightAnswers {
   std::vector<std::string> addresses_missing;
   std::vector<ListenerQuestion> listeners_taken;
   std::vector<ContainerAnswer> containers;  // one per item of PreflightQuestions::containers
-  std::string policy_problem;  // what the target's restart policy does not accept; empty: nothing
-  std::string processor_problem;  // why CRIU would not restore on the target's CPU; empty: it would
+  // What the target's restart policy does not accept; empty: it accepts all.
+  std::string policy_problem;
+  // Why CRIU would not restore on the target's CPU; empty: CRIU would restore.
+  std::string processor_problem;
 };
 
 // Properties of the target daemon.
@@ -96,20 +100,21 @@ struct TargetContext {
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
 nlohmann::json to_request(const PreflightQuestions& questions);
 
-// At the target: the checked questions of a peer. Errors: EPROTO, E2BIG, EINVAL.
+// Runs at the target. Returns the validated questions of a peer. Errors: EPROTO, E2BIG, EINVAL.
 Result<PreflightQuestions> parse_questions(const nlohmann::json& request);
 
-// At the target: the agent's reply to a request of its peer. {"ok": true, ...}, or {"ok": false,
-// "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB in all.
-// Threads: those of `criu`.
+// Runs at the target. Returns the agent's reply to a request of its peer: {"ok": true, ...}, or
+// {"ok": false, "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB
+// in all. Threads: those of `criu`.
 nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context,
                                 CriuAnswers& criu);
 
-// Errors: EPROTO with the target's error, or when the answer does not match the questions.
+// Parses the target's answer. Errors: EPROTO with the target's error, or when the answer does not
+// match the questions.
 Result<PreflightAnswers> read_answers(const nlohmann::json& answer,
                                       const PreflightQuestions& questions);
 
-// First the findings that stop the move, then the warnings, each once.
+// Returns the findings, each once: first those that stop the move, then the warnings.
 std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& source,
                                 const std::vector<TreeFacts>& trees,
                                 const PreflightQuestions& questions,

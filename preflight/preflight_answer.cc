@@ -1,5 +1,6 @@
-// The target's part of the preflight. The request comes from a peer: it is bounded and validated,
-// and the answer reveals no more than necessary (whether a file is the same, not its content).
+// The target's part of the preflight. The request comes from a peer, so this part bounds and
+// validates it. The answer reveals no more than necessary (whether a file is the same, not its
+// content).
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -32,7 +33,7 @@ constexpr size_t kFilesMax = 100'000;
 constexpr size_t kSocketsMax = 100'000;
 constexpr size_t kContainersMax = 1000;
 constexpr size_t kPathMaxBytes = 4096;
-constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // bytes read for all digests of one request
+constexpr uint64_t kReadMaxBytes = 4ULL << 30;  // bytes that one request may read for all digests
 
 Status check(const PreflightQuestions& questions) {
   if (questions.pids.size() > kPidsMax || questions.processes.size() > kPidsMax ||
@@ -66,7 +67,8 @@ class FileComparison {
   }
 
   FileVerdict compare(const FileFact& expected) {
-    // Do not read in a ppmr mount: its daemon, which may be blocked, would have to serve the read.
+    // Does not read in a ppmr mount: the mount's daemon, which may be blocked, would have to serve
+    // the read.
     for (const MountEntry& mount : ppmr_mounts_) {
       if (is_below(expected.path, mount.mountpoint) && expected.path != mount.mountpoint)
         return FileVerdict::kMissing;
@@ -86,8 +88,9 @@ class FileComparison {
   }
 
  private:
-  // Equal identifiers alone prove nothing: local disks of cloned machines have them, too. So the
-  // file system must also be a network one, or both nodes must share a kernel.
+  // Equal identifiers alone prove nothing: the local disks of cloned machines have equal
+  // identifiers, too. So the file system must also be a network file system, or both nodes must
+  // share a kernel.
   bool is_same_file(const FileFact& expected, const struct stat& found, int fd) const {
     return found.st_ino == expected.inode && !expected.filesystem_id.empty() &&
            filesystem_id_of(fd) == expected.filesystem_id &&
@@ -141,7 +144,7 @@ std::set<std::string> addresses_here() {
   return addresses;
 }
 
-// A node with 127.0.0.1 has all of 127.0.0.0/8.
+// Returns whether the node has the address. A node with 127.0.0.1 has all addresses of 127.0.0.0/8.
 bool is_here(const std::set<std::string>& addresses, const std::string& address) {
   return addresses.contains(address) ||
          (address.starts_with("127.") && addresses.contains("127.0.0.1"));
@@ -165,7 +168,7 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   answers.node.store_free_bytes = context.store_free_bytes;
   if (!questions.processor.empty()) {
     const Status& checked = criu.check_processor(questions.processor);
-    // Errors other than ENOTSUP (another architecture, a broken CRIU) have their own findings.
+    // Other errors than ENOTSUP (another architecture, a broken CRIU) have their own findings.
     if (!checked && checked.error().errno_value == ENOTSUP) {
       answers.processor_problem = checked.error().message;
     }
@@ -182,7 +185,7 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   for (const std::string& address : questions.addresses) {
     if (!is_here(addresses, address)) answers.addresses_missing.push_back(address);
   }
-  if (questions.listeners.empty()) return answers;  // a list of sockets takes milliseconds
+  if (questions.listeners.empty()) return answers;  // listing the sockets takes milliseconds
   if (const auto sockets = read_internet_sockets(getpid())) {
     for (const ListenerQuestion& listener : questions.listeners) {
       if (is_taken(*sockets, listener)) answers.listeners_taken.push_back(listener);

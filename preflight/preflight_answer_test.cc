@@ -1,4 +1,4 @@
-// The target's answers, on real files and processes.
+// Tests the target's answers with real files and processes.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -114,7 +114,8 @@ TEST_F(Preflight, LocalFileWithEqualIdsIsSharedOnlyIfBothNodesShareAKernel) {
     file.filesystem_id = filesystem_id_of(fd.get());
   }
   file.digest[0] = 'c';
-  EXPECT_EQ(compare(file), FileVerdict::kOtherContent);  // as on a clone of this machine
+  // A clone of this machine gives this answer.
+  EXPECT_EQ(compare(file), FileVerdict::kOtherContent);
   questions_.boot_id = read_boot_id();
   EXPECT_EQ(compare(file), FileVerdict::kShared);
 }
@@ -147,7 +148,8 @@ TEST_F(Preflight, ListsMissingAddressesAndTakenPorts) {
     if (socket.inode == found.st_ino) port = socket.local_port;
   }
   ASSERT_NE(port, 0);
-  questions_.addresses = {"127.0.0.1", "127.3.2.1", "192.0.2.77"};  // the last of RFC 5737
+  // The last address is from RFC 5737.
+  questions_.addresses = {"127.0.0.1", "127.3.2.1", "192.0.2.77"};
   questions_.listeners = {{"tcp", "127.0.0.1", port}, {"udp", "127.0.0.1", port}};
   const PreflightAnswers answers = ask();
   EXPECT_THAT(answers.addresses_missing, ElementsAre("192.0.2.77"));
@@ -182,10 +184,10 @@ TEST_F(Preflight, RefusesInvalidRequests) {
 }
 
 TEST_F(Preflight, LeavesTheProcessorCheckToCriu) {
-  questions_.processor = "1943565413404061";  // an empty image
+  questions_.processor = "1943565413404061";  // an image without entries
   CriuAnswers succeeds("/bin/true");
   EXPECT_EQ(ask(succeeds).processor_problem, "");
-  CriuAnswers fails("/bin/cat");  // it has no option -D
+  CriuAnswers fails("/bin/cat");  // /bin/cat has no option -D
   EXPECT_NE(ask(fails).processor_problem, "");
   questions_.processor = "";
   EXPECT_EQ(ask().processor_problem, "");

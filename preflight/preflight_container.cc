@@ -1,4 +1,5 @@
-// Findings about a runc container, in addition to those about its processes.
+// Findings about a runc container. The findings about its processes are elsewhere
+// (preflight_tree.cc).
 #include "preflight/preflight_findings.h"
 
 namespace ppmr {

@@ -44,7 +44,7 @@ void check_tree(const MoveOptions& options, const TreeFacts& tree, Findings& fin
 void check_container(const TreeFacts& tree, Findings& findings);
 void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& answer,
                                Findings& findings);
-// Adds a finding for whatever the target lacks, has in use, or has in another version
+// Adds a finding for everything that the target lacks, already uses, or has in another version
 // (preflight_target.cc).
 void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions& questions,
                    const PreflightAnswers& answers, Findings& findings);

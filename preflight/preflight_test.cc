@@ -1,4 +1,4 @@
-// The finding for each problem, on made-up nodes and processes.
+// Tests the finding for each problem, with invented nodes and processes.
 #include "preflight/preflight.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ NodeFacts good_node(const std::string& host) {
           .hard_limits = {{"Max open files", "1024"}}};
 }
 
-// Process 412 (worker): its own session, one program, no problems.
+// Returns process 412 (worker): it has its own session, one program, and no problems.
 TreeFacts plain_tree() {
   TreeFacts tree;
   tree.root = 412;
@@ -50,7 +50,7 @@ TreeFacts plain_tree() {
 
 class Preflight : public testing::Test {
  protected:
-  // No problems; each test adds one.
+  // The nodes have no problems; each test adds one.
   NodeFacts source_ = good_node("left"), target_ = good_node("right");
   TreeFacts tree_ = plain_tree();
   MoveOptions options_;
@@ -125,7 +125,7 @@ TEST_F(Preflight, AcceptsANewerMinorVersionOfCriuAtTheTarget) {
 }
 TEST_F(Preflight, StopsTheMoveIfCriuDoesNotRunAsRoot) {
   target_.user = 1000;
-  target_.capabilities = 1 << 24;  // CAP_SYS_RESOURCE alone
+  target_.capabilities = 1 << 24;  // the node has only CAP_SYS_RESOURCE
   expect_stop("run as user 1000 on the target", "as root");
 }
 TEST_F(Preflight, StopsTheMoveIfTheTargetHasAnotherArchitecture) {
@@ -169,7 +169,8 @@ TEST_F(Preflight, StopsTheMoveIfTheTargetHasTooLittleMemory) {
 TEST_F(Preflight, WarnsIfCriuCannotHoldTheMemoryInPipes) {
   source_.capabilities &= ~(uint64_t{1} << kCapSysResource);
   source_.pipe_max_bytes = 1 << 20;
-  source_.hard_limits["Max open files"] = "3072";  // 1,024 pipes for 1 GiB, and others
+  // 1 GiB needs 1,024 pipes, and there are other descriptors.
+  source_.hard_limits["Max open files"] = "3072";
   EXPECT_THAT(find(), IsEmpty());
   source_.hard_limits["Max open files"] = "3071";
   expect_warning("more pipes than this node allows", "fs.pipe-max-size");
@@ -202,7 +203,7 @@ TEST_F(Preflight, WarnsOncePerTreeIfTheTargetLacksTheRightToSetAHardLimit) {
   target_.capabilities &= ~(1ULL << 24);
   EXPECT_THAT(find(), IsEmpty());
   tree_.processes[0].hard_limits["Max open files"] = "unlimited";
-  tree_.processes.push_back(tree_.processes[0]);  // reported once per tree
+  tree_.processes.push_back(tree_.processes[0]);  // the finding appears once per tree
   tree_.processes[1].pid = 414;
   expect_warning("412 (worker) has the hard limit 'Max open files' = unlimited", "lower limit");
 }

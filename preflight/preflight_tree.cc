@@ -1,4 +1,4 @@
-// Findings that stop the dump of a tree, whatever the target.
+// Findings that stop the dump of a tree on any target.
 #include "daemon/command_line/size_option.h"
 #include "preflight/preflight_findings.h"
 #include "preflight/rdma_release/rdma_release.h"

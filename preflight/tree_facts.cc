@@ -1,5 +1,5 @@
-// Files are read through /proc/PID/root and /proc/PID/fd, that is in the tree's mount namespace.
-// Nothing is opened in a ppmr mount, whose daemon may be blocked on its peer.
+// Reads files through /proc/PID/root and /proc/PID/fd, that is, in the tree's mount namespace.
+// Opens nothing in a ppmr mount, because the mount's daemon may be blocked on its peer.
 #include "preflight/tree_facts.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ const std::set<std::string_view> kOrdinarySockets = {
     "TCP",  "TCPv6", "UDP",         "UDPv6",   "UDPLITE", "UDPLITEv6", "UNIX",
     "PING", "RAW",   "UNIX-STREAM", "NETLINK", "PACKET",  "PINGv6",    "RAWv6"};
 
-// From /proc/PID/fdinfo/N.
+// The flags in /proc/PID/fdinfo/N.
 struct OpenFlags {
   int flags = 0;
   int mount_id = -1;
@@ -60,7 +60,7 @@ std::string type_of(uint32_t mode) {
   return "other";
 }
 
-// null, zero, urandom, ...
+// Returns whether the file is a memory device: null, zero, urandom, ...
 bool is_memory_device(const struct statx& found) {
   constexpr unsigned kMemoryDevices = 1;
   return S_ISCHR(found.stx_mode) && found.stx_rdev_major == kMemoryDevices;
@@ -84,7 +84,7 @@ class Gathering {
     gather_mount_ids();
     for (const ProcessStat& process : tree_.processes) {
       if (Status gathered = gather_process(process); !gathered) {
-        // Skip a descendant that has ended.
+        // Skips a descendant that has ended.
         if (gathered.error().errno_value == ESRCH && process.pid != tree_.root) continue;
         return failure(gathered.error());
       }
@@ -113,7 +113,8 @@ class Gathering {
   FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
   std::string filesystem_of(const std::string& path) const;
   // Returns the path by which ppmr can open the tree's file `path`. The kernel reports `path` as
-  // seen from ppmr's root or, if the tree has another mount namespace, from the root of that one.
+  // seen from ppmr's root or, if the tree has another mount namespace, from the root of that mount
+  // namespace.
   std::string within_tree(const std::string& path) const {
     const bool same = !facts_.has_namespace("mnt");
     return same ? path : fmt::format("/proc/{}/root{}", tree_.root, path);
@@ -127,13 +128,15 @@ class Gathering {
 
   const ProcessTree& tree_;
   TreeFacts facts_;
-  uint64_t shares_bytes_ = 0;  // memory of the processes, divided by those that share it
+  // Memory of the processes; a page that N processes share counts as 1/N.
+  uint64_t shares_bytes_ = 0;
   std::vector<MountEntry> mounts_;
   std::set<int> mount_ids_;                // ids of the mounts that CRIU finds during the dump
   std::map<std::string, FileFact> files_;  // key: path; if deleted and open, "PATH (deleted)#INODE"
   std::set<std::pair<std::string, std::string>> peculiarities_;
   std::set<uint64_t> socket_inodes_;
-  std::map<uint64_t, pid_t> shared_memory_inodes_;  // inode of unnamed shared memory -> a holder
+  // Inode of unnamed shared memory -> a process that holds it.
+  std::map<uint64_t, pid_t> shared_memory_inodes_;
 };
 
 void Gathering::gather_mount_ids() {
@@ -146,7 +149,7 @@ void Gathering::gather_mount_ids() {
   if (const auto ids = read_mount_ids(getpid())) mount_ids_.insert(ids->begin(), ids->end());
 }
 
-// The type of the file system with the longest mount point that contains `path`.
+// Returns the type of the file system with the longest mount point that contains `path`.
 std::string Gathering::filesystem_of(const std::string& path) const {
   const MountEntry* closest = nullptr;
   for (const MountEntry& mount : mounts_) {
@@ -172,10 +175,11 @@ FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::str
     return nullptr;
   }
   if (file.filesystem == "proc" || file.filesystem == "sysfs")
-    return nullptr;  // each node has its own
+    return nullptr;  // null device and others: each node has its own
   const UniqueFd fd(open(open_path.c_str(), O_PATH | O_CLOEXEC));
   struct stat found {};
-  if (!fd || fstat(fd.get(), &found) != 0) return nullptr;  // closed or unmapped since
+  // The file was closed or unmapped in the meantime.
+  if (!fd || fstat(fd.get(), &found) != 0) return nullptr;
   file.type = type_of(found.st_mode);
   file.mode = found.st_mode & 07777;
   file.links = static_cast<uint32_t>(found.st_nlink);
@@ -206,7 +210,8 @@ Status Gathering::gather_process(const ProcessStat& process) {
   facts_.memory_bytes += status->own_memory_bytes;
   const auto rollup = read_process_file(pid, "smaps_rollup");
   shares_bytes_ += rollup ? parse_memory_share_bytes(*rollup) : status->own_memory_bytes;
-  // A process that shares its memory with others outside of the tree takes all of it along.
+  // A process may share memory with processes outside of the tree. It takes all of that memory
+  // along.
   facts_.distinct_memory_bytes =
       std::max({facts_.distinct_memory_bytes, shares_bytes_, status->own_memory_bytes});
   const auto add_link = [&](const char* link) -> Result<std::string> {
@@ -256,7 +261,7 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
       add_peculiarity(name == "inotify" ? "inotify" : "fanotify", name, pid);
       return;
     }
-    // CRIU restores only these.
+    // CRIU restores only these kinds of anonymous files.
     static const std::set<std::string_view> kSupported = {"[eventfd]", "[eventpoll]", "[signalfd]",
                                                           "[timerfd]", "[pidfd]",     "bpf-map"};
     if (!kSupported.contains(name)) add_peculiarity("anonymous file", name, pid);
@@ -270,8 +275,9 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
     if (stat(path.c_str(), &memory) == 0) shared_memory_inodes_.emplace(memory.st_ino, pid);
     return;
   }
-  // A running process replaces its descriptors. The file is held here, so that its facts belong to
-  // one file; a descriptor that has changed since it was listed is of no file that stays open.
+  // A running process may replace its descriptors. This descriptor holds the file, so that all
+  // facts belong to one file. If a descriptor has changed since ppmr listed it, the process does
+  // not keep its file open.
   const OpenFlags open = read_open_flags(pid, descriptor.number);
   const UniqueFd held(::open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!held) return;
@@ -362,9 +368,9 @@ Status Gathering::gather_sockets() {
   return {};
 }
 
-// The number of a System V segment is its identifier, that of other unnamed shared memory its
-// inode. CRIU uses these numbers in the names of its images (pagemap-shmem-NUMBER.img): if two are
-// equal, CRIU 4.2.1 fails, and CRIU 3.17 restores wrong memory.
+// The number of a System V segment is its identifier; the number of other unnamed shared memory is
+// its inode. CRIU uses these numbers in the names of its images (pagemap-shmem-NUMBER.img): if two
+// are equal, CRIU 4.2.1 fails, and CRIU 3.17 restores wrong memory.
 Status Gathering::check_system_v_memory() {
   if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
   const auto segments = read_system_v_segments(tree_.root);
@@ -427,7 +433,7 @@ void set_container(TreeFacts& tree, ContainerFacts container) {
   for (FileFact& file : tree.files) {
     if (!file.deleted) {
       const auto path = container.bundle.host_path(file.path);
-      if (!path) continue;  // the file system exists only in the container; runc restores it
+      if (!path) continue;  // the file system exists only in the container, and runc restores it
       file.path = *path;
     }
     files.push_back(std::move(file));

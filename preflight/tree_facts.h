@@ -1,4 +1,4 @@
-// What a tree requires of its node: what must be the same at the target.
+// What a tree requires of its node, and must also find at the target.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,8 @@
 
 namespace ppmr {
 
-// Files up to this size are compared by their SHA-256, larger ones by size and by build ID or
-// modification time.
+// The preflight compares files up to this size by their SHA-256, larger files by size and by build
+// ID or modification time.
 inline constexpr uint64_t kDigestedSizeMaxBytes = 64 << 20;
 
 // A file, directory or FIFO that a tree has open, mapped, or as its working directory.
@@ -33,14 +33,14 @@ struct FileFact {
   // file.
   uint64_t inode = 0;
   std::string filesystem_id;
-  std::string digest;    // SHA-256, hexadecimal; empty: not computed
-  std::string build_id;  // of programs and libraries
+  std::string digest;    // SHA-256 in hexadecimal; empty: not computed
+  std::string build_id;  // build ID of a program or library; empty: none
   bool mapped = false;
   bool mapped_for_writing = false;  // mapped MAP_SHARED: writes to the memory go to the file
   bool writable = false;            // open for writing, or mapped shared and writable
   bool append_only = false;         // every writer appends
   bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
-  pid_t pid = 0;                    // of a process that uses it
+  pid_t pid = 0;                    // a process that uses the file
 };
 
 // Something about a process that CRIU restores only with an option, or not at all.
@@ -58,8 +58,8 @@ struct Peculiarity {
 struct ProcessFact {
   pid_t pid = 0;
   std::string name;
-  std::vector<pid_t> threads;         // including the first one
-  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, first that of this node
+  std::vector<pid_t> threads;         // thread ids, including the first thread
+  std::vector<pid_t> namespace_pids;  // pid in each pid namespace, that of this node first
   pid_t session = 0;
   uid_t uid = 0;
   pid_t tracer = 0;
@@ -71,25 +71,26 @@ struct ProcessFact {
 
 struct TreeFacts {
   pid_t root = 0;
-  std::string name;                    // of the root
-  std::vector<ProcessFact> processes;  // the root first
+  std::string name;                    // name of the root's program
+  std::vector<ProcessFact> processes;  // the root comes first
   std::vector<FileFact> files;
   std::vector<InternetSocket> sockets;
   std::vector<Peculiarity> peculiarities;
   std::vector<pid_t> rdma_releasers;        // processes that registered with jobs/rdma_release.h
   std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
   uint64_t memory_bytes = 0;                // pages that two processes share count twice
-  uint64_t distinct_memory_bytes = 0;       // those that the tree shares count once, about
-  std::optional<ContainerFacts> container;  // of a tree that runc started
+  uint64_t distinct_memory_bytes = 0;       // estimate; pages that the tree shares count once
+  std::optional<ContainerFacts> container;  // set for a tree that runc started
 
   bool has_namespace(const std::string& name) const;
   bool contains(pid_t pid) const;
-  // Whether the paths in `files` are valid in this node's mount namespace.
+  // Returns whether the paths in `files` are valid in this node's mount namespace.
   bool has_host_paths() const { return container.has_value() || !has_namespace("mnt"); }
   std::string name_of(pid_t pid) const;  // "412 (worker)"
 };
 
-// Only reads; changes no process. Errors: ESRCH when the root has ended, EACCES.
+// Gathers the facts of a tree. Only reads; changes no process. Errors: ESRCH when the root has
+// ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
 // Marks the tree as a container and replaces the paths of its files by their paths on this node.
 void set_container(TreeFacts& tree, ContainerFacts container);

@@ -1,4 +1,4 @@
-// Facts about real processes and about this node.
+// Tests the facts about real processes and about this node.
 #include "preflight/tree_facts.h"
 
 #include <arpa/inet.h>
@@ -86,7 +86,8 @@ TEST_F(Facts, ContainProgramAndDirectories) {
   EXPECT_FALSE(program.writable);
   EXPECT_EQ(program.size_bytes, std::filesystem::file_size(*executable));
   EXPECT_THAT(program.digest, SizeIs(64));
-  EXPECT_THAT(facts.files, Contains(Field(&FileFact::build_id, Not(""))));  // libc, if not this
+  // Libc has a build ID, even if this program has none.
+  EXPECT_THAT(facts.files, Contains(Field(&FileFact::build_id, Not(""))));
 }
 
 TEST_F(Facts, DistinguishReadWrittenAppendedDeletedAndMappedFiles) {
@@ -104,7 +105,8 @@ TEST_F(Facts, DistinguishReadWrittenAppendedDeletedAndMappedFiles) {
     close(fd);
   });
   const TreeFacts facts = facts_of(process.pid());
-  // echo -n abc | sha256sum
+  // The digest is the output of `echo -n abc
+  // sha256sum`.
   EXPECT_EQ(file_of(facts, read).digest,
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_FALSE(file_of(facts, read).writable);
@@ -165,7 +167,7 @@ TEST_F(Facts, ContainTheCriuExternalNameOfAFileFromAnotherMountNamespace) {
   EXPECT_THAT(foreign, testing::UnorderedElementsAre(before, directory_));
 }
 
-// bash does this for `read line <FILE` in the last program of a pipeline.
+// bash replaces a descriptor in this way for `read line <FILE` in the last program of a pipeline.
 TEST_F(Facts, OmitADescriptorThatIsReplacedMeanwhile) {
   const std::string brief = write_file("brief", "");
   const TestProcess process([&] {

@@ -18,7 +18,7 @@ constexpr std::array<const char*, 7> kPhaseNames = {"waiting", "dumping", "held"
                                                     "ready",   "running", "complete"};
 constexpr size_t kTreesMax = 4096;
 constexpr size_t kTasksMax = 65536;
-constexpr size_t kRoundsMax = 100;  // as --pre-copy
+constexpr size_t kRoundsMax = 100;  // the same limit as for --pre-copy
 
 Result<TreePhase> parse_phase(const std::string& name) {
   const auto found = std::find(kPhaseNames.begin(), kPhaseNames.end(), name);
@@ -85,7 +85,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.complete_ns = packed.at("complete_ns");
   tree.lazily = packed.at("lazily");
   tree.error = packed.at("error");
-  // A peer must not send paths.
+  // The target accepts names from a peer, but no paths.
   for (const std::string* name : {&tree.checkpoint, &tree.memory, &tree.images}) {
     if (name->empty() && name != &tree.checkpoint) continue;
     if (!is_plain_name(*name)) return failure(EPROTO, "invalid checkpoint name '" + *name + "'");

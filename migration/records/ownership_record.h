@@ -1,7 +1,8 @@
 // The record of a migration: which node may run its processes. Each of the two nodes has one.
 //
-// The records are the protocol: a process that waits for the decision waits for a change of its
-// node's record, and a process that decides changes it. docs/migration.md describes the protocol.
+// The records are the protocol. A process that waits for the decision waits for a change of its
+// node's record. The process that decides writes the decision into the record. docs/migration.md
+// describes the protocol.
 //
 //   source   preparing -> dumping -> frozen -> sealed -> COMMITTED -> finished
 //   target   restoring -> ready -> owned -> running -> finished
@@ -23,7 +24,7 @@
 
 namespace ppmr {
 
-// Upper bound of OwnershipRecord::hold_limit_ms.
+// The upper bound of OwnershipRecord::hold_limit_ms.
 inline constexpr std::chrono::hours kHoldLimitMax{24};
 
 enum class MigrationRole { kSource, kTarget };
@@ -33,13 +34,13 @@ enum class MigrationState {
   kDumping,    // source: trees are being dumped
   kFrozen,     // source: every tree is dumped and held in CRIU's post-dump hook
   kSealed,     // source: the target has verified every checkpoint
-  kCommitted,  // source: has decided: only the target may run the trees
+  kCommitted,  // source: the decision is durable: only the target may run the trees
   kRestoring,  // target: waits for checkpoints and restores them
   kReady,      // target: every tree is restored and held in the post-restore hook; in doubt
   kOwned,      // target: was notified of the commit
   kRunning,    // target: was notified that the source's tasks are dead; lets the trees run
   kFinished,   // this node has nothing left to do
-  kAborted,    // the trees run on at the source
+  kAborted,    // the trees continue at the source
 };
 inline constexpr size_t kMigrationStateCount = 11;
 static_assert(static_cast<size_t>(MigrationState::kAborted) + 1 == kMigrationStateCount);
@@ -59,14 +60,14 @@ const char* to_string(MigrationRole role);
 const char* to_string(MigrationState state);
 const char* to_string(TreePhase phase);
 std::optional<MigrationState> parse_state(const std::string& name);
-// "source:sealed", for tests.
+// Returns, for example, "source:sealed", for tests.
 std::string to_string(MigrationRole role, MigrationState state);
 
 MigrationState first_state(MigrationRole role);
 bool may_change(MigrationRole role, MigrationState from, MigrationState to);
 bool is_over(MigrationState state);
 
-// A round of pre-copy that is complete.
+// A pre-copy round that is complete.
 struct RoundRecord {
   int64_t ended_ns = 0;
   uint64_t bytes = 0;

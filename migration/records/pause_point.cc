@@ -2,7 +2,7 @@
 
 namespace ppmr {
 
-// Weak symbol: in the test build, tests/pause_point.cc replaces it.
+// A weak symbol: in the test build, tests/pause_point.cc replaces it.
 [[gnu::weak]] void pause_point(const std::string&, const OwnershipRecord&) {}
 
 }  // namespace ppmr

@@ -26,11 +26,11 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How often to look for changes without an inotify event, such as another node's changes on a
+// The interval of looking for changes without an inotify event, such as another node's changes on a
 // network file system.
 constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
-// Of the file that marks a record as settled, see list_unsettled().
+// The suffix of the file that marks a record as settled, see list_unsettled().
 constexpr std::string_view kSettledMark = ".settled";
 
 Status sync_directory(const std::string& path) {
@@ -44,7 +44,7 @@ Status make_private_directory(const std::string& path) {
   return {};
 }
 
-// The number in "17.json"; 0 for anything else.
+// Returns the number in "17.json"; 0 for any other name.
 uint64_t version_of(const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == 0 || dot == std::string::npos || dot > 18 || name.substr(dot) != ".json" ||
@@ -77,7 +77,7 @@ Status write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
-// Whether a directory of this name is a record: "ID.source", "ID.target".
+// Returns whether a directory of this name is a record: "ID.source", "ID.target".
 bool is_record(const std::string& name, MigrationRole role) {
   constexpr size_t kIdLength = 32;
   return name.size() > kIdLength && is_migration_id(name.substr(0, kIdLength)) &&
@@ -176,7 +176,7 @@ Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
                                                     Reading reading) const {
   const uint64_t version = latest_version(path);
   if (version == 0) return failure(ENOENT, "no record " + path);
-  // Makes this version durable: its writer may not have synced the directory yet.
+  // Makes this version durable: the process that wrote it may not have synced the directory yet.
   if (reading == Reading::kSynced) {
     if (auto synced = sync_directory(path); !synced) return failure(synced.error());
   }
@@ -207,7 +207,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
   std::error_code error;
   for (const std::string& path : record_directories(error)) {
     if (without.contains(fs::path(path).filename())) continue;
-    // A record without a version: its creator is still at work, or has died.
+    // The record has no version yet: its creator is still at work, or has died.
     if (latest_version(path) == 0) continue;
     auto record = read_directory(path);
     if (record) {
@@ -243,7 +243,8 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
     auto record = read_directory(path);
     if (!record) continue;
     if (is_over(record->state) && record->peer_notified) {
-      std::ofstream(path + std::string(kSettledMark));  // without it the record is read again
+      // Without the mark, the record is read again.
+      std::ofstream(path + std::string(kSettledMark));
     } else {
       records.push_back(std::move(*record));
     }
@@ -259,8 +260,8 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
   for (const std::string& path : record_directories(error)) {
     struct stat facts {};
     if (stat(path.c_str(), &facts) != 0) continue;
-    // The directory's last change is not before the record's first; but the clock of a file system
-    // is behind by up to a tick.
+    // The directory's last change is not before the record's first change. But the clock of a file
+    // system may be behind by up to a tick.
     constexpr int64_t kTickMaxNs = 100'000'000;
     const int64_t changed_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
     if (changed_ns < created_from_ns - kTickMaxNs) continue;

@@ -2,11 +2,11 @@
 //
 // A record is a directory ID.ROLE of numbered versions: 1.json, 2.json, ... A change writes a
 // temporary file, syncs it, and links it to the next number. link(2) fails if another process has
-// taken that number: a compare-and-set on disk. Versions stay as long as the record exists, so a
-// writer that was stopped between reading and writing cannot overwrite a change made meanwhile.
+// taken that number: a compare-and-set on disk. Versions stay as long as the record exists. So a
+// writer that was stopped between reading and writing cannot overwrite a change of another process.
 //
-// Considered and not used: one file, replaced under flock(2). A process that is stopped while it
-// holds the lock would block all others, including the hook that must release a frozen process.
+// Rejected: one file that is replaced under flock(2). A process that is stopped while it holds the
+// lock would block all others, including the hook that must release a frozen process.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ inline constexpr const char* kDefaultStateDirectory = "/var/lib/ppmr";
 // The time for which a record is kept after its migration is over.
 inline constexpr std::chrono::hours kRecordsKept{30 * 24};
 
-// Threads: any; also any number of processes.
+// Threads: any. Any number of processes may use one directory.
 class RecordStore {
  public:
   // Creates the directory (0700) if it is missing. Errors: of the file system; EPERM if other users
@@ -36,41 +36,44 @@ class RecordStore {
 
   // Notes that the migration's coordinator is at work.
   void note_contact(const std::string& id, MigrationRole role) const;
-  // The time since note_contact() or a change of the record.
+  // Returns the time since the last note_contact() or change of the record.
   std::chrono::milliseconds since_contact(const std::string& id, MigrationRole role) const;
-  // Creates the directory (0700) for CRIU's logs, scripts and pid files of one tree.
+  // Creates the directory (0700) for CRIU's logs, scripts and pid files of one tree. Returns its
+  // path.
   Result<std::string> make_work_directory(const std::string& id, MigrationRole role,
                                           size_t tree) const;
 
-  // Errors: EEXIST.
+  // Writes the first version of a record. Errors: EEXIST.
   Result<OwnershipRecord> create(OwnershipRecord record) const;
-  // The latest version, which is durable on return. Errors: ENOENT, EPROTO.
+  // Returns the latest version, which is durable on return. Errors: ENOENT, EPROTO.
   Result<OwnershipRecord> read(const std::string& id, MigrationRole role) const;
-  // All records, oldest first, except those whose name_of() is in `without`. Errors of records that
-  // cannot be read go to `unreadable`.
+  // Returns all records, oldest first, except those whose name_of() is in `without`. Appends the
+  // errors of unreadable records to `unreadable`.
   Result<std::vector<OwnershipRecord>> list(std::vector<Error>* unreadable = nullptr,
                                             const std::set<std::string>& without = {}) const;
-  // The name of the record's directory.
+  // Returns the name of the record's directory.
   static std::string name_of(const std::string& id, MigrationRole role);
-  // The records of the source's role that may still need something: those that are not over, or
-  // whose outcome the target does not know. Oldest first. Leaves out records that cannot be read.
-  // Marks every other record that it has read, and does not read it again: its cost does not grow
-  // with the number of records that are kept. Errors: as list().
-  Result<std::vector<OwnershipRecord>> list_unsettled() const;
-  // For display: the records that were created at or after this time (CLOCK_REALTIME), oldest
-  // first. Reads without syncing, so a change in the result may still be lost in a power failure.
+  // Returns the records of the source's role that may still need a step, oldest first: migrations
+  // that are not over, and migrations whose outcome the target does not know. Leaves out records
+  // that it cannot read. Marks every other record that it has read, and does not read marked
+  // records again. So its cost does not grow with the number of records that the node keeps.
   // Errors: as list().
+  Result<std::vector<OwnershipRecord>> list_unsettled() const;
+  // Returns, for display, the records that were created at or after this time (CLOCK_REALTIME),
+  // oldest first. Reads without syncing, so a change in the result may still be lost in a power
+  // failure. Errors: as list().
   Result<std::vector<OwnershipRecord>> list_for_display(
       int64_t created_from_ns, std::vector<Error>* unreadable = nullptr) const;
 
-  // Applies `change` to the latest version and writes the result, which is durable on return. Calls
-  // `change` again if another process wrote a version meanwhile. If `change` returns an error,
-  // nothing is written.
+  // Applies `change` to the latest version and writes the result, which is durable on return. If
+  // another process writes a version in the meantime, calls `change` again. If `change` returns an
+  // error, writes nothing.
   using Change = std::function<Status(OwnershipRecord&)>;
   Result<OwnershipRecord> change(const std::string& id, MigrationRole role,
                                  const Change& change) const;
-  // Changes the state and applies `also`, in one new version. No effect if the record already has
-  // that state. Errors: EPERM if `state` may not follow the present one; the message names both.
+  // Changes the state and applies `also`, in one new version. Does nothing if the record already
+  // has that state. Errors: EPERM if `state` may not follow the present one; the message names
+  // both.
   Result<OwnershipRecord> advance(const std::string& id, MigrationRole role, MigrationState state,
                                   const Change& also = {}) const;
 
@@ -79,15 +82,15 @@ class RecordStore {
   Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
                                std::chrono::milliseconds timeout) const;
 
-  // Removes records that are over and have not changed for `kept`. Never removes a source's record
-  // whose outcome the target does not know yet.
+  // Removes records whose migration is over and that have not changed for `kept`. Never removes a
+  // source's record whose outcome the target does not know yet.
   void prune(std::chrono::seconds kept = kRecordsKept) const;
 
  private:
   explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
   std::string path_of(const std::string& id, MigrationRole role) const;
   std::vector<std::string> record_directories(std::error_code& error) const;
-  // What a decision may rest on is synced first.
+  // kSynced: makes the version durable first, because a decision may depend on it.
   enum class Reading { kSynced, kAsItIs };
   Result<OwnershipRecord> read_directory(const std::string& path,
                                          Reading reading = Reading::kSynced) const;

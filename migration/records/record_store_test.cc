@@ -273,7 +273,7 @@ TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnceToFindThatOut) {
     return {};
   }));
   EXPECT_TRUE(store.list_unsettled()->empty());
-  // No program writes such a version. A reader of it would find an open record.
+  // No program writes such a version. A reader would take it for an open record.
   const std::string path = directory_ + "/state/" + created->id + ".source/";
   std::filesystem::copy_file(path + "1.json", path + "9.json");
   EXPECT_TRUE(store.list_unsettled()->empty());

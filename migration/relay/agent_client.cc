@@ -18,9 +18,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The patience of one attempt. The last attempt has only the time that is left.
+// The time limit of one attempt. The last attempt has only the time that is left.
 constexpr milliseconds kAttempt{3000};
-constexpr milliseconds kBetweenAttempts{100};  // polls: no event tells when a target is back
+// Polls, because no event reports that a target is back.
+constexpr milliseconds kBetweenAttempts{100};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Sends requests to the agent at the target (migration_agent.h). Requests are idempotent: one whose
-// reply was lost may be sent again.
+// Sends requests to the agent at the target (migration_agent.h). Requests are idempotent: the
+// client may repeat a request whose reply was lost.
 #pragma once
 
 #include <chrono>
@@ -28,11 +28,12 @@ class AgentClient {
   explicit AgentClient(AgentEndpoint endpoint);
   ~AgentClient();
 
-  // Sends one request, connecting first if necessary, and returns the reply {"ok":...}, which may
-  // be a refusal. Errors are of the connection: ECONNREFUSED with the target's reason, ETIMEDOUT,
-  // ECONNRESET ...; the next call connects again.
+  // Sends one request and returns the reply {"ok":...}, which may be a refusal. Connects first if
+  // necessary. The errors are those of the connection: ECONNREFUSED with the target's reason,
+  // ETIMEDOUT, ECONNRESET ...; the next call connects again.
   Result<nlohmann::json> ask(const nlohmann::json& request, std::chrono::milliseconds patience);
-  // Repeats the request until there is a reply or `patience` is over. A refusal is an error, too.
+  // Repeats the request until there is a reply or `patience` has passed. A refusal is an error,
+  // too.
   Result<nlohmann::json> insist(const nlohmann::json& request, std::chrono::milliseconds patience);
 
   const std::string& node_name() const { return node_name_; }  // empty before the first reply

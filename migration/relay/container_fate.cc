@@ -8,8 +8,8 @@ namespace ppmr {
 
 namespace {
 
-// A CRIU that was killed leaves the container's port detached from its bridge. If CRIU had frozen
-// the control group, the group stays frozen, too.
+// If CRIU was killed, the container's port stays detached from its bridge. If CRIU had frozen the
+// control group, the group stays frozen, too.
 Status undo_dump(const Runc& runc, const ContainerState& state) {
   const Status resumed = state.status == "paused" ? runc.resume(state.name) : Status{};
   const auto port = read_container_port(state.bundle);
@@ -44,11 +44,12 @@ Status expect_container_at_target(const TreeRecord& tree) {
 
 Status forget_container_at_target(const TreeRecord& tree, const std::string& work_directory) {
   const std::string& name = tree.container.name;
-  // A container that this restore did not create is not ours to remove.
+  // This function removes only a container that this restore created.
   if (name.empty() || !container_was_made(work_directory)) return {};
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  // Also removes a container that runc does not list: a runc that died early leaves its directory.
+  // Also removes a container that runc does not list: if runc dies early, the container's directory
+  // remains.
   if (Status removed = runc->remove(name); !removed) return removed;
   forget_that_container_was_made(work_directory);
   return {};

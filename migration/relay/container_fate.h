@@ -7,16 +7,16 @@
 
 namespace ppmr {
 
-// At the source, when CRIU no longer holds the container: removes it after a commit; resumes it
-// and attaches its port after an abort. Idempotent. Errors: those of runc; then the operator has to
-// run the failed command of runc again.
+// Runs at the source, when CRIU no longer holds the container. After a commit removes the
+// container; after an abort resumes it and attaches its port. Idempotent. Errors: those of runc;
+// then the operator has to run the failed command of runc again.
 Status settle_container_at_source(const OwnershipRecord& record, const TreeRecord& tree);
 
-// At the target, before the source's dump: detaches the container's port from its bridge, so that
-// this node does not answer the container's peers yet.
+// Runs at the target, before the source's dump. Detaches the container's port from its bridge, so
+// that this node does not answer the container's peers yet.
 Status expect_container_at_target(const TreeRecord& tree);
 
-// At the target: removes the remains of a failed restore.
+// Runs at the target. Removes the remains of a failed restore.
 Status forget_container_at_target(const TreeRecord& tree, const std::string& work_directory);
 
 }  // namespace ppmr

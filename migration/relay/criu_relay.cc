@@ -36,7 +36,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kRequestMaxBytes = 4 << 20;
 constexpr int kFailed = 1;
-// How long the runtime may run on after CRIU has ended.
+// How long the runtime may continue after CRIU has ended.
 constexpr milliseconds kRuntimePatience{10'000};
 
 int report_error(const std::string& sentence) {
@@ -47,7 +47,7 @@ int report_error(const std::string& sentence) {
 // Passes messages between CRIU and its client until CRIU has ended.
 class Relay {
  public:
-  // `runtime` is empty if there is no container runtime.
+  // `runtime` is invalid if there is no container runtime.
   Relay(const CriuRelay& options, ContainerPort port, UniqueFd runtime, UniqueFd criu,
         pid_t criu_pid)
       : options_(options),
@@ -85,10 +85,10 @@ class Relay {
 
   const CriuRelay& options_;
   const ContainerPort port_;
-  UniqueFd runtime_;  // the runtime's socket; empty: the runtime has ended, or there is none
+  UniqueFd runtime_;  // the runtime's socket; invalid: the runtime has ended, or there is none
   const UniqueFd criu_;
   const pid_t criu_pid_;
-  // Set once the record lets CRIU continue: then no failure of the runtime may stop CRIU.
+  // Set once the record lets CRIU continue. From then on, no failure of the runtime may stop CRIU.
   bool decided_ = false;
   bool left_resumed_mark_ = true;  // false: the mark kResumed could not be written
 };
@@ -108,7 +108,7 @@ int Relay::run(const CriuMessage& first) {
       const bool passed = notification
                               ? on_notification(*notification, *message)
                               : pass_to_runtime(*message) || may_continue_without_runtime();
-      if (!passed) return kFailed;  // the exit closes CRIU's socket; CRIU then undoes its work
+      if (!passed) return kFailed;  // the exit closes CRIU's socket, and CRIU then undoes its work
     } else if (fds[1].revents != 0) {
       const auto message = receive_criu_message(runtime_.get());
       if (message) {
@@ -137,7 +137,7 @@ bool Relay::ask_runtime(const CriuMessage& notification, CriuMessage& answer) {
   return true;
 }
 
-// False: CRIU must fail.
+// Returns false if CRIU must fail.
 bool Relay::on_notification(const CriuNotification& notification, const CriuMessage& message) {
   if (at_source() && notification.script == "pre-dump") {
     note_freeze_began(options_.work_directory);
@@ -146,7 +146,8 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
     return answer_criu(false);
   }
   if (at_source() && notification.script == "post-dump") return hold_at_source(message);
-  // network-unlock before a commit: the dump has failed, or its migration was aborted.
+  // CRIU reports network-unlock before a commit if the dump has failed, or if its migration was
+  // aborted.
   if (at_source() && notification.script == "network-unlock" && !decided_) attach_port();
   if (!at_source() && notification.script == "post-restore") {
     return hold_at_target(notification, message);
@@ -183,7 +184,7 @@ bool Relay::hold_at_source(const CriuMessage& message) {
   return answer_criu(true);
 }
 
-// As a program of its own: see pages_guard.h.
+// Runs the guard as a program of its own, see pages_guard.h.
 bool Relay::guard_pages(pid_t restored_root) const {
   if (!has_pages_server(options_.work_directory)) return true;
   const auto guard = spawn({.argv = {"ppmr", "guard-pages", "--work", options_.work_directory,
@@ -202,8 +203,8 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   CriuMessage answer{criu_notification_answer(true), {}};
   if (!options_.alone && !ask_runtime(message, answer)) return false;
   if (!guard_pages(notification.pid) || !hold(notification.pid)) return answer_criu(false);
-  // Without the mark kLetGo, another supervisor would assume that no task has run, and restore the
-  // tree again.
+  // Without the mark kLetGo, another supervisor would assume that no task has run, and would
+  // restore the tree again.
   if (Status left = leave_mark(options_.work_directory, RelayMark::kLetGo); !left) {
     (void)report_error(left.error().message);
     return answer_criu(false);
@@ -215,7 +216,7 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   return pass_to_criu(answer);
 }
 
-// Passes the requests for pre-copy rounds on to CRIU: no hook holds the tree in such a round.
+// Passes the requests for pre-copy rounds on to CRIU. No hook holds the tree in such a round.
 // Returns the first request of another type; nullopt: the client or CRIU has ended.
 std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
   for (;;) {
@@ -234,10 +235,11 @@ std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
 Result<int> open_directory_of(pid_t runtime, int number) {
   if (number < 0) return -1;
   const std::string path = fmt::format("/proc/{}/fd/{}", runtime, number);
-  // Without O_CLOEXEC, so that CRIU inherits the descriptor.
+  // Opens without O_CLOEXEC, so that CRIU inherits the descriptor.
   const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY);
   if (directory < 0) {
-    return system_failure("open the images or work directory of the container runtime", path);
+    return system_failure("open the container runtime's directory of images or work directory",
+                          path);
   }
   return directory;
 }
@@ -263,7 +265,7 @@ int CriuRelay::run() const {
 }
 
 int CriuRelay::run_for_runtime(int socket) const {
-  // Runtimes also start CRIU for requests that need no relay: for the version, for features.
+  // Runtimes also start CRIU for requests that need no relay: for CRIU's version and features.
   std::string peeked(kRequestMaxBytes, '\0');
   const ssize_t size = recv(socket, peeked.data(), peeked.size(), MSG_PEEK);
   if (size <= 0) return report_error("the container runtime sent no request");
@@ -295,7 +297,8 @@ int CriuRelay::run_for_runtime(int socket) const {
 int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
   auto sockets = make_criu_sockets();
   if (!sockets) return report_error(sockets.error().message);
-  // Two forks: the relay must not be a child of CRIU, which waits for all its children at the end.
+  // Forks twice, because the relay must not be a child of CRIU: CRIU waits for all its children at
+  // the end.
   const pid_t criu_pid = getpid();
   const pid_t parent_pid = getppid();
   const pid_t middle = fork();
@@ -359,7 +362,8 @@ void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
   }
   const auto record = read_record();
   if (!record) return;
-  // Also if runc has removed the container, because its processes ended after CRIU was killed.
+  // Settles the port even if runc has removed the container. runc does that when the container's
+  // processes end after CRIU was killed.
   const auto port = port_of_container();
   if (port && port->exists() && record->state == MigrationState::kAborted) {
     if (Status attached = port->attach(); !attached) (void)report_error(attached.error().message);
@@ -374,7 +378,7 @@ Status write_relay_script(const RecordStore& store, const std::string& id, Migra
                           const std::string& configuration) {
   auto ppmr = own_path();
   if (!ppmr) return failure(ppmr.error());
-  // CRIU reads the file in addition to those that the runtime names.
+  // CRIU reads this file in addition to the files that the runtime names.
   const std::string file = work_directory + "/criu.conf";
   std::string setting;
   if (!configuration.empty()) {

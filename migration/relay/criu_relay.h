@@ -1,5 +1,6 @@
-// `ppmr migration-relay`: CRIU with a relay process beside it. At CRIU's notifications the relay
-// holds the tree (migration_hook.h) and starts the page guard; it passes all other messages on.
+// `ppmr migration-relay` runs CRIU with a relay process beside it. At CRIU's notifications the
+// relay holds the tree (migration_hook.h) and starts the page guard. The relay passes all other
+// messages on.
 //
 //   runc <---- runc's socket ----> relay <---- the relay's socket ----> criu swrk    a container
 //   held_criu.h ---- requests ---> relay <---- the relay's socket ----> criu swrk    alone
@@ -8,12 +9,12 @@
 //
 // While a container is migrated, its runtime starts this program in place of CRIU.
 //
-// The process that was started becomes CRIU, because the restored tree must become a child of that
-// process's parent. The relay is another process; it ends when CRIU does.
+// The process of this program becomes CRIU, because the restored tree must become a child of that
+// process's parent. The relay is another process. It ends when CRIU ends.
 //
-// Considered and not used: action scripts. CRIU supports either scripts or a client that receives
-// notifications. runc is such a client, so scripts are not available with runc. Also, each script
-// would start a program while the tree is frozen.
+// Rejected: action scripts. CRIU supports either scripts or a client that receives notifications.
+// runc is such a client, so scripts are not available with runc. Also, each script would start a
+// program while the tree is frozen.
 #pragma once
 
 #include <optional>
@@ -40,11 +41,12 @@ struct CriuRelay {
   size_t tree = 0;
   std::string criu;  // the real CRIU, not the relay's script
   std::string work_directory;
-  bool alone = false;                  // there is no container runtime
-  std::vector<std::string> arguments;  // of CRIU: swrk NUMBER
+  bool alone = false;                  // whether there is no container runtime
+  std::vector<std::string> arguments;  // arguments of CRIU: swrk NUMBER
 
-  // Forks the relay, then executes CRIU in the calling process. Returns an exit code in the relay
-  // when the relay is done, and in the calling process if CRIU cannot be executed.
+  // Forks the relay, then executes CRIU in the calling process. In the relay, returns an exit code
+  // when the relay has finished. In the calling process, returns an exit code if CRIU cannot be
+  // executed.
   int run() const;
 
  private:

@@ -51,15 +51,16 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
   return held;
 }
 
-// Paths are relative to the work directory, to which the relay changes: an absolute path could
-// contain blanks.
+// Paths are relative to the work directory, and the relay changes to that directory: an absolute
+// path could contain blanks.
 Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
-  // A symbolic link, because CRIU 3 calls readlink(2) on the images directory: it expects
+  // This is a symbolic link, because CRIU 3 calls readlink(2) on the images directory: it expects
   // /proc/PID/fd/NUMBER, made from a descriptor of a container runtime.
   const std::string link = options_.work + "/images";
   unlink(link.c_str());
   if (symlink(work.images.c_str(), link.c_str()) != 0) return system_failure("create", link);
-  // A log file instead of the pipe: CRIU must be able to continue after the death of this process.
+  // CRIU logs to a file instead of the pipe, because CRIU must be able to continue after the death
+  // of this process.
   std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".",
                                   "--log-file",   work.log};
   all.insert(all.end(), work.options.begin(), work.options.end());

@@ -1,6 +1,6 @@
-// A CRIU with its relay (criu_relay.h), for one tree of a migration. It is started ahead of time
-// and waits for its request. Starting CRIU and the relay takes longer than the dump of a small
-// process. Done ahead of time, it is part neither of the downtime nor of a pre-copy round.
+// A CRIU with its relay (criu_relay.h), for one tree of a migration. Starting CRIU and the relay
+// takes longer than the dump of a small process. So this class starts them ahead of time, and CRIU
+// waits for its request. The start then adds nothing to the downtime or to a pre-copy round.
 #pragma once
 
 #include <functional>
@@ -19,15 +19,16 @@ struct HeldCriuOptions {
   std::string id;
   MigrationRole role = MigrationRole::kSource;
   size_t tree = 0;
-  std::string work;                              // directory of its log and configuration
-  std::function<void(const std::string&)> show;  // called for each line of CRIU and the relay
+  std::string work;  // directory of CRIU's log and configuration
+  // Called for each output line of CRIU and the relay.
+  std::function<void(const std::string&)> show;
 };
 
 struct CriuWork {
   std::string images;
-  std::string log;                   // in the work directory
+  std::string log;                   // file name in the work directory
   std::vector<std::string> options;  // long options, as on CRIU's command line
-  pid_t root = 0;                    // of the tree, for a dump
+  pid_t root = 0;                    // root of the tree, for a dump
 };
 
 // Threads: one.
@@ -35,13 +36,13 @@ class HeldCriu {
  public:
   static Result<HeldCriu> start(const RecordStore& store, HeldCriuOptions options);
 
-  // Each call requests one pre-dump, dump or restore. A dump or restore is the last request; its
-  // result is in the record. Errors: an option that cannot be passed on; CRIU or the relay has
+  // Requests one pre-dump, dump or restore. A dump or restore is the last request; its result is in
+  // the record. Errors: an option that CRIU cannot receive in this way; CRIU or the relay has
   // ended.
   Status request(CriuRequest type, const CriuWork& work);
-  // Whether the pre-dump succeeded; nullopt: it has not ended.
+  // Returns whether the pre-dump succeeded; nullopt: it has not ended.
   std::optional<bool> pre_dumped();
-  // Ends a CRIU that waits for a request.
+  // Ends a CRIU that still waits for a request.
   void hang_up() { socket_.reset(); }
 
   void add_to(std::vector<pollfd>& fds) const;

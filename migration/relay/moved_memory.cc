@@ -15,17 +15,18 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kPatience{2000};
-// While memory is being sent, the daemon answers a request to seal it later than this.
+// While the source sends memory, the daemon answers a request to seal it only after this time.
 constexpr milliseconds kSealPatience{1000};
 constexpr milliseconds kInterval{100};
 
-// As needs_frozen_pages(). nullopt: the daemon does not answer; one that is stopped may go on.
+// Like needs_frozen_pages(), but nullopt if the daemon does not answer. A daemon that is stopped
+// may continue later.
 std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord& tree) {
   if (!record.post_copy || tree.memory.empty()) return false;
   const auto mount = find_mount(record.mountpoint);
   if (!mount) return mount.error().errno_value != ENODEV;
   const std::string& daemon = mount->mount.source;
-  // While the memory is being sent, the daemon refuses.
+  // While the source sends the memory, the daemon refuses.
   (void)call(daemon, {{"op", "commit"}, {"checkpoint", tree.memory}}, kSealPatience);
   const auto status = call(daemon, {{"op", "status"}}, kPatience);
   if (!status) {

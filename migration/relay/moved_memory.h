@@ -1,5 +1,5 @@
 // In a post-copy migration the source keeps the frozen tasks after the decision, because the target
-// still reads their memory. Whoever kills the tasks asks here first.
+// still reads their memory. A process must call needs_frozen_pages() before it kills the tasks.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 namespace ppmr {
 
-// Whether the target may still need the frozen pages of the tree. False: it has all of them, or can
-// get no more because the source's daemon has ended or its session with the target has failed. Also
-// seals the memory if the coordinator could not. Takes up to a few seconds.
+// Returns whether the target may still need the frozen pages of the tree. False: the target has all
+// of them, or can get no more because the source's daemon has ended or its session with the target
+// has failed. Also seals the memory if the coordinator could not. Takes up to a few seconds.
 bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree);
 
-// After the decision: until the tree's memory is sealed, its session survives a peer that is silent
-// for the hold limit. Without effect if the source's daemon does not answer.
+// Call after the decision. Until the tree's memory is sealed, its session then survives a peer that
+// is silent for the hold limit. Does nothing if the source's daemon does not answer.
 void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree);
 
-// Calls wait_for_peer(), and blocks until needs_frozen_pages() is false, or the source's daemon has
-// not answered for `silence_max`: then its session has failed.
+// Calls wait_for_peer(), and blocks until needs_frozen_pages() is false. Also returns when the
+// source's daemon has not answered for `silence_max`; then its session has failed.
 void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,
                         std::optional<std::chrono::milliseconds> silence_max = {});
 

@@ -9,7 +9,7 @@ Status notify_target(const RecordStore& store, AgentClient& agent, const Ownersh
   const auto notified = agent.insist(
       {{"op", "decide"}, {"id", record.id}, {"state", to_string(decided)}, {"error", record.error}},
       patience);
-  // A target without a record was never asked to prepare and has nothing to undo.
+  // A target without a record received no `prepare` request and has nothing to undo.
   if (!notified && !(aborted && notified.error().errno_value == ENOENT))
     return failure(notified.error());
   auto noted = store.change(record.id, record.role, [](OwnershipRecord& latest) -> Status {

@@ -1,5 +1,5 @@
-// Sends the outcome in the source's record to the target. Used by the coordinator, by a hook whose
-// coordinator has died, and by `ppmr migrate --recover`.
+// Sends the outcome in the source's record to the target. Three callers use it: the coordinator, a
+// hook whose coordinator has died, and `ppmr migrate --recover`.
 #pragma once
 
 #include <chrono>

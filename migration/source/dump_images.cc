@@ -21,13 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Larger files are copied into the checkpoint instead.
+// DumpImages copies larger files into the checkpoint instead.
 constexpr uint64_t kSmallMaxBytes = uint64_t{1} << 20;
 
-// CRIU counts from 1: first the files of the processes, then those of the shared memories.
+// Returns the name of a pages file. CRIU counts from 1: first the files of the processes, then the
+// files of the shared memories.
 std::string pages_file(size_t number) { return fmt::format("pages-{}.img", number); }
 
-// The tree is frozen meanwhile: read_whole_file() would clear a megabyte for each of its files.
+// Does not use read_whole_file(), which would clear a megabyte for each file while the tree is
+// frozen.
 Status read_file(const std::string& path, std::span<std::byte> bytes) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_failure("open", path);
@@ -49,7 +51,7 @@ Result<size_t> count_pages_files(pid_t root) {
   std::set<std::pair<std::string, uint64_t>> shared;
   for (const ProcessStat& process : *processes) {
     const auto mappings = read_mappings(process.pid);
-    if (!mappings) continue;  // it has ended
+    if (!mappings) continue;  // the process has ended
     for (const Mapping& mapping : *mappings) {
       if (mapping.shared) shared.emplace(mapping.device, mapping.inode);
     }
@@ -58,13 +60,13 @@ Result<size_t> count_pages_files(pid_t root) {
 }
 
 Result<DumpImages> DumpImages::create(std::string checkpoint, size_t links) {
-  // Of at most half of the memory, as by default.
+  // The tmpfs may take up to half of the memory, which is the default.
   auto memory = detached_mount("tmpfs", {{"mode", "0700"}});
   if (!memory) return failure(memory.error());
   for (size_t number = 1; number <= links; ++number) {
     const std::string name = pages_file(number);
     if (symlinkat((checkpoint + "/" + name).c_str(), memory->get(), name.c_str()) != 0) {
-      return system_failure("make a link to", checkpoint + "/" + name);
+      return system_failure("create a symbolic link to", checkpoint + "/" + name);
     }
   }
   return DumpImages(std::move(checkpoint), links, std::move(*memory));
@@ -88,7 +90,7 @@ Result<UniqueFd> DumpImages::bundle() const {
     const fs::file_type type = entry->symlink_status(error).type();
     if (type == fs::file_type::symlink && is_link_to_pages(name)) continue;
     if (type != fs::file_type::regular) {
-      return failure(EINVAL, "the dump has left " + name + ", which is no file");
+      return failure(EINVAL, "bundle the images of the dump: " + name + " is not a regular file");
     }
     const uint64_t size_bytes = entry->file_size(error);
     if (error) break;

@@ -1,4 +1,4 @@
-// The images that CRIU writes when it dumps a tree whose memory moves apart from them.
+// The images that CRIU writes for a tree whose memory is not in the images.
 //
 //   CRIU writes     to a tmpfs that is in no directory
 //     pages-N.img     symbolic links into the checkpoint: memory that CRIU must write itself
@@ -6,9 +6,9 @@
 //                     locked or huge pages) can be large, and travels while it is written
 //     the others      small, but with one or more for each task
 //
-// A file costs three round trips to the daemon of the mount (look up, create, write), during which
-// the tree is frozen: half of the dump of 2,000 threads (bench/run --only shapes). The daemon gets
-// these files at once, in a bundle (mount).
+// A file in the mount costs three round trips to the mount's daemon (look up, create, write) while
+// the tree is frozen. Without the tmpfs, these round trips take half of the dump of 2,000 threads
+// (bench/run --only shapes). So the daemon receives all small files at once, in a bundle (mount).
 #pragma once
 
 #include <sys/types.h>
@@ -21,20 +21,20 @@
 
 namespace ppmr {
 
-// How many files of pages CRIU will write for a tree: one for each process and each shared memory.
-// An estimate while the tree runs. Errors: ESRCH.
+// Returns how many pages files CRIU will write for a tree: one for each process and each shared
+// memory. The number is an estimate while the tree runs. Errors: ESRCH.
 Result<size_t> count_pages_files(pid_t root);
 
 // Threads: one.
 class DumpImages {
  public:
-  // `checkpoint`: the directory in the mount, where the pages go. CRIU's files of pages with
-  // numbers up to `links` go there at once, others after the dump. Errors: of the file system;
-  // ENOSYS before Linux 5.2.
+  // `checkpoint`: the directory in the mount, for the pages files. CRIU writes pages files with
+  // numbers up to `links` directly to the checkpoint; bundle() copies the others after the dump.
+  // Errors: of the file system; ENOSYS before Linux 5.2.
   static Result<DumpImages> create(std::string checkpoint, size_t links);
 
-  std::string path() const;  // of the directory for CRIU, as long as this object exists
-  // Of the files in memory. Copies those into the checkpoint for which a bundle has no room.
+  std::string path() const;  // the directory for CRIU; valid as long as this object exists
+  // Returns a bundle of the files in memory. Copies files that do not fit into the checkpoint.
   // Errors: of the file system.
   Result<UniqueFd> bundle() const;
 

@@ -1,4 +1,4 @@
-// Where the images of a dump go. A directory stands in for the checkpoint.
+// Tests where the images of a dump are stored. A directory takes the place of the checkpoint.
 #include "migration/source/dump_images.h"
 
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ TEST_F(DumpImagesTest, BundlesThousandsOfFilesAndCopiesThoseBeyondItsSize) {
   const auto images = DumpImages::create(checkpoint_, kLinks);
   ASSERT_TRUE(images) << images.error().message;
   const std::string text(20'000, 'x');
-  constexpr size_t kFiles = 5000;  // 100 MB
+  constexpr size_t kFiles = 5000;  // the files have 100 MB
   for (size_t i = 0; i < kFiles; ++i) {
     write(images->path() + "/core-" + std::to_string(i) + ".img", text);
   }

@@ -21,14 +21,15 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
-// Before anything is frozen, so a target that is busy costs nothing but time.
+// This contact comes before any freeze, so a busy target costs only time.
 constexpr milliseconds kFirstContact{10'000};
 constexpr milliseconds kLookSlice{1000};
-// The coordinator aborts if, before the decision, the target is unreachable or the daemon of the
-// source silent for this long.
+// The coordinator aborts if, before the decision, it cannot reach the target for this long, or if
+// the source's daemon is silent for this long.
 constexpr milliseconds kReachPatience{5000};
-constexpr milliseconds kRootCausePatience{500};  // the processes are frozen meanwhile
-// During the dumps: how often the coordinator looks at the target, and whether it was interrupted.
+constexpr milliseconds kRootCausePatience{500};  // the processes are frozen in the meantime
+// During the dumps: the interval at which the coordinator checks the target and its own
+// interruption.
 constexpr milliseconds kLookInterval{250};
 
 // Returns the program name in a form that can be part of a checkpoint name.
@@ -147,7 +148,7 @@ Status Migration::prepare() {
   if (!created) return failure(created.error());
   is_recorded_ = true;
   OwnershipRecord shown = *created;
-  shown.endpoint = json::object();  // paths of this node's keys: not for the peer
+  shown.endpoint = json::object();  // paths of this node's keys, which the peer must not see
   shown.audit_file.clear();
   auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
   if (!answer) return failure(answer.error());
@@ -221,7 +222,7 @@ void Migration::finish_memory(Tree& tree, size_t number) {
   changed_.notify_all();
 }
 
-// Returns the record once it says committed or aborted, or the coordinator has given up.
+// Returns the record when it is committed or aborted, or when the coordinator has given up.
 Result<OwnershipRecord> Migration::await_decision() const {
   auto record = store_.read(id_, kRole);
   while (record && record->state < MigrationState::kCommitted && !has_given_up_) {
@@ -242,7 +243,7 @@ void Migration::await_memory_moved() {
 Status Migration::release_rdma_once() {
   std::call_once(release_began_, [this] {
     const auto asked = release_rdma(roots(), settings_.release_timeout);
-    // Even after an error some may have released.
+    // Even after an error some processes may have released.
     asked_to_release_ = !asked || *asked > 0;
     if (!asked) {
       released_ = failure(asked.error());
@@ -327,8 +328,8 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
   return record;
 }
 
-// A target that aborts removes what is sealed, which makes dumps in progress fail. Then the
-// target's error is the cause, not that of the dump.
+// A target that aborts removes the sealed checkpoints. That makes dumps in progress fail. Then the
+// cause is the target's error, not the error of the dump.
 Error Migration::root_cause(const Error& own) {
   auto target = look_at_target(milliseconds(0), kRootCausePatience);
   if (target && target->state == MigrationState::kAborted && !target->error.empty()) {
@@ -383,7 +384,7 @@ Status Migration::await_ready() {
   }
 }
 
-// The users are those whose processes leave this node, and the one who moves them.
+// The audit line names the users whose processes leave this node, and the user who moves them.
 void Migration::audit_begin(const OwnershipRecord& record) const {
   std::vector<ProcessIdentity> tasks;
   for (const pid_t root : roots()) {
@@ -406,8 +407,8 @@ void Migration::report_event(json event, const Tree* tree) const {
   if (settings_.on_event) settings_.on_event(event);
 }
 
-// For `ppmr history` and `ppmr timeline`: only the target knows when the trees ran again. The
-// outcome does not depend on it.
+// Records the outcome for `ppmr history` and `ppmr timeline`: only the target knows when the trees
+// ran again. The outcome itself does not depend on this call.
 void Migration::note_outcome() const {
   if (!is_recorded_) return;
   (void)store_.change(id_, kRole, [this](OwnershipRecord& latest) -> Status {

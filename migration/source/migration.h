@@ -27,10 +27,10 @@ struct MigrationSettings {
   bool post_copy = false;  // the processes run at the target before their memory is there
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};
-  // For processes that use RDMA themselves to release it.
+  // Time limit for processes that use RDMA to release it.
   std::chrono::milliseconds release_timeout{10'000};
   std::vector<std::string> criu_options;
-  // Receives each event, called from several threads at once.
+  // Called for each event, from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
 };
 
@@ -41,7 +41,7 @@ struct TreePlan {
   uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
 };
 
-// The result for one tree, for the summary.
+// The result for one tree. The summary shows it.
 struct TreeOutcome {
   TreePlan plan;
   TreeRecord source;
@@ -80,9 +80,10 @@ class Migration {
   // The steps before the decision. On an error the caller aborts the migration.
   Status prepare();
   bool moves_memory_apart() const;
-  void dump(Tree& tree, size_t number);  // in a thread of its own
-  // Asks the trees to release RDMA, and returns when they have. Later calls return the same result:
-  // all trees release before the first one is frozen, because they may talk to each other.
+  void dump(Tree& tree, size_t number);  // runs in a thread of its own
+  // Asks the trees to release RDMA, and returns when they have released it. Later calls return the
+  // same result. All trees release before the first tree is frozen, because they may communicate
+  // with each other.
   Status release_rdma_once();
   // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
   void resume_rdma_here();
@@ -90,7 +91,7 @@ class Migration {
   Status dump_and_seal(Tree& tree, size_t number);
   void note_failure_locked(const Tree& tree, const Error& error);
   void finish_memory(Tree& tree, size_t number);
-  // Blocks until the frozen tasks are not needed any more.
+  // Blocks until the source no longer needs the frozen tasks.
   Result<OwnershipRecord> await_decision() const;
   void await_memory_moved();
   Error root_cause(const Error& own);
@@ -106,7 +107,7 @@ class Migration {
   void join_dumps();
   void remove_checkpoints();
   Status await_running();
-  // Errors: the record could not be written, so nothing is decided.
+  // Records the abort. Errors: the record could not be written, so nothing is decided.
   Status abort(const Error& why);
 
   Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
@@ -129,7 +130,7 @@ class Migration {
   std::vector<FrozenTasks> frozen_;  // filled by hold_tasks()
 
   std::once_flag release_began_;
-  Status released_;  // set in release_rdma_once()
+  Status released_;  // result of release_rdma_once()
   std::atomic<bool> asked_to_release_ = false;
   std::atomic<bool> has_given_up_ = false;
 

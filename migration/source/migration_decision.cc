@@ -16,14 +16,13 @@ using std::chrono::milliseconds;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookSlice{1000};
-// How long the coordinator tries to reach the target for its vote. The processes are frozen
-// meanwhile.
+// The time limit for the target's vote. The processes are frozen in the meantime.
 constexpr milliseconds kVotePatience{5000};
 constexpr milliseconds kNotifyAbortPatience{5000};
 
 }  // namespace
 
-// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them. If it does, no
+// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them. If CRIU does, no
 // task has run since its dump, and none can run until the decision, even if CRIU is killed.
 Status Migration::hold_tasks() {
   auto stopping = store_.change(id_, kRole, [](OwnershipRecord& record) -> Status {
@@ -51,9 +50,9 @@ Status Migration::hold_tasks() {
   return {};
 }
 
-// The target's `ready` may be out of date: a restore may have failed since, or the target's daemon
-// was restarted and its images are gone. A target that is `ready` may not abort by itself, so the
-// coordinator asks it once more.
+// The target's `ready` may be out of date: a restore may have failed in the meantime, or a restart
+// of the target's daemon has lost the images. A target that is `ready` may not abort by itself, so
+// the coordinator asks it once more.
 Status Migration::confirm_vote() {
   auto confirmed = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
   if (confirmed) return {};
@@ -61,8 +60,8 @@ Status Migration::confirm_vote() {
                  "cannot confirm that the target is still ready: " + confirmed.error().message);
 }
 
-// With post-copy the memory is on its way. If that has failed, or the source's daemon does not
-// answer, the trees stay here.
+// With post-copy the source is still sending the memory. If that has failed, or if the source's
+// daemon does not answer, the trees stay here.
 Status Migration::check_memory() {
   if (!settings_.post_copy) return {};
   const auto alive = ask(settings_.mount, {{"op", "status"}});
@@ -82,7 +81,7 @@ Status Migration::commit() {
     if (!now) return failure(now.error());
     if (now->state == MigrationState::kCommitted) {
       report_event({{"event", "committed"}});
-      // From now on a cut link must not cost the memory that is on its way.
+      // From now on, a lost connection must not end the session that is sending the memory.
       for (const TreeRecord& tree : now->trees) wait_for_peer(*now, tree);
       return {};
     }
@@ -92,9 +91,10 @@ Status Migration::commit() {
   return confirmed;
 }
 
-// Notifies the target twice: first that it owns the trees, which it records durably; then, once all
-// tasks at the source are dead, that it may let the restored trees run. With post-copy the tasks
-// are not dead then, but stopped and held: the target still reads their memory.
+// Notifies the target twice. The first notification says that the target owns the trees; the target
+// records that durably. The second says that all tasks at the source are dead and that the target
+// may let the restored trees run. With post-copy the tasks are then stopped and held instead of
+// dead, because the target still reads their memory.
 Status Migration::hand_over() {
   auto owned =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
@@ -134,7 +134,8 @@ void Migration::join_dumps() {
   }
 }
 
-// At the source. This keeps the daemon busy, so after a success call it when the processes run.
+// Removes the checkpoints at the source. This keeps the daemon busy, so after a success call it
+// when the processes run.
 void Migration::remove_checkpoints() {
   for (Tree& tree : trees_) {
     if (tree.dump) tree.dump->remove_checkpoint();
@@ -193,7 +194,7 @@ Status Migration::abort(const Error& why) {
   report_event({{"event", "aborted"}, {"error", why.message}});
   Status notified;
   if (aborted) {
-    // The target also removes the checkpoints that are sealed.
+    // The target also removes the sealed checkpoints.
     notified = notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   } else {
     report_event({{"event", "warning"},
@@ -204,10 +205,10 @@ Status Migration::abort(const Error& why) {
   has_given_up_ = true;
   join_dumps();
   remove_checkpoints();
-  // A checkpoint that was sealed meanwhile belongs to the target, and only the target can remove
-  // it.
+  // A checkpoint that was sealed in the meantime belongs to the target, and only the target can
+  // remove it.
   if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
-  // A hook may have recorded the abort meanwhile.
+  // A hook may have recorded the abort in the meantime.
   const auto end = store_.read(id_, kRole);
   if (aborted || (end && end->state == MigrationState::kAborted)) return {};
   return failure(aborted.error());

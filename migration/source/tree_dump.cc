@@ -30,14 +30,14 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
-// Another round of pre-copy is worth its time only if the last round copied more than this.
+// Another pre-copy round is worth its time only if the last round copied more than this.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
 constexpr milliseconds kReaderPatience{30'000};
-// A CRIU that keeps running for so long after the decision may be blocked on a mount whose daemon
-// is stopped.
+// If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
+// stopped.
 constexpr milliseconds kEndPatience{5000};
-// For processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
+// Links for processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
 constexpr size_t kSpareLinks = 32;
 
 }  // namespace
@@ -53,25 +53,27 @@ Status TreeDump::make_directories() {
   work_ = *work;
   if (Status alive = check_daemon(); !alive) return alive;
   const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
-  if (mkdir(top.c_str(), 0700) != 0) return system_failure("begin checkpoint", top);
+  if (mkdir(top.c_str(), 0700) != 0) return system_failure("create the checkpoint", top);
   top_ = top;
   if (Status deferred = defer_errors(options_.record.checkpoint); !deferred) return deferred;
   return moves_memory_apart() ? make_memory_file() : Status{};
 }
 
-// The file stays open until the memory is in it: the target takes a closed file as complete.
+// The file stays open until the memory is in it, because the target takes a closed file for
+// complete.
 Status TreeDump::make_memory_file() {
   const std::string path = options_.mount.mountpoint + "/" + options_.record.memory;
   const UniqueFd created(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!created) return system_failure("begin checkpoint", path);
+  if (!created) return system_failure("create the memory checkpoint", path);
   if (Status deferred = defer_errors(options_.record.memory); !deferred) return deferred;
-  // To close a file that was opened after that asks nothing of the daemon, which may be stopped.
+  // This open comes after defer_errors(). So closing the file needs no answer from the daemon,
+  // which may be stopped.
   memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!memory_) return system_failure("open checkpoint", path);
+  if (!memory_) return system_failure("open the memory checkpoint", path);
   return {};
 }
 
-// The frozen tree waits for the seal anyway.
+// Errors of writing then appear at the seal, which the frozen tree waits for anyway.
 Status TreeDump::defer_errors(const std::string& checkpoint) const {
   auto deferred = ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint}});
   if (!deferred) return failure(EIO, deferred.error().message);
@@ -130,7 +132,8 @@ std::vector<std::string> TreeDump::options_with_tracking() const {
 // Returns the bytes of memory that this round copied.
 Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   const std::string images = top_ + "/" + std::to_string(round);
-  if (mkdir(images.c_str(), 0700) != 0) return system_failure("begin a round", images);
+  if (mkdir(images.c_str(), 0700) != 0)
+    return system_failure(fmt::format("create the directory of pre-copy round {},", round), images);
   const std::string log = fmt::format("pre-dump-{}.log", round);
   const Status asked = held_->request(CriuRequest::kPreDump,
                                       {images, log, options_with_tracking(), options_.record.root});
@@ -144,8 +147,8 @@ Result<uint64_t> TreeDump::pre_dump(unsigned round) {
   return bytes;
 }
 
-// Waits even if the migration was aborted: killing CRIU could kill the tree. CRIU ends because its
-// writes fail when the checkpoint is gone.
+// Waits even if the migration was aborted, because killing CRIU could kill the tree. CRIU ends by
+// itself: its writes fail when the checkpoint is gone.
 Status TreeDump::await_pre_dumped(const std::string& log) {
   std::optional<bool> done;
   wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
@@ -157,9 +160,9 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
   return failure(explain("criu pre-dump", work_ + "/" + log));
 }
 
-// Whether CRIU writes its small images to memory. Not after rounds of pre-copy: those images have
-// links to the rounds. Not for a container or an own mount namespace: CRIU may dump whole file
-// systems, which can be large.
+// Returns whether CRIU writes its small images to memory. That is not possible after pre-copy
+// rounds, because those images have links to the rounds. It is not possible for a container or an
+// own mount namespace, either: CRIU may dump whole file systems, which can be large.
 bool TreeDump::describes_in_memory() const {
   const auto its = read_process_link(options_.record.root, "ns/mnt");
   const auto own = read_process_link(getpid(), "ns/mnt");
@@ -212,14 +215,14 @@ Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string&
   return runc->command(work_, words);
 }
 
-// Of the last dump.
+// Returns the directory of the images of the last dump.
 std::string TreeDump::images() const {
   return options_.record.images.empty() ? top_ : top_ + "/" + options_.record.images;
 }
 
 Status TreeDump::start() {
   if (images() != top_ && mkdir(images().c_str(), 0700) != 0) {
-    return system_failure("begin the dump in", images());
+    return system_failure("create the directory of the dump,", images());
   }
   if (!is_container()) {
     auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
@@ -280,7 +283,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
 }
 
-// Adds the index to the checkpoint, and what CRIU has written to memory.
+// Adds to the checkpoint the page index and the images that CRIU has written to memory.
 Status TreeDump::add_description(const PageIndex& index) {
   const std::string directory = description_ ? description_->path() : images();
   const Status written = write_page_index(directory + "/" + kPageIndexFile, index);
@@ -292,7 +295,9 @@ Status TreeDump::add_description(const PageIndex& index) {
   const auto added = ask_at_length(
       options_.mount, {{"op", "add-files"}, {"checkpoint", options_.record.checkpoint}},
       options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
-  if (!added) return failure(EIO, "add the description of the tree: " + added.error().message);
+  if (!added)
+    return failure(
+        EIO, "send the images of the frozen tree to the source's daemon: " + added.error().message);
   description_.reset();
   return {};
 }
@@ -307,12 +312,13 @@ Result<PageIndex> TreeDump::index_frozen_memory() const {
   if (!record) return failure(record.error());
   auto index = index_memory(record->trees[options_.tree].tasks);
   if (!index)
-    return failure(index.error().errno_value, "find the memory: " + index.error().message);
+    return failure(index.error().errno_value,
+                   "list the memory of the frozen tree: " + index.error().message);
   return index;
 }
 
-// Without the pages that the rounds have sent. Reads images back, which costs a round trip for each
-// process.
+// Returns the index without the pages that the rounds have sent. Reads images back, which costs a
+// round trip for each process.
 Result<PageIndex> TreeDump::index_unsent_memory() const {
   const auto all = index_frozen_memory();
   if (!all) return all;
@@ -339,13 +345,13 @@ Status TreeDump::send_memory(const PageIndex& index) {
     for (const PageRange& range : small_ranges(index)) {
       request["first"].push_back({range.offset, range.bytes()});
     }
-  } else {  // a migration that is decided waits for a reader that is stopped
+  } else {  // after the decision, the migration waits even for a reader that is stopped
     request["reader_timeout_ms"] = kReaderPatience.count();
   }
   const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
                                   page_reader_->take_ends());
   memory_.reset();
-  if (!sent) return failure(EIO, "send the memory: " + sent.error().message);
+  if (!sent) return failure(EIO, "send the memory of the frozen tree: " + sent.error().message);
   return {};
 }
 
@@ -385,12 +391,12 @@ void TreeDump::unblock_criu() {
   const bool decided =
       record && (is_over(record->state) || record->state == MigrationState::kCommitted);
   if (!decided) return;
-  // A CRIU that was stopped (SIGSTOP) would keep its tree frozen.
+  // While CRIU is stopped (SIGSTOP), its tree stays frozen.
   criu()->resume();
   if (auto criu_of_runc = FrozenTasks::open({record->trees[options_.tree].criu})) {
     criu_of_runc->resume();
   }
-  // CRIU may be blocked on the mount, and thereby the frozen tree.
+  // CRIU may be blocked on the mount, and then the tree stays frozen.
   fail_requests_if_silent(options_.mount);
 }
 

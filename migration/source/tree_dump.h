@@ -43,13 +43,13 @@ class TreeDump {
   TreeDump(const RecordStore& store, TreeDumpOptions options);
   ~TreeDump();
 
-  // Returns when the target has verified the checkpoint, with post-copy without its memory. On an
-  // error the tree may be frozen still: see wait_for_end().
+  // Returns when the target has verified the checkpoint. With post-copy, does not wait for the
+  // memory. On an error the tree may still be frozen: see wait_for_end().
   Result<SealedTree> dump_and_seal();
   // With post-copy, after dump_and_seal(): returns when the target has verified the memory. Until
   // then the frozen tasks must stay.
   Result<SealedTree> finish_memory() { return memory_sent_.get(); }
-  // Blocks until CRIU has ended, which it does when the record is aborted or committed.
+  // Blocks until CRIU has ended. CRIU ends when the record is aborted or committed.
   void wait_for_end();
   // Call after wait_for_end(). Removes the checkpoint's names at the source only: the target keeps
   // the checkpoint if it is sealed.
@@ -89,12 +89,13 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
-  std::optional<DumpImages> description_;  // until it is in the checkpoint; none: it is there
-  UniqueFd memory_;                        // the memory file, while it is written
+  // Images that are not in the checkpoint yet; none: all are there.
+  std::optional<DumpImages> description_;
+  UniqueFd memory_;  // the memory file, while a page reader writes it
   std::optional<PageReaderProcess> page_reader_;
   std::future<Result<SealedTree>> memory_sent_;
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
-  unsigned rounds_ = 0;  // of pre-copy, complete
+  unsigned rounds_ = 0;  // complete pre-copy rounds
   std::optional<HeldCriu> held_;
   std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_
 };

@@ -8,7 +8,7 @@
 namespace ppmr {
 namespace {
 
-// A part of an index, with its pages in the order in which they are added.
+// A part of an index. Its pages are in the order in which they are added.
 class PartWriter {
  public:
   void begin_task(const IndexedTask& task) {

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kPage = kPageBytes;
 constexpr bool kLazy = true, kPresent = true, kInParent = true;
 
-// In pages.
+// The arguments are numbers of pages.
 PageRange range(uint64_t start, uint64_t end, uint64_t offset) {
   return {start * kPage, end * kPage, offset * kPage};
 }
@@ -70,7 +70,7 @@ TEST_F(UnsentPages, AreThoseThatTheLastDumpHasLeftOut) {
 
 TEST_F(UnsentPages, HaveOnePlaceIfProcessesShareThem) {
   dump(1, {lazy(10, 14), in_parent(14, 20)});
-  // Process 2 began after the last round, so CRIU has nothing of it in a parent.
+  // Process 2 began after the last round, so no parent has pages of it.
   dump(2, {lazy(10, 20)});
   dump(3, {in_parent(10, 20)});
   const auto split = split_index({15 * kPage,

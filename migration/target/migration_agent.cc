@@ -49,7 +49,7 @@ Error wrong_state(const OwnershipRecord& record) {
                      (record.error.empty() ? "" : ": " + record.error)};
 }
 
-// Removes the checkpoints of trees whose supervisor has ended or given up. Another supervisor
+// Removes the checkpoints of trees whose supervisor has ended or given up. Any other supervisor
 // removes the checkpoint of its tree itself.
 void remove_abandoned_checkpoints(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
@@ -99,7 +99,7 @@ class Agent {
   std::optional<CriuAnswers> criu_;
 };
 
-// Read for each migration: a change needs no restart of the daemon.
+// Reads the policy for each migration, so a change needs no restart of the daemon.
 Result<RestartPolicy> Agent::restart_policy() const {
   if (!options_.restart_policy.empty()) return read_restart_policy(options_.restart_policy);
   RestartPolicy policy;
@@ -107,7 +107,7 @@ Result<RestartPolicy> Agent::restart_policy() const {
   return policy;
 }
 
-// Writes what a request has led to into the audit trail, and returns the answer.
+// Writes the outcome of a request into the audit trail, and returns the answer.
 json Agent::audited(const json& request, const std::string& outcome, json answer) const {
   if (answer.value("ok", false)) {
     if (const auto record = parse_record(answer.at("record"))) {
@@ -125,7 +125,7 @@ json Agent::audited(const json& request, const std::string& outcome, json answer
   return answer;
 }
 
-// A coordinator repeats these requests, so only those of another peer are of interest.
+// A coordinator repeats these requests, so only requests of another peer are of interest.
 json Agent::audited_refusal(const json& request, json answer) const {
   const bool is_foreign = !answer.value("ok", false) && answer.value("errno", 0) == EACCES;
   return is_foreign ? audited(request, "", std::move(answer)) : answer;
@@ -172,7 +172,8 @@ json Agent::prepare(const json& request) const {
     tree.error.clear();
   }
   auto created = store_.create(std::move(*record));
-  if (!created && created.error().errno_value == EEXIST) {  // the reply was lost
+  // The coordinator repeats a request whose reply was lost.
+  if (!created && created.error().errno_value == EEXIST) {
     return answer_of(read_of_peer(request.at("record").at("id")));
   }
   if (!created) return refusal(created.error());

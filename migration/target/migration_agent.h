@@ -1,6 +1,6 @@
 // `ppmr migration-agent`: serves one connection of a coordinator at the target. Requests and
-// replies are JSON objects, one per line, over the socket that the daemon passes to it. The agent
-// is stateless: everything is in the records, and every request is idempotent.
+// replies are JSON objects, one per line, over a socket that the daemon passes to the agent. The
+// agent is stateless: everything is in the records, and every request is idempotent.
 //
 //   {"op":"preflight",...}            findings that would stop a move, see preflight.h
 //   {"op":"prepare","record":{...}}   writes the migration's record, starts the supervisors
@@ -17,12 +17,12 @@ struct MigrationAgent {
   int fd = 3;
   std::string state_directory;
   std::string mountpoint;
-  std::string peer;            // its identity, which owns its checkpoints and records
+  std::string peer;            // identity of the peer, which owns its checkpoints and records
   std::string audit_file;      // empty: syslog only
-  std::string restart_policy;  // file; empty: the defaults of RestartPolicy
+  std::string restart_policy;  // path of the file; empty: the defaults of RestartPolicy
   bool allow_root_restart = false;
 
-  // Returns an exit code when the coordinator has closed the connection.
+  // Serves the connection. Returns an exit code when the coordinator has closed the connection.
   int run() const;
 };
 

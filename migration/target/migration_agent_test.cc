@@ -1,4 +1,4 @@
-// An agent over a socket pair. A directory stands in for the target's mount.
+// Tests an agent over a socket pair. A directory takes the place of the target's mount.
 #include "migration/target/migration_agent.h"
 
 #include <gmock/gmock.h>

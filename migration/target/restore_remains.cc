@@ -28,17 +28,17 @@ void kill_all_children() {
     auto all = tasks_of_tree(getpid());
     if (!all) return;
     for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {  // reaps, because a zombie keeps its pid
+    while (waitpid(-1, nullptr, 0) > 0) {  // reaps the processes, because a zombie keeps its pid
     }
     if (all->size() == 1) return;
   }
 }
 
-// The remains of a restore whose tasks have ended.
+// Removes the remains of a restore whose tasks have ended.
 Status forget(const TreeRecord& tree, const std::string& work_directory) {
   kill_all_children();
-  // The pager of an earlier supervisor is no child. When it ends, its guard writes to the work
-  // directory, which the next restore uses, too.
+  // The pager of an earlier supervisor is not a child of this process. When that pager ends, its
+  // guard writes to the work directory, which the next restore uses, too.
   end_pages_server(work_directory);
   return forget_container_at_target(tree, work_directory);
 }
@@ -50,8 +50,8 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
   auto criu = FrozenTasks::open({tree.criu});
   if (!criu) return failure(criu.error());
   if (criu->count() > 0) {
-    // CRIU must not let tasks run while this process inspects them, so CRIU is killed. But if the
-    // relay has already let it continue, it ends soon by itself.
+    // This process kills CRIU, because CRIU must not let tasks run while this process inspects
+    // them. If the relay has already let CRIU continue, CRIU ends soon by itself.
     criu->stop();
     if (was_let_go(work_directory)) {
       criu->resume();

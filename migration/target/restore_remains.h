@@ -1,5 +1,5 @@
 // Cleans up after a restore that failed or whose supervisor has died. There must never be two
-// copies of a tree: restored tasks are killed only if none of them has run its own code.
+// copies of a tree, so this code kills restored tasks only if none of them has run its own code.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 namespace ppmr {
 
 // Kills a CRIU that is still at work, or waits for its end if the relay has let it continue. Then
-// inspects the restored tasks. Returns false if none of them had run its own code: all of them were
-// killed, so the tree can be restored again. Returns true if the tree runs, or has run and ended.
-// `work_directory` is that of the restore; `criu_was_killed`: true if unknown. Kills only
-// descendants of the caller or of an earlier supervisor.
+// inspects the restored tasks. Returns false if none of the tasks had run its own code: then it has
+// killed all of them, and the tree can be restored again. Returns true if the tree runs, or has run
+// and ended. `work_directory`: the work directory of the restore. `criu_was_killed`: true if
+// unknown. Kills only descendants of the caller or of an earlier supervisor.
 //
 // Errors: EUCLEAN if some tasks run and others wait, which the operator has to resolve; those of
 // inspecting and killing.

@@ -32,7 +32,7 @@ Result<SealedImages> SealedImages::open(Place place) {
     return system_failure("open checkpoint", path);
   }
   if (found.st_ino != images.place_.inode) return replaced(path);
-  // The links of rounds lead out of the directory of images.
+  // The links of the rounds lead out of the directory of images.
   if (images.place_.directory.empty()) {
     if (Status given = images.request_bundle(); !given) return failure(given.error());
   }

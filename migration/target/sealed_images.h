@@ -1,6 +1,7 @@
-// The images of a sealed checkpoint, held so that CRIU reads the same images that were judged. A
-// sealed checkpoint cannot change, but it can be removed, and another one can take its name. So
-// this object has its directory open, and its small images in a bundle (mount).
+// The images of a sealed checkpoint. CRIU must read the same images that the policy check has read.
+// A sealed checkpoint cannot change, but it can be removed, and another checkpoint can take its
+// name. So this object keeps the checkpoint's directory open, and its small images in a bundle
+// (mount).
 #pragma once
 
 #include <optional>
@@ -16,23 +17,25 @@ namespace ppmr {
 class SealedImages {
  public:
   struct Place {
-    std::string control_socket;  // of the target's daemon
+    std::string control_socket;  // socket of the target's daemon
     std::string mountpoint;
     std::string checkpoint;
-    std::string directory;  // of the images, in the checkpoint; empty: the checkpoint itself
-    uint64_t inode = 0;     // of the checkpoint, as it was sealed
+    // Directory of the images in the checkpoint; empty: the checkpoint itself.
+    std::string directory;
+    uint64_t inode = 0;  // inode of the checkpoint when it was sealed
   };
 
-  // Errors: of the file system and of the daemon; ESTALE if the checkpoint was replaced; ELOOP if
-  // it has symbolic links that CRIU does not make.
+  // Opens the images. Errors: of the file system and of the daemon; ESTALE if the checkpoint was
+  // replaced; ELOOP if it has symbolic links that CRIU does not make.
   static Result<SealedImages> open(Place place);
 
-  // For any process, as long as this object exists. The name of the checkpoint in it is hidden:
-  // with_names() makes a message readable.
+  // Returns a path that any process may use as long as this object exists. The path does not
+  // contain the name of the checkpoint: with_names() makes a message readable.
   std::string path() const;
-  // Null if the daemon gave none: the images follow rounds of pre-copy, or are consumed when read.
+  // Returns null if the daemon sent no bundle: the images follow pre-copy rounds, or the daemon
+  // frees them when they are read.
   const ImageBundle* bundle() const { return bundle_ ? &*bundle_ : nullptr; }
-  std::string bundle_path() const;  // empty: none
+  std::string bundle_path() const;  // empty: there is no bundle
   Error with_names(Error error) const;
 
  private:

@@ -1,4 +1,5 @@
-// A control server stands in for the target's daemon, a directory for its mount.
+// In these tests a control server takes the place of the target's daemon, and a directory that of
+// its mount.
 #include "migration/target/sealed_images.h"
 
 #include <gmock/gmock.h>
@@ -67,7 +68,7 @@ TEST_F(SealedImagesTest, HoldTheDirectoryAndTheBundle) {
   ASSERT_NE(images->bundle(), nullptr);
   EXPECT_NE(images->bundle()->find("core-1.img"), nullptr);
   EXPECT_TRUE(fs::exists(images->bundle_path()));
-  // Another checkpoint that takes its name is not it.
+  // Another checkpoint takes the name of the sealed one.
   fs::rename(base_ + "/in/job", base_ + "/in/old");
   fs::create_directory(base_ + "/in/job");
   std::ofstream(base_ + "/in/old/pages-1.img") << "old";
@@ -80,7 +81,7 @@ TEST_F(SealedImagesTest, CheckpointThatWasReplacedIsRefused) {
   sealed_inode_ = inode() + 1;
   EXPECT_EQ(open().error().errno_value, ESTALE);
   sealed_inode_.reset();
-  bundled_inode_ = inode() + 1;  // between the two
+  bundled_inode_ = inode() + 1;  // the checkpoint is replaced between the two steps
   const Error error = open().error();
   EXPECT_EQ(error.errno_value, ESTALE);
   EXPECT_THAT(error.message, HasSubstr(base_ + "/in/job was replaced"));

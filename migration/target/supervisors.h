@@ -8,12 +8,13 @@
 
 namespace ppmr {
 
-// Starts a supervisor in its own POSIX session (setsid(2)); its output goes to the work directory.
-// Errors: of the file system and of spawn().
+// Starts a supervisor in its own POSIX session (setsid(2)). Its output is written to the work
+// directory. Errors: of the file system and of spawn().
 Status start_supervisor(const RecordStore& store, const std::string& id, size_t tree);
 
-// Starts a supervisor for each tree that is not complete and whose supervisor has ended: it gave
-// up, was killed, or the node has rebooted. Errors: those of start_supervisor().
+// Starts a supervisor for each tree that is not complete and whose supervisor has ended. A
+// supervisor ends when it gives up, when it is killed, or when the node reboots. Errors: those of
+// start_supervisor().
 Status ensure_supervisors(const RecordStore& store, const OwnershipRecord& record);
 
 }  // namespace ppmr

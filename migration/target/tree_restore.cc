@@ -1,6 +1,6 @@
-// Restores a tree, and restores it again if CRIU dies before the tree runs: the checkpoint stays
+// Restores a tree. If CRIU dies before the tree runs, restores the tree again: the checkpoint stays
 // until the tree has all of its memory. There must never be two copies, so before every attempt the
-// remains of the last one are settled (restore_remains.h).
+// supervisor settles the remains of the last attempt (restore_remains.h).
 //
 // All processes that CRIU creates stay descendants of the supervisor even if CRIU is killed: the
 // supervisor is their subreaper until the tree runs.
@@ -51,8 +51,8 @@ constexpr milliseconds kDaemonPatience{2000};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
 constexpr milliseconds kResumePatience{10'000};
-// How long CRIU may take to end after an abort. Normally the hook makes it fail. But CRIU 3.17
-// waits for ever for a process that was killed while it was being restored.
+// How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
+// waits without end for a process that was killed during its restore.
 constexpr milliseconds kAbortPatience{5000};
 
 void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
@@ -104,14 +104,14 @@ class TreeRestore {
   OwnershipRecord record_;
   std::string work_;
   std::string criu_;
-  uint64_t sealed_inode_ = 0;  // of the checkpoint's directory
+  uint64_t sealed_inode_ = 0;  // inode of the checkpoint's directory
   std::optional<SealedImages> images_;
   std::optional<HeldCriu> prepared_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   int64_t restore_began_ns_ = 0;
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
-  bool criu_was_killed_ = true;  // CRIU was killed, or how it ended is unknown
+  bool criu_was_killed_ = true;  // CRIU was killed, or it is unknown how CRIU ended
 };
 
 Result<std::string> TreeRestore::control_socket() const {
@@ -121,7 +121,7 @@ Result<std::string> TreeRestore::control_socket() const {
 }
 
 // Waits until the source has sealed the checkpoint. The dump may take any time, but must not pause
-// for longer than the hold limit. Errors: ECANCELED if the migration was aborted meanwhile,
+// for longer than the hold limit. Errors: ECANCELED if the migration was aborted in the meantime,
 // ETIMEDOUT without progress.
 Status TreeRestore::await_sealed() {
   auto socket = control_socket();
@@ -185,7 +185,7 @@ Status TreeRestore::judge() {
   return failure(std::move(error));
 }
 
-// In the log of the target's daemon.
+// Writes to the log of the target's daemon.
 void TreeRestore::note_refusal(const Error& error) const {
   const auto socket = control_socket();
   if (!socket) return;
@@ -199,7 +199,7 @@ void TreeRestore::note_refusal(const Error& error) const {
              kDaemonPatience);
 }
 
-// The memory must come from the peer that wants the restore. It may still be on its way.
+// The memory must come from the peer that asks for the restore. The memory may still be on its way.
 Status TreeRestore::check_owner_of_memory() const {
   const std::string& memory = record_.trees[tree_].memory;
   if (memory.empty()) return {};
@@ -219,7 +219,7 @@ Status TreeRestore::prepare() {
       store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = log});
   if (!held) return failure(held.error());
   prepared_ = std::move(*held);
-  // Records CRIU's pid: if this supervisor dies, the next one must find that CRIU.
+  // Records CRIU's pid. If this supervisor dies, the next supervisor must be able to find CRIU.
   auto criu = identify(prepared_->process().pid());
   if (!criu) return failure(criu.error());
   auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
@@ -241,7 +241,8 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& 
   return criu.release();
 }
 
-// Restores through runc, so that runc on this node knows the container and its control groups.
+// Restores through runc, so that runc on this node has records of the container and its control
+// groups.
 Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& images) const {
   const ContainerRecord& container = record_.trees[tree_].container;
   if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
@@ -269,8 +270,8 @@ bool TreeRestore::was_aborted_for(milliseconds time) {
   return Clock::now() - *saw_abort_ >= time;
 }
 
-// In post-copy the memory arrives after the decision. Then nothing that others store at this node
-// may take its place.
+// In post-copy the memory arrives after the decision. This call reserves the space for it in the
+// image store.
 Status TreeRestore::keep_memory() const {
   const auto index = read_page_index(images_->path() + "/" + kPageIndexFile);
   if (!index) return failure(index.error());
@@ -323,14 +324,14 @@ Status TreeRestore::settle() {
   return {};
 }
 
-// The latest record, because the hook has recorded the restored tasks in it.
+// Reads the latest record, because the hook has recorded the restored tasks in it.
 void TreeRestore::report_outcome(const std::string& outcome, const std::string& reason) const {
   const auto record = read();
   audit_restart(record ? *record : record_, tree_, outcome, reason);
   count_outcome(outcome);
 }
 
-// In the metrics of the target's daemon.
+// Updates the metrics of the target's daemon.
 void TreeRestore::count_outcome(const std::string& outcome) const {
   const auto socket = control_socket();
   if (!socket) return;
@@ -360,14 +361,14 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].restore_began_ns = restore_began_ns_;
     record.trees[tree_].lazily = record_.lazily;
   });
-  // Orphans of the running tree become children of init, no longer of the supervisor.
+  // From now on, orphans of the running tree become children of init instead of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
   let_resume_rdma();
   report_outcome("running");
 }
 
-// Of the tree's processes, those that released RDMA for the move. One that does not reply resumes
-// by itself after a time limit of its own.
+// Asks those processes of the tree that released RDMA for the move. A process that does not reply
+// resumes by itself after a time limit of its own.
 void TreeRestore::let_resume_rdma() const {
   const auto record = read();
   if (!record || record->trees[tree_].tasks.empty()) return;
@@ -375,7 +376,7 @@ void TreeRestore::let_resume_rdma() const {
   if (!resumed) log(resumed.error().message);
 }
 
-// `lost` is empty, or the reason why the tree has lost memory.
+// `lost`: why the tree has lost memory; empty: it has not.
 int TreeRestore::finish(const std::string& lost) {
   const int64_t now = realtime_ns();
   (void)change([&](OwnershipRecord& record) {
@@ -400,20 +401,20 @@ int TreeRestore::finish(const std::string& lost) {
   return to_int(ExitCode::kSuccess);
 }
 
-// Waits for the pages of a tree whose restore this supervisor did not see to the end, because an
-// earlier supervisor began it or because CRIU lost its relay: the pager may still be at work.
+// Waits for the pages of a tree if this supervisor did not observe the end of the restore: an
+// earlier supervisor began the restore, or CRIU lost its relay. The pager may still be at work.
 int TreeRestore::await_pages() {
   await_pages_server(work_);
   return finish(guard_killed(work_) ? "the pager died" : "");
 }
 
-// Why the tree can never be restored; empty: another attempt may succeed.
+// Returns why the tree can never be restored; empty: another attempt may succeed.
 std::string TreeRestore::why_lost() const {
   if (access(images_path(record_, record_.trees[tree_]).c_str(), F_OK) != 0 &&
       (errno == ENOENT || errno == ENOTCONN)) {
     return "its checkpoint was lost with the target's daemon";
   }
-  // Only in post-copy a session with the source can fail after the decision.
+  // After the decision, a session with the source can fail only in post-copy.
   const std::string memory = memory_path(record_, record_.trees[tree_]);
   if (!record_.post_copy || memory.empty()) return "";
   const UniqueFd file(open(memory.c_str(), O_RDONLY | O_CLOEXEC));
@@ -426,7 +427,7 @@ int TreeRestore::give_up(const Error& error) {
   const std::string lost = why_lost();
   (void)change([&](OwnershipRecord& record) {
     if (!lost.empty() && record.state == MigrationState::kRunning) {
-      // No other attempt is possible.
+      // There can be no other attempt.
       record.error = fmt::format("MEMORY LOST: process {} cannot be restored, {}: {}. Logs: {}",
                                  record.trees[tree_].root, lost, error.message, work_);
       record.trees[tree_].phase = TreePhase::kComplete;
@@ -436,7 +437,8 @@ int TreeRestore::give_up(const Error& error) {
     TreeRecord& tree = record.trees[tree_];
     tree.error =
         fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
-    // Before the vote this node may abort alone. After it, Agent::vote() reports `tree.error`.
+    // Before the vote this node may abort alone. After the vote, Agent::vote() reports
+    // `tree.error`.
     if (record.state == MigrationState::kRestoring) {
       record.error = tree.error;
       record.state = MigrationState::kAborted;
@@ -467,7 +469,7 @@ int TreeRestore::run() {
       record_.mountpoint, [this](pid_t child) { return record_namespace_init(child); },
       [this] { return supervise(); });
   if (kept) return *kept;
-  // The namespace init was killed. After the commit, the agent starts another supervisor.
+  // A signal killed the namespace init. After the commit, the agent starts another supervisor.
   if (kept.error().errno_value == ECHILD) {
     return log(kept.error().message), to_int(ExitCode::kFailure);
   }
@@ -492,12 +494,12 @@ int TreeRestore::supervise() {
   if (!criu) return give_up(criu.error());
   criu_ = *criu;
   if (!record_.lazily && !record_.trees[tree_].memory.empty()) {
-    // An eager CRIU would leave zeros where the memory is not in the images.
+    // An eager CRIU would leave zeros in the memory that is not in the images.
     return give_up({EINVAL, "the memory is apart from the images: this restore must be lazy"});
   }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
-  // An earlier supervisor may have died at any step: continues from there.
+  // An earlier supervisor may have died at any step. Continues from that step.
   const TreeRecord& tree = record_.trees[tree_];
   if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
   if (tree.phase == TreePhase::kRunning) return await_pages();

@@ -1,6 +1,6 @@
-// `ppmr migration-restore`, the supervisor: runs the restore of one tree at the target, from the
-// wait for its checkpoint until all of its memory is in place. The agent starts it. It does not
-// depend on the agent, and on the daemon only for the images.
+// `ppmr migration-restore`, the supervisor. It runs the restore of one tree at the target, from the
+// wait for the checkpoint until all memory of the tree is in place. The agent starts the
+// supervisor. The supervisor then does not need the agent; it needs the daemon only for the images.
 #pragma once
 
 #include <string>

@@ -16,11 +16,12 @@ namespace {
 
 using nlohmann::json;
 
-const std::map<std::string, std::string> kNamespaces = {  // names of runc, names of policies
+// Names that runc uses -> names in policies.
+const std::map<std::string, std::string> kNamespaces = {
     {"pid", "pid"},   {"network", "net"}, {"ipc", "ipc"},       {"uts", "uts"},
     {"mount", "mnt"}, {"user", "user"},   {"cgroup", "cgroup"}, {"time", "time"}};
 
-// Throws nlohmann::json::exception.
+// Parses config.json. Throws nlohmann::json::exception.
 BundleLimits parse(const json& config) {
   BundleLimits limits;
   const json capabilities =

@@ -1,4 +1,4 @@
-// What the config.json of a runc bundle on this node allows its container.
+// The limits that the config.json of a runc bundle on this node sets for its container.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,13 @@
 namespace ppmr {
 
 struct BundleLimits {
-  uint64_t capabilities = 0;         // bit N: capability N
-  std::set<std::string> namespaces;  // of its own, with the names of preflight/policy
+  uint64_t capabilities = 0;  // bit N: capability N
+  // The container's own namespaces, with the names of preflight/policy.
+  std::set<std::string> namespaces;
 };
 
-// Errors: of the file system; EPERM if others than root may change the file; EINVAL.
+// Reads the limits. Errors: of the file system; EPERM if users other than root may change the file;
+// EINVAL.
 Result<BundleLimits> read_bundle_limits(const std::string& bundle);
 
 }  // namespace ppmr

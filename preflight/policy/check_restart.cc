@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-// images/fdinfo.proto
+// Values from images/fdinfo.proto.
 enum FileType : uint32_t {
   kRegular = 1,
   kPipe = 2,
@@ -43,27 +43,28 @@ const std::map<uint32_t, const char*> kResourceOfType = {
     {13, "netlink"},        {14, "namespace-files"}, {15, "tun"},
     {16, "external-files"}, {19, "bpf-maps"},        {22, "pidfd"}};
 
-constexpr uint32_t kDead = 2;                        // task_state, criu/include/image.h
-constexpr uint32_t kPseudoTerminal = 1;              // tty.proto
-constexpr uint32_t kExternalUnix = 1;                // uflags, criu/sk-unix.c
-constexpr uint32_t kRemapLinked = 0;                 // remap-file-path.proto
-constexpr uint32_t kMapsFile = (1 << 6) | (1 << 7);  // vma status, criu/include/image.h
+constexpr uint32_t kDead = 2;                        // a task_state of criu/include/image.h
+constexpr uint32_t kPseudoTerminal = 1;              // from tty.proto
+constexpr uint32_t kExternalUnix = 1;                // a uflag of criu/sk-unix.c
+constexpr uint32_t kRemapLinked = 0;                 // from remap-file-path.proto
+constexpr uint32_t kMapsFile = (1 << 6) | (1 << 7);  // a vma status of criu/include/image.h
 constexpr uint32_t kSystemVMemory = (1 << 10) | (1 << 11);
 constexpr uint32_t kMemFdArea = 1 << 14;
 constexpr uint32_t kKnownAreas = 0x1ffff & ~(kSystemVMemory | (1 << 4));
-// What fcntl(F_GETFL) can report. Others, like O_CREAT, would make CRIU change the file.
+// The flags that fcntl(F_GETFL) can report. Other flags, like O_CREAT, would make CRIU change the
+// file.
 constexpr uint32_t kFileFlags = O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC | O_DSYNC | O_DIRECT |
                                 O_LARGEFILE | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC |
-                                O_PATH | O_ASYNC | 0x8000;  // O_LARGEFILE of the kernel
-// File systems that CRIU makes new for a container: proc, sysfs, tmpfs, devpts, cgroup, mqueue,
+                                O_PATH | O_ASYNC | 0x8000;  // the kernel's O_LARGEFILE
+// File systems that CRIU creates anew for a container: proc, sysfs, tmpfs, devpts, cgroup, mqueue,
 // cgroup2 (images/mnt.proto).
 constexpr std::array<uint32_t, 7> kNewFileSystems = {1, 2, 5, 6, 12, 14, 23};
-// Options without consequences outside of the tree.
+// Options that change nothing outside of the tree.
 constexpr std::array kPlainOptions = {
     "--tcp-established", "--tcp-close",    "--skip-in-flight", "--file-locks", "--shell-job",
     "--ghost-limit",     "--network-lock", "--cpu-cap",        "--timeout",    "--force-irmap"};
 
-// Names in images come from a peer.
+// Escapes and quotes a name from an image: images come from a peer.
 std::string in_quotes(const std::string& text) {
   return json(text).dump(-1, ' ', true, json::error_handler_t::replace);
 }
@@ -114,7 +115,7 @@ class Check {
     return {};
   }
 
-  // `value` is what a list of the policy lacks.
+  // Refuses `what`. `value` is the element that the list `key` of the policy lacks.
   tl::unexpected<Error> refuse(const std::string& what, const char* key,
                                const std::string& value) const {
     return failure(EPERM, refusal_text(policy_, what, key, value));
@@ -130,14 +131,16 @@ class Check {
                                 "start the target with --restart-policy FILE, which says "
                                 "{{\"{}\": [{}]}}",
                                 key, in_quotes(value));
-    return fmt::format("the target does not accept it: {}. To accept it, {}", what, remedy);
+    return fmt::format("the target does not accept the tree: {}. To accept the tree, {}", what,
+                       remedy);
   }
 
  private:
   tl::unexpected<Error> refuse_always(const std::string& what) const {
-    return failure(EPERM, fmt::format("the target does not accept it: {}, which no process without "
-                                      "root privileges can have there",
-                                      what));
+    return failure(EPERM,
+                   fmt::format("the target does not accept the tree: {}, which no process without "
+                               "root privileges can have there",
+                               what));
   }
   tl::unexpected<Error> damaged(const std::string& image, const std::string& what) const {
     return failure(EPROTO, fmt::format("{}: not an image that CRIU has written: {}", image, what));
@@ -169,7 +172,8 @@ class Check {
           return accepted;
       }
       const uint32_t scheduling = core.thread_core().sched_policy();
-      const bool is_realtime = scheduling == 1 || scheduling == 2 || scheduling == 6;  // sched(7)
+      // See sched(7).
+      const bool is_realtime = scheduling == 1 || scheduling == 2 || scheduling == 6;
       if (is_realtime && !policy_.accepts_root() && !policy_.resources.contains("realtime")) {
         return refuse(image + " has a real-time scheduling policy", "resources", "realtime");
       }
@@ -237,9 +241,10 @@ class Check {
         if (!own.contains(name)) {
           return failure(
               EPERM,
-              fmt::format("the target does not accept it: it lacks the {} namespace of its own "
-                          "that the bundle {} demands",
-                          name, tree_.bundle));
+              fmt::format(
+                  "the target does not accept the tree: it lacks the {} namespace of its own "
+                  "that the bundle {} demands",
+                  name, tree_.bundle));
         }
       }
       return {};
@@ -253,7 +258,7 @@ class Check {
       return refuse(in_quotes(images_.of_namespaces.front()) + " belongs to a namespace of its own",
                     "namespaces", "net");
     }
-    // The paths of its files would not be those of this node.
+    // In these namespaces the paths of the tree's files are not the paths of this node.
     const bool hides_files = own.contains("mnt") || own.contains("user") || !images_.mounts.empty();
     if (hides_files && !policy_.accepts_root()) {
       return refuse("it has a mount or user namespace of its own, so its files cannot be checked",
@@ -313,7 +318,8 @@ class Check {
     if (!images_.others.empty())
       return refuse_always("it has the image " + in_quotes(images_.others.front()));
     if (images_.has_files_in_flight && !policy_.resources.contains("unix-in-flight")) {
-      return refuse("files are on their way through a socket of it", "resources", "unix-in-flight");
+      return refuse("a socket of the tree has descriptors in its queue", "resources",
+                    "unix-in-flight");
     }
     for (const tree_images::tty_info_entry& terminal : images_.terminals) {
       if (terminal.type() == kPseudoTerminal || policy_.resources.contains("terminals")) continue;
@@ -326,8 +332,8 @@ class Check {
     for (const auto& [id, file] : images_.files) {
       if (Status accepted = check_file(file); !accepted) return accepted;
     }
-    // The files of working directories and programs, which have no descriptor, are in
-    // images_.files, too.
+    // images_.files also has the files of working directories and programs, which have no
+    // descriptor.
     for (const auto& [image, directories] : images_.directories) {
       auto path = path_of(image, directories.cwd_id());
       if (!path) return failure(path.error());
@@ -377,11 +383,12 @@ class Check {
                   known->second);
   }
 
-  // F_SETOWN: whom the kernel sends signals, and with whose permissions.
+  // Checks the owner of a file (F_SETOWN): the process to which the kernel sends signals, and the
+  // user with whose permissions it sends them.
   Status check_owner(const tree_images::fown_entry& owner) const {
     if (owner.pid() == 0 || (users_.contains(owner.uid()) && users_.contains(owner.euid())))
       return {};
-    return refuse_always("a file of it sends signals as another user");
+    return refuse_always("a file of the tree sends signals as another user");
   }
 
   Status check_regular(const tree_images::reg_file_entry& file) {
@@ -414,7 +421,7 @@ class Check {
       return refuse("it has a raw socket", "resources", "raw-sockets");
     }
     if (socket.opts().so_mark() != 0 && !policy_.capabilities.contains("net_admin")) {
-      return refuse("a socket of it has a mark", "capabilities", "net_admin");
+      return refuse("a socket of the tree has a mark", "capabilities", "net_admin");
     }
     if (socket.src_port() != 0 && socket.src_port() < first_unprivileged_port() &&
         !policy_.capabilities.contains("net_bind_service")) {
@@ -424,10 +431,11 @@ class Check {
     return check_owner(socket.fown());
   }
 
-  // CRIU binds the socket to its name, after it has removed what was there.
+  // CRIU removes the file that has the socket's name, and then binds the socket to the name.
   Status check_unix_socket(const tree_images::unix_sk_entry& socket) {
     if ((socket.uflags() & kExternalUnix) != 0 && !policy_.criu_options.contains("--ext-unix-sk")) {
-      return refuse("it is connected to a socket outside of it", "criu_options", "--ext-unix-sk");
+      return refuse("it is connected to a socket outside of the tree", "criu_options",
+                    "--ext-unix-sk");
     }
     const std::string name = socket.name().substr(0, socket.name().find('\0'));
     if (!name.empty()) {
@@ -445,7 +453,7 @@ class Check {
     return users_.contains(user) && groups_.contains(group);
   }
 
-  // CRIU opens a mapped file with flags of its own.
+  // Checks the mapped files. CRIU opens them with flags of its own.
   Status check_areas() {
     for (const auto& [image, memory] : images_.memories) {
       for (const tree_images::vma_entry& area : memory.vmas()) {
@@ -467,7 +475,8 @@ class Check {
     return {};
   }
 
-  // A file without a name, which CRIU makes anew: it is visible in its directory for a moment.
+  // Checks files without a name. CRIU creates them anew, and each is visible in its directory for a
+  // moment.
   Status check_ghosts() {
     for (const auto& [image, ghost] : images_.ghosts) {
       const bool is_plain = S_ISREG(ghost.mode()) || S_ISDIR(ghost.mode()) ||
@@ -488,7 +497,8 @@ class Check {
     return {};
   }
 
-  // Each access must be possible for one of the users: the tree may hand files on.
+  // Checks that at least one of the users has each access: a process of the tree may pass its files
+  // to others.
   Status check_access() {
     std::vector<FileAccess> left(wanted_.begin(), wanted_.end());
     std::erase_if(
@@ -524,7 +534,7 @@ class Check {
   const RestartPolicy& policy_;
   const TreeToRestore& tree_;
   const TreeImages images_;
-  std::optional<BundleLimits> limits_;  // of an accepted container
+  std::optional<BundleLimits> limits_;  // the limits of an accepted container
   std::set<uint32_t> users_;
   std::set<uint32_t> groups_;
   std::set<UserIdentity> identities_;

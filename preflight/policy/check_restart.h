@@ -1,10 +1,10 @@
-// Compares a tree that is to be restored on this node with the policy of this node
-// (preflight/policy).
+// Compares a tree with the policy of this node (preflight/policy) before CRIU restores the tree
+// here.
 //
 // CRIU restores as root: it opens the files of a tree before it gives up its privileges. So a tree
 // without privileges may only have what its users could get on this node themselves. A tree that
-// the policy lets run as root could get everything anyway: of it only users, capabilities,
-// executables, root directories and namespaces are compared.
+// the policy lets run as root could get everything anyway. For such a tree check_restart() compares
+// only users, capabilities, executables, root directories and namespaces.
 #pragma once
 
 #include <string>
@@ -18,17 +18,17 @@ namespace ppmr {
 
 struct TreeToRestore {
   std::string images;                         // a directory whose files cannot change
-  const ImageBundle* small_images = nullptr;  // what CRIU reads in place of files there
+  const ImageBundle* small_images = nullptr;  // images that CRIU reads instead of the files there
   std::string bundle;                         // of a runc container; "": none
-  std::vector<std::string> criu_options;      // as on the command line
+  std::vector<std::string> criu_options;      // in the form of CRIU's command line
 };
 
-// Errors: EPERM with what the policy does not accept and how to accept it; EPROTO for images that
-// CRIU has not written; of the file system.
+// Compares the tree with the policy. Errors: EPERM with what the policy does not accept and how to
+// accept it; EPROTO for images that CRIU has not written; of the file system.
 Status check_restart(const RestartPolicy& policy, const TreeToRestore& tree);
 
-// Of what a peer announces before it dumps a tree. A peer may lie here: check_restart() decides.
-// The same errors.
+// A process that a peer announces before it dumps a tree. The peer may lie, so the decision is that
+// of check_restart(). The errors are the same.
 struct AnnouncedProcess {
   pid_t pid = 0;
   uid_t user = 0;

@@ -1,4 +1,4 @@
-// Images that a peer could send, made by hand.
+// Tests with hand-made images that a peer could send.
 #include "preflight/policy/check_restart.h"
 
 #include <fcntl.h>
@@ -27,13 +27,13 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// criu/include/magic.h
+// Magic numbers, from criu/include/magic.h.
 constexpr uint32_t kFiles = 0x56303138, kCore = 0x55053847, kIds = 0x54432030, kMm = 0x57492820,
                    kFs = 0x51403912, kFdinfo = 0x56213732, kGhost = 0x52583605, kRemap = 0x59133954,
                    kQueues = 0x56264026, kMounts = 0x55563928;
 constexpr uint32_t kProgram = 1, kDirectory = 2, kRoot = 3;  // ids of files
 
-// A process of a user without any privileges. Each test adds what is to be judged.
+// A process of a user without any privileges. Each test adds the object that the policy must judge.
 class CheckRestart : public testing::Test {
  protected:
   CheckRestart() {
@@ -82,7 +82,7 @@ class CheckRestart : public testing::Test {
     *file.mutable_fown() = nobody();
     return file;
   }
-  // One that has a descriptor.
+  // Adds a file that has a descriptor.
   void open_file(const std::string& path, uint32_t flags) {
     add_file(77, path, flags);
     tree_images::fdinfo_entry descriptor;
@@ -124,7 +124,7 @@ class CheckRestart : public testing::Test {
     EXPECT_EQ(error.errno_value, EPERM) << error.message;
     return error.message;
   }
-  // Of images that were changed after write_all().
+  // Returns the error for images that were changed after write_all().
   std::string damage() {
     const Error error = judge_written();
     EXPECT_EQ(error.errno_value, EPROTO) << error.message;
@@ -147,7 +147,8 @@ class CheckRestart : public testing::Test {
 
 TEST_F(CheckRestart, AcceptsAProcessWithoutPrivileges) { EXPECT_EQ(judge().message, ""); }
 
-// What is judged is what CRIU reads: the bundle, whatever happens to the checkpoint.
+// check_restart() judges the images that CRIU reads. CRIU reads the bundle, even if the checkpoint
+// changes.
 TEST_F(CheckRestart, SmallImagesAreThoseOfTheBundle) {
   write_all();
   std::vector<BundleWriter::File> files;
@@ -214,7 +215,7 @@ TEST_F(CheckRestart, RefusesOtherUsersThanTheListed) {
 }
 
 TEST_F(CheckRestart, RefusesAGroupThatTheUserDoesNotHave) {
-  credentials().add_groups(6);  // disk
+  credentials().add_groups(6);  // 6 is the group "disk"
   EXPECT_THAT(refusal(), HasSubstr("group 6"));
   EXPECT_EQ(judge(R"({"groups": [6]})").message.find("group"), std::string::npos);
   credentials().clear_groups();
@@ -233,7 +234,7 @@ TEST_F(CheckRestart, RefusesCapabilitiesInEverySet) {
     EXPECT_EQ(judge(R"({"capabilities": ["net_bind_service"]})").message, "");
   }
   (credentials()).add_cap_prm(0);
-  (credentials()).add_cap_prm(1 << 7);  // 39: bpf
+  (credentials()).add_cap_prm(1 << 7);  // capability 39: bpf
   EXPECT_THAT(refusal(R"({"capabilities": ["net_bind_service"]})"), HasSubstr("bpf"));
 }
 
@@ -303,7 +304,7 @@ TEST_F(CheckRestart, RefusesFilesThatTheUserCannotOpen) {
   EXPECT_THAT(refusal(), HasSubstr("not write"));
   files_.back().mutable_reg()->set_flags(O_RDONLY);
   EXPECT_EQ(judge().message, "");
-  files_.back().mutable_reg()->set_name("/nonexistent/file");  // CRIU fails
+  files_.back().mutable_reg()->set_name("/nonexistent/file");  // CRIU fails to open this file
   EXPECT_EQ(judge().message, "");
 }
 
@@ -501,7 +502,7 @@ TEST_F(CheckRestart, RefusesAnImageThatIsTooLarge) {
   EXPECT_EQ(judge_written().errno_value, E2BIG);
 }
 
-// Of a field that is there twice, one reader may take the first and another the last.
+// If a field is there twice, one reader may take the first and another the last.
 TEST_F(CheckRestart, RefusesAFieldThatIsThereTwice) {
   write_all();
   const std::string once = core_.SerializeAsString();

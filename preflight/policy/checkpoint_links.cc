@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kUp = "../";
 
-// `depth`: of the link's directory below the checkpoint. A link at the top would lead to another
-// checkpoint.
+// Returns whether the link leads to the round before. `depth`: the depth of the link's directory
+// below the checkpoint. A link at the top would lead to another checkpoint.
 bool is_round(const fs::directory_entry& link, int depth) {
   std::error_code error;
   const std::string to = fs::read_symlink(link.path(), error);

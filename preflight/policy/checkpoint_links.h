@@ -1,4 +1,4 @@
-// Symbolic links in a checkpoint, whose source chooses where they lead.
+// Symbolic links in a checkpoint. The source of the checkpoint chooses where they lead.
 #pragma once
 
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace ppmr {
 
-// CRIU reads images as root, and follows links. It makes one itself: `parent` of a dump after
-// rounds of pre-copy, which leads to the directory of the round before: "../NAME". Errors: ELOOP
-// for any other link; of the file system.
+// Refuses a checkpoint with symbolic links, because CRIU reads images as root and follows links.
+// Accepts the one link that CRIU makes itself: `parent` in a dump after pre-copy rounds. It leads
+// to the directory of the round before: "../NAME". Errors: ELOOP for any other link; of the file
+// system.
 Status refuse_links(const std::string& checkpoint);
 
 }  // namespace ppmr

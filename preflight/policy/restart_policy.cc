@@ -49,7 +49,7 @@ std::optional<uint32_t> group_named(const std::string& name) {
   return found == nullptr ? std::nullopt : std::optional(found->gr_gid);
 }
 
-// "alice", 1000 or "1000-1999".
+// Parses "alice", 1000 or "1000-1999".
 std::optional<IdRange> parse_range(const json& value,
                                    std::optional<uint32_t> (*named)(const std::string&)) {
   if (value.is_number_unsigned()) {
@@ -147,7 +147,7 @@ bool includes(const std::vector<IdRange>& ranges, uint32_t id) {
 }
 
 bool includes(const std::vector<std::string>& paths, const std::string& path) {
-  // Otherwise "/srv/app/../../etc/shadow" would be below "/srv/app/".
+  // Without this check "/srv/app/../../etc/shadow" would be below "/srv/app/".
   if (("/" + path + "/").find("/../") != std::string::npos) return false;
   return std::any_of(paths.begin(), paths.end(), [&](const std::string& accepted) {
     return accepted.ends_with('/') ? path.starts_with(accepted) : path == accepted;
@@ -211,7 +211,7 @@ Result<RestartPolicy> parse_restart_policy(const json& json) {
 }
 
 Result<RestartPolicy> read_restart_policy(const std::string& path) {
-  // Without O_NONBLOCK, opening a FIFO blocks.
+  // Opening a FIFO without O_NONBLOCK would block.
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return system_failure("open the restart policy", path);
   struct stat found {};

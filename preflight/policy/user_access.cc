@@ -31,7 +31,7 @@ bool is_denied(const FileAccess& wanted) {
   return denied(wanted.mode) && !(wanted.or_executable && !denied(X_OK));
 }
 
-// In the child: one byte for each access.
+// Runs in the child. Answers with one byte for each access.
 [[noreturn]] void answer(const UserIdentity& user, const std::vector<FileAccess>& accesses,
                          int pipe) {
   if (!become(user)) _exit(kCannotBecomeUser);

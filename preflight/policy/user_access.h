@@ -20,20 +20,20 @@ struct UserIdentity {
 
 struct FileAccess {
   std::string path;
-  int mode = 0;                // R_OK, W_OK and X_OK of access(2)
-  bool or_executable = false;  // X_OK is enough, too
+  int mode = 0;                // R_OK, W_OK and X_OK, as for access(2)
+  bool or_executable = false;  // whether X_OK alone is enough, too
 
   auto operator<=>(const FileAccess&) const = default;
 };
 
-// Returns the accesses that this user does not have. What does not exist counts as accessible:
-// nothing can be opened there. A child process asks as that user. Errors: of starting it; EPERM if
-// this process may not become that user.
+// Returns the accesses that this user does not have. A file that does not exist counts as
+// accessible, because nobody can open it. A child process checks as that user. Errors: of starting
+// the child; EPERM if this process may not become that user.
 Result<std::vector<FileAccess>> denied_to(const UserIdentity& user,
                                           const std::vector<FileAccess>& accesses);
 
-// The groups of a user on this node; one that the node does not know has the group of the same
-// number.
+// Returns the groups of a user on this node. If the node does not know the user, returns the group
+// with the user's number.
 std::vector<gid_t> groups_of(uid_t user);
 
 }  // namespace ppmr

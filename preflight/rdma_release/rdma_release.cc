@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Those of jobs/rdma_release.h. The '@' stands for the zero byte of an abstract name.
+// The names of jobs/rdma_release.h. The '@' stands for the zero byte of an abstract name.
 constexpr std::string_view kListed = "@ppmr-rdma-release/";
 constexpr size_t kAnswerMaxBytes = 256;
 
@@ -37,7 +37,7 @@ Status connect_to(int socket, const std::string& name) {
   return {};
 }
 
-// In the network namespace of the process.
+// Sends the request and reads the answer in the network namespace of the process.
 Status converse(const RdmaListener& listener, const std::string& request, milliseconds patience) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) return system_failure("create", "a socket");
@@ -55,11 +55,12 @@ Status converse(const RdmaListener& listener, const std::string& request, millis
   if (size < 0) return system_failure("receive from", listener.name);
   const std::string_view said(text, static_cast<size_t>(size));
   if (said == "ok") return {};
-  return failure(ECANCELED, fmt::format("process {} cannot {} its RDMA devices: {}", listener.pid,
-                                        request, said.empty() ? "it hung up" : said));
+  return failure(ECANCELED,
+                 fmt::format("process {} cannot {} its RDMA devices: {}", listener.pid, request,
+                             said.empty() ? "it closed the connection without an answer" : said));
 }
 
-// Of the trees whose roots are alive.
+// Returns the pids of the trees whose roots are alive.
 Result<std::vector<pid_t>> pids_of_trees(const std::vector<pid_t>& roots) {
   std::vector<pid_t> pids;
   for (const pid_t root : roots) {
@@ -76,8 +77,8 @@ bool has_ended(const Status& asked) {
          (asked.error().errno_value == ECONNREFUSED || asked.error().errno_value == ESRCH);
 }
 
-// Each in a thread of its own: a process may release only after its partners in the same tree have
-// answered. Errors: the first failure of a process that has not ended.
+// Asks each process in a thread of its own: a process may release only after its partners in the
+// same tree have answered. Errors: the first failure of a process that has not ended.
 Status ask_all(const std::vector<RdmaListener>& listeners, const std::string& request,
                milliseconds patience) {
   std::vector<std::future<Status>> answers;
@@ -98,7 +99,7 @@ bool is_rdma(const std::string& path, const std::string& devices) {
   return path.starts_with(devices) || path == "anon_inode:[infinibandevent]";
 }
 
-// Of the files that the process has open or mapped; empty: none.
+// Searches the files that the process has open or mapped. Empty: none is below `devices`.
 Result<std::string> find_device(pid_t pid, const std::string& devices) {
   const auto descriptors = read_descriptors(pid);
   if (!descriptors) return failure(descriptors.error());
@@ -177,7 +178,7 @@ Result<size_t> release_rdma(const std::vector<pid_t>& roots, milliseconds patien
   if (!listeners) return failure(listeners.error());
   if (listeners->empty()) return 0;
   if (Status done = ask_all(*listeners, "release", patience); !done) return failure(done.error());
-  // Anew: processes may have begun meanwhile.
+  // Reads the pids again, because processes may have begun in the meantime.
   const auto now = pids_of_trees(roots);
   if (!now) return failure(now.error());
   if (Status free = check_no_rdma(*now, devices); !free) return failure(free.error());

@@ -1,5 +1,6 @@
-// Processes that use RDMA and cooperate: they registered a socket (jobs/rdma_release.h) on which
-// ppmr asks them to release their RDMA devices before the dump, and to resume afterwards.
+// Processes that use RDMA and cooperate. Each has registered a socket (jobs/rdma_release.h).
+// Through this socket ppmr asks the process to release its RDMA devices before the dump, and to
+// resume afterwards.
 #pragma once
 
 #include <sys/types.h>
@@ -14,31 +15,34 @@ namespace ppmr {
 
 inline constexpr const char* kRdmaDevices = "/dev/infiniband/";
 
-// The socket of a process. Processes that share it are listed once.
+// The socket of a process. If several processes share a socket, the list has it once.
 struct RdmaListener {
   pid_t pid = 0;
-  std::string name;  // in the abstract namespace of its network namespace, without the first byte
+  // Name in the abstract namespace of the network namespace, without the first byte.
+  std::string name;
 };
 
-// Skips processes that have ended. Errors: EACCES, EPERM: no permission to look into a process.
+// Returns the sockets of these processes. Skips processes that have ended. Errors: EACCES, EPERM:
+// no permission to inspect a process.
 Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& pids);
 
-// Asks one process, and returns when it has done so. `request`: "release" or "resume". Errors:
-// ETIMEDOUT; ECONNREFUSED: it has ended; ECANCELED with the reason that it gives.
+// Sends a request to one process, and returns when the process has carried it out. `request`:
+// "release" or "resume". Errors: ETIMEDOUT; ECONNREFUSED: the process has ended; ECANCELED with the
+// reason that the process gives.
 Status ask_rdma_listener(const RdmaListener& listener, const std::string& request,
                          std::chrono::milliseconds patience);
 
-// That none of the processes has a file below `devices` open or mapped, or receives events of such
-// a device. Errors: EBUSY, which names the process, the file and the remedy; EACCES.
+// Checks that no process has a file below `devices` open or mapped, or receives events of such a
+// device. Errors: EBUSY, which names the process, the file and the remedy; EACCES.
 Status check_no_rdma(const std::vector<pid_t>& pids, const std::string& devices = kRdmaDevices);
 
-// Asks all processes of the trees at the same time to release, and checks that they did. They may
-// run meanwhile. Processes that have ended are skipped. Returns how many were asked. After an error
-// the caller lets the trees resume. Errors: those of the functions above.
+// Asks all processes of the trees at the same time to release, and checks that they did. The
+// processes may run in the meantime. Skips processes that have ended. Returns how many processes it
+// asked. After an error the caller lets the trees resume. Errors: those of the functions above.
 Result<size_t> release_rdma(const std::vector<pid_t>& roots, std::chrono::milliseconds patience,
                             const std::string& devices = kRdmaDevices);
 
-// Lets the trees resume. All processes are asked, whatever fails. Errors: the first failure.
+// Lets the trees resume. Asks every process, also after a failure. Errors: the first failure.
 Status resume_rdma(const std::vector<pid_t>& roots, std::chrono::milliseconds patience);
 
 }  // namespace ppmr

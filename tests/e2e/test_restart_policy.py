@@ -66,7 +66,7 @@ def test_images_decide_and_not_the_announcement_of_the_source(lab, nodes, start_
     done = migrations.migrate(worker.pid)
     assert done.code == ABORTED, done.output
     executable = nodes.source.run(["readlink", f"/proc/{worker.pid}/exe"]).stdout.strip()
-    sentence = f'runs "{executable}". To accept it, add "{executable}" to "executables"'
+    sentence = f'runs "{executable}". To accept the tree, add "{executable}" to "executables"'
     assert in_json(sentence) in done.output
     log = migrations.target.log.read_text()
     assert "refused to restart process" in log and sentence in log
