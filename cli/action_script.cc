@@ -23,7 +23,7 @@ std::optional<int> run_action_script() {
                   false);
   }
   if (stage == "pre-dump") {
-    // Without success the dump is slower, and post-dump explains.
+    // If this request fails, the dump is only slower. Post-dump reports the reason.
     if (const auto checkpoint = find_checkpoint(images)) {
       (void)ask(checkpoint->mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint->name}});
     }

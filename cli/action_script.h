@@ -7,11 +7,10 @@
 
 namespace ppmr {
 
-// At pre-dump: from now on the files of the checkpoint are closed without waiting for the target.
-// At post-dump, when all images are written and the tree is still frozen: seals the checkpoint of
-// the images. If that fails, so does the dump, and CRIU lets the tree run on. Has no effect at the
-// other stages. Returns the exit code; nullopt: CRIU has not started this process as its action
-// script.
+// Acts at two stages. At pre-dump: from now on, closing a file of the checkpoint does not wait for
+// the target. At post-dump, when all images are written and the tree is still frozen: seals the
+// checkpoint of the images. If the seal fails, the dump fails, too, and CRIU resumes the tree.
+// Returns the exit code; nullopt: CRIU has not started this process as its action script.
 std::optional<int> run_action_script();
 
 }  // namespace ppmr

@@ -35,8 +35,9 @@
 namespace ppmr {
 namespace {
 
-// The memory of a command may hold images of processes, and keys. Not inherited by the programs
-// that it starts: CRIU, and processes that it restores, can dump their core as before.
+// Keeps the memory of a command out of core dumps, because it may hold images of processes, and
+// keys. The programs that the command starts do not inherit this: CRIU, and processes that CRIU
+// restores, can dump their core as before.
 void disable_core_dumps() { ::prctl(PR_SET_DUMPABLE, 0); }
 
 template <typename Command>
@@ -212,7 +213,7 @@ void add_completion(CLI::App& app, int& exit_code) {
   });
 }
 
-// With --recover it finishes interrupted migrations; otherwise it starts a new one.
+// With --recover, finishes interrupted migrations; otherwise starts a new migration.
 struct MigrateOrRecover {
   MigrateCommand migrate;
   bool recover = false;
@@ -230,7 +231,7 @@ struct MigrateOrRecover {
   }
 };
 
-// The common options of migrate and evacuate.
+// Adds the common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
   auto* eager =
@@ -279,8 +280,8 @@ struct EvacuateOptions {
   }
 };
 
-// CLI11 reports an unknown option only after parse_complete_callback(). It is the better message: a
-// misspelt option looks like a missing one.
+// CLI11 reports an unknown option only after parse_complete_callback(). That message is the better
+// one, because a misspelt option looks like a missing option.
 bool has_unknown_option(const CLI::App& sub) { return sub.remaining_size() > 0; }
 
 void add_evacuate(CLI::App& app, int& exit_code) {
@@ -311,7 +312,7 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   });
 }
 
-// --recover starts no migration, so an option for a new migration is a mistake.
+// --recover starts no migration, so an option for a new migration is a mistake of the user.
 void refuse_options_of_moves(const CLI::App& migrate) {
   for (const CLI::Option* option : migrate.get_options()) {
     const std::string& name = option->get_single_name();
@@ -375,7 +376,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
 template <typename Command>
 std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, int& exit_code,
                                       CLI::App*& sub) {
-  sub = app.add_subcommand(name)->group("");  // not in --help
+  sub = app.add_subcommand(name)->group("");  // hides the subcommand from --help
   auto command = std::make_shared<Command>();
   sub->callback([command, &exit_code] {
     disable_core_dumps();
@@ -384,7 +385,7 @@ std::shared_ptr<Command> add_internal(CLI::App& app, const std::string& name, in
   return command;
 }
 
-// Subcommands that the daemons, CRIU and migrate start.
+// Adds the subcommands that the daemons, CRIU and `ppmr migrate` start.
 void add_internal_commands(CLI::App& app, int& exit_code) {
   CLI::App* sub = nullptr;
   auto agent = add_internal<MigrationAgent>(app, "migration-agent", exit_code, sub);

@@ -11,7 +11,7 @@ struct CommitCommand {
   std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

@@ -19,7 +19,7 @@ struct OptionWords {
 
 struct CommandWords {
   std::string path;                                              // "", "target", "job run"
-  std::vector<std::pair<std::string, std::string>> subcommands;  // name, description
+  std::vector<std::pair<std::string, std::string>> subcommands;  // pairs of name and description
   std::vector<OptionWords> options;
 };
 
@@ -46,7 +46,8 @@ void gather(const CLI::App& app, const std::string& path, std::vector<CommandWor
     gather(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), all);
 }
 
-// In single quotes for a shell. fish knows \' and \\ in them; the others do not.
+// Quotes the text with single quotes for a shell. In single quotes, fish interprets \' and \\; the
+// other shells do not.
 std::string in_quotes(const std::string& text, bool fish = false) {
   std::string out = "'";
   for (const char c : text) {
@@ -59,7 +60,7 @@ std::string in_quotes(const std::string& text, bool fish = false) {
   return out + "'";
 }
 
-// "target|job|job run": the paths of all commands, as alternatives of a `case` of a shell.
+// Returns the paths of all commands, as alternatives of a shell's `case`: "target|job|job run".
 std::string paths(const std::vector<CommandWords>& commands) {
   std::string out;
   for (const CommandWords& command : commands) {
@@ -77,7 +78,7 @@ std::string names_of_options(const CommandWords& command, bool with_value_only) 
   return out;
 }
 
-// Sets `command` in bash and zsh.
+// Sets the variable `command` in bash and zsh.
 constexpr char kFindCommand[] = R"(  local command='' word
   for word in "${{words_before[@]}}"; do
     case "${{command:+$command }}$word" in
@@ -115,7 +116,7 @@ complete -o bashdefault -o default -F _ppmr ppmr
   return out;
 }
 
-// A line of _describe: a colon in the name would end it.
+// Returns a line for _describe. `name` must not contain a colon, because a colon ends the name.
 std::string zsh_entry(const std::string& name, const std::string& description) {
   return in_quotes(name + ":" + description);
 }

@@ -1,4 +1,5 @@
-// `ppmr config check`: has each daemon check its configuration file, as its unit would start it.
+// `ppmr config check`: lets each daemon check its configuration file, in the way in which its unit
+// would start it.
 #include "cli/config_command.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// target.conf and source.d/NAME.conf in the directory of the configuration.
+// Returns target.conf and source.d/NAME.conf in the directory of the configuration.
 std::vector<std::string> files_of_units(const fs::path& directory) {
   std::vector<std::string> files;
   std::error_code error;
@@ -29,13 +30,13 @@ std::vector<std::string> files_of_units(const fs::path& directory) {
   return files;
 }
 
-// The daemon whose file this is; empty if the name does not say it.
+// Returns the daemon to which the file belongs; empty if the name does not show it.
 std::string role_of(const fs::path& file) {
   if (file.filename() == "target.conf") return "target";
   return file.parent_path().filename() == "source.d" ? "source" : "";
 }
 
-// The daemon prints what is wrong.
+// Checks one file. The daemon prints the faults.
 int check(const std::string& role, const std::string& file) {
   const auto pid =
       spawn({.argv = {"ppmr", role, "--config", file, "--check"}, .program = "/proc/self/exe"});

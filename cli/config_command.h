@@ -6,10 +6,10 @@
 namespace ppmr {
 
 struct ConfigCheckCommand {
-  std::vector<std::string> files;  // empty: those of the units
+  std::vector<std::string> files;  // empty: the configuration files of the units
   std::string directory = "/etc/ppmr";
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

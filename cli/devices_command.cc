@@ -1,4 +1,4 @@
-// `ppmr devices`: one block for each RDMA port of this node.
+// `ppmr devices`: prints one block for each RDMA port of this node.
 #include "cli/devices_command.h"
 
 #include <fmt/format.h>

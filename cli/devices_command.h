@@ -5,7 +5,7 @@ namespace ppmr {
 struct DevicesCommand {
   bool json = false;
 
-  int run() const;  // the exit code; kSuccess if ppmr can use a device
+  int run() const;  // returns the exit code; kSuccess if ppmr can use a device
 };
 
 }  // namespace ppmr

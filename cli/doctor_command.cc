@@ -1,5 +1,5 @@
-// `ppmr doctor`: gathers what the checks of cli/doctor need from this node, and prints
-// what they have found.
+// `ppmr doctor`: gathers from this node the facts for the checks of cli/doctor, and prints the
+// results.
 #include "cli/doctor_command.h"
 
 #include <fmt/format.h>
@@ -34,9 +34,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kPoolBytes = uint64_t{64} << 20;  // what a source locks by default
+constexpr uint64_t kPoolBytes = uint64_t{64} << 20;  // the default size that a source locks
 
-// Messages quote peers and files, which can hold bytes that control a terminal.
+// Makes a message printable. Messages quote peers and files, which can contain bytes that control a
+// terminal.
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(),
@@ -69,7 +70,7 @@ std::string plural(size_t number, const std::string& word) {
   return fmt::format("{} {}{}", number, word, number == 1 ? "" : "s");
 }
 
-// The problems again, because they may have scrolled away, and the last line.
+// Returns the problems again, because they may have scrolled away, and then the last line.
 std::string closing(const Diagnoses& all, const TerminalStyle& style) {
   const Counts counts = count(all);
   std::string text;
@@ -93,7 +94,7 @@ void add(Diagnoses& all, Diagnoses more) {
   std::move(more.begin(), more.end(), std::back_inserter(all));
 }
 
-// Where the records and the spilled images of this node are.
+// Measures the disks of the records and of the spilled images of this node.
 std::vector<DiskSpace> measure_disks(const Configuration& configuration) {
   std::vector<DiskSpace> disks;
   const std::vector<std::string> usual = {kDefaultStateDirectory};
@@ -107,7 +108,7 @@ std::vector<DiskSpace> measure_disks(const Configuration& configuration) {
   return disks;
 }
 
-// The target of a source mount, with its credentials; none if it is not one.
+// Takes the target of a source mount, with its credentials. Does nothing for other mounts.
 void take_endpoint(const MountEntry& mount, TargetQuestion& question) {
   const auto endpoint = read_endpoint(mount.source);
   if (!endpoint || !endpoint->contains("target")) return;
@@ -135,11 +136,11 @@ int DoctorCommand::run() const {
     *mounts = {found->mount};
     if (target.empty()) take_endpoint(found->mount, question);
   }
-  // Each group is printed when it is done: CRIU and a silent target take seconds.
+  // Prints each group as soon as it is complete: CRIU and a silent target take seconds.
   Diagnoses all;
   const TerminalStyle style = TerminalStyle::of(STDOUT_FILENO);
   const auto show = [&](Diagnoses more) {
-    // The file of a daemon may name the same key as the command line.
+    // The configuration file of a daemon may name the same key as the command line.
     std::erase_if(more, [&](const Diagnosis& one) {
       return std::find(all.begin(), all.end(), one) != all.end();
     });

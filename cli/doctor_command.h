@@ -8,12 +8,13 @@ namespace ppmr {
 
 struct DoctorCommand {
   std::string mountpoint;  // empty: all mounts
-  std::string target;      // HOST:PORT; empty: that of the source mount `mountpoint`, if it is one
+  // HOST:PORT. Empty: the target of the mount `mountpoint`, if that is a source mount.
+  std::string target;
   Credentials credentials;
   std::string directory = "/etc/ppmr";
   bool json = false;
 
-  int run() const;  // the exit code; kSuccess without a problem
+  int run() const;  // returns the exit code; kSuccess if there is no problem
 };
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// `ppmr drain MOUNTPOINT`: the daemon begins no checkpoint any more; this command waits for those
-// that are open and, at a target, for migrations in progress.
+// `ppmr drain MOUNTPOINT`: from now on the daemon begins no new checkpoint. This command waits
+// until open checkpoints are finished and, at a target, until migrations are finished.
 #include "cli/drain_command.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kInterval{100};
 
 struct Work {
   int open = 0;    // checkpoints whose bytes are still arriving
-  int sealed = 0;  // checkpoints that a target loses when it ends
+  int sealed = 0;  // checkpoints that are lost when the target's daemon ends
   int agents = 0;  // connections of `ppmr migrate` to a target
 };
 

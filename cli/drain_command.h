@@ -12,7 +12,7 @@ struct DrainCommand {
   std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

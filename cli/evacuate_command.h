@@ -5,13 +5,13 @@
 
 namespace ppmr {
 
-// Moves all trees that match, independently unless `together`.
+// Moves all trees that match, each one independently unless `together`.
 struct EvacuateCommand {
   ProcessSelector selector;
   bool together = false;
-  MigrateCommand migrate;  // its pids are ignored
+  MigrateCommand migrate;  // the pids in it are ignored
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

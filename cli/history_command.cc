@@ -1,7 +1,7 @@
-// `ppmr history`: the migrations of which this node has records, in both directions.
+// `ppmr history`: prints the migrations in the records of this node, in both directions.
 //
-// Considered and not used: the audit trail. It may be in syslog alone, and it holds nothing about a
-// migration that the record does not hold, except which user began it.
+// Rejected: the audit trail. It may be in syslog alone. The record has all that the audit trail has
+// about a migration, except the user who began it.
 #include "cli/history_command.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 Result<std::vector<OwnershipRecord>> read_records(const HistoryCommand& command,
                                                   std::vector<Error>& unreadable) {
   std::error_code error;
-  // A command that only reads must not create the directory.
+  // This command only reads, so it must not create the directory.
   if (!std::filesystem::exists(command.state_directory, error)) {
     if (error) return system_failure("read", command.state_directory, error.value());
     return std::vector<OwnershipRecord>{};

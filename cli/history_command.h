@@ -14,10 +14,10 @@ struct HistoryCommand {
   bool failed = false;
   bool json = false;
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
-// "30", "90s", "15m", "12h", "7d". Errors: EINVAL.
+// Parses "30", "90s", "15m", "12h", "7d". Errors: EINVAL.
 Result<std::chrono::seconds> parse_duration(const std::string& text);
 
 }  // namespace ppmr

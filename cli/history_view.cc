@@ -14,7 +14,8 @@ using nlohmann::json;
 
 constexpr double kNsPerSecond = 1e9;
 
-// Names of processes and peers can hold any bytes, also those that control a terminal.
+// Escapes a text. Names of processes and peers can contain any bytes, also bytes that control a
+// terminal.
 std::string escaped(const std::string& text) {
   const std::string quoted =
       json(text).dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
@@ -29,7 +30,7 @@ std::string escaped(const std::string& text) {
   return plain;
 }
 
-// "tls-psk NAME" -> "NAME", see PeerIdentity::owner().
+// Returns the name in an identity: "tls-psk NAME" -> "NAME", see PeerIdentity::owner().
 std::string name_of_peer(const std::string& peer) {
   for (const std::string_view method : {"tls-psk ", "tls-cert ", "none (insecure) "}) {
     if (peer.starts_with(method)) return escaped(peer.substr(method.size()));
@@ -37,7 +38,7 @@ std::string name_of_peer(const std::string& peer) {
   return escaped(peer.empty() ? "?" : peer);
 }
 
-// The name of a target is known only after it has accepted the migration.
+// Returns the target's name. It is known only after the target has accepted the migration.
 std::string target_of(const OwnershipRecord& record) {
   if (!record.peer.empty()) return name_of_peer(record.peer);
   const auto address = record.endpoint.find("target");
@@ -51,8 +52,8 @@ int64_t reached_ns(const OwnershipRecord& record, MigrationState state) {
   return 0;
 }
 
-// From the freeze until the process runs again, here or at the target. A copy leaves the original
-// running, after a freeze that ends at a time which no record holds.
+// Returns the time from the freeze until the process runs again, here or at the target. For a copy
+// it is unknown: the original runs on after a freeze, and no record has the end of that freeze.
 double downtime_of(const OwnershipRecord& record) {
   double longest = -1;
   if (record.leave_running) return longest;

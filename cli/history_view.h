@@ -1,4 +1,4 @@
-// What a record says about a past migration, as a row of a table or as JSON.
+// A past migration, from its record, as a row of a table or as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,17 +15,17 @@ struct PastMigration {
   std::string from;
   std::string to;
   std::string processes;   // "4711 worker", "4711 worker and 2 more", escaped
-  double downtime_s = -1;  // the longest of its processes; negative: not known at this node
+  double downtime_s = -1;  // the longest downtime of its processes; negative: unknown at this node
   std::string result;      // "moved", "copied", "stayed", "OPEN", "FAILED"
-  std::string error;       // escaped; empty: none
+  std::string error;       // with escapes; empty: no error
 };
 
 // `node`: the name of this node.
 PastMigration describe_migration(const OwnershipRecord& record, const std::string& node);
-// Whether it did not move all of its processes, or is unfinished.
+// Returns whether the migration did not move all of its processes, or is unfinished.
 bool has_failed(const PastMigration& migration);
 
-// One line for each migration below a line of titles. Times are local.
+// Returns a line of titles, and below it one line for each migration. Times are local.
 std::string history_text(const std::vector<PastMigration>& migrations);
 nlohmann::json history_json(const OwnershipRecord& record, const PastMigration& migration);
 

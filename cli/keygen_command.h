@@ -8,7 +8,7 @@ struct KeygenCommand {
   std::string path;
   bool json = false;
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

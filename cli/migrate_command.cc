@@ -98,10 +98,10 @@ class Migrate {
   MigrationSettings settings_;
   MoveOptions move_options_;
   std::vector<ProcessTree> trees_;
-  std::map<pid_t, ContainerFacts> containers_;  // by root
+  std::map<pid_t, ContainerFacts> containers_;  // key: the root
   std::string processor_;
   std::vector<Finding> findings_;
-  std::vector<uint64_t> memory_bytes_;  // of each tree, estimated
+  std::vector<uint64_t> memory_bytes_;  // estimate for each tree
   std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
 };
 
@@ -137,8 +137,8 @@ CommandResult<void> Migrate::find_target() {
   }
   settings_.criu_options = command_.criu_options;
   // For a copy CRIU writes the memory. Then even a lazy restore reads the pages of earlier rounds
-  // before the process runs. The few pages that remain for the pager are not worth the time of its
-  // start.
+  // before the process runs. The few pages that remain do not justify the time of starting the
+  // pager.
   settings_.lazily = !command_.eager && !(command_.pre_copy > 0 && command_.leave_running);
   settings_.leave_running = command_.leave_running;
   settings_.post_copy = command_.post_copy;
@@ -188,7 +188,8 @@ CommandResult<void> Migrate::find_trees() {
   return {};
 }
 
-// A tree that has ended, or that shares objects with processes that stay, does not stop the others.
+// Skips a tree that has ended, or that shares objects with processes that stay. Such a tree does
+// not stop the others.
 CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
   auto table = read_process_table();
   if (!table) return command_failure(ExitCode::kFailure, table.error().message);
@@ -199,7 +200,7 @@ CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& ro
     const std::vector<pid_t> ancestors = ancestors_of(*table, root);
     if (std::any_of(ancestors.begin(), ancestors.end(),
                     [&](pid_t ancestor) { return selected.contains(ancestor); })) {
-      continue;  // part of the ancestor's tree
+      continue;  // the process is a part of the ancestor's tree
     }
     auto selection = select_trees({root}, move_options_.tree_options());
     if (!selection && selection.error().errno_value == EINVAL) {
@@ -321,7 +322,7 @@ void Migrate::print_findings() const {
   }
 }
 
-// What the target must have for the processes.
+// Prints the memory that the processes need at the target.
 void Migrate::print_needs() const {
   const uint64_t bytes = std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0});
   if (command_.json) {
@@ -372,7 +373,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   for (size_t i = 0; i < migrations.size(); ++i) {
     threads.emplace_back([&, i] {
       outcomes[i] = migrations[i]->run();
-      // For the metrics. The daemon may have ended meanwhile.
+      // Sends the outcome for the metrics. The daemon may have ended in the meantime.
       (void)ask(settings_.mount, outcome_note(outcomes[i]));
       --left;
     });
@@ -388,7 +389,7 @@ int Migrate::run() {
     return report(command_.name, error, command_.json);
   };
   ignore_sigpipe();
-  raise_descriptor_limit();  // ppmr needs a few descriptors for each tree, and one for each task
+  raise_descriptor_limit();  // ppmr needs some descriptors for each tree and one for each task
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
   if (auto target = find_target(); !target) return failed(target.error());
@@ -411,7 +412,7 @@ int Migrate::run() {
     }
     return to_int(worst);
   }
-  // Remains of aborted migrations at the target would block this one.
+  // The remains of aborted migrations at the target would block this migration.
   settle_aborted(*store, settings_.endpoint);
   const auto outcomes = migrate(*store);
   store->prune();

@@ -10,7 +10,7 @@
 namespace ppmr {
 
 struct MigrateCommand {
-  std::string name = "migrate";  // the subcommand, for error messages
+  std::string name = "migrate";  // name of the subcommand, for error messages
   std::vector<int> pids;
   std::vector<std::string> containers;  // names of runc containers
   std::string mountpoint;
@@ -28,7 +28,7 @@ struct MigrateCommand {
   bool json = false;
   bool quiet = false;  // prints only errors
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

@@ -31,12 +31,12 @@ bool is_dumping(const ProgressLine& line) {
   return line.phase == "dumping" || line.phase == "pre-copying" || line.phase == "pre-copied";
 }
 
-// Whether bytes of the process still travel.
+// Returns whether the source still sends bytes of the process.
 bool is_moving(const ProgressLine& line) {
   return is_dumping(line) || (line.post_copy && line.phase == "running");
 }
 
-// What happens, in a word: an event ends one phase and begins the next.
+// Returns the present phase in one word. An event ends one phase and begins the next.
 std::string phase_text(const ProgressLine& line) {
   if (line.phase == "pre-copied") return "pre-copying";
   if (line.phase == "sealed") return "restoring";
@@ -82,10 +82,11 @@ std::string progress_text(const ProgressLine& line, const TerminalStyle& style) 
 
 std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, size_t columns,
                                         size_t rows, const TerminalStyle& style) {
-  const size_t room = std::max<size_t>(rows, 2) - 1;  // the cursor stands on the line below
+  // The cursor is on the line below the last one.
+  const size_t room = std::max<size_t>(rows, 2) - 1;
   const bool all_fit = lines.size() <= room;
   const size_t shown = all_fit ? lines.size() : room - 1;
-  // Processes that move come first if not all fit.
+  // If the lines do not all fit, processes that move come first.
   std::vector<const ProgressLine*> order;
   for (const ProgressLine& line : lines) order.push_back(&line);
   if (!all_fit) {
@@ -96,7 +97,7 @@ std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, 
   std::vector<std::string> result;
   for (size_t i = 0; i < shown; ++i) {
     const std::string plain = progress_text(*order[i]);
-    // A coloured line that is cut could lose the end of its colour.
+    // Cutting a coloured line could remove the code that ends its colour.
     result.push_back(plain.size() <= columns ? progress_text(*order[i], style)
                                              : cut(plain, columns, Charset::kAscii));
   }
@@ -159,7 +160,7 @@ void MigrationProgress::query_daemon() {
   const auto status = call(mount_.source, {{"op", "status"}}, kDaemonTimeout);
   if (!status) return;
   const auto now = std::chrono::steady_clock::now();
-  std::map<std::string, uint64_t> bytes_of;  // of checkpoints, by name
+  std::map<std::string, uint64_t> bytes_of;  // key: the name of a checkpoint
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
     bytes_of[checkpoint.value("name", "")] = checkpoint.value("bytes", uint64_t{0});
   }
@@ -213,7 +214,7 @@ void MigrationProgress::on_event(const json& event) {
   }
 }
 
-// Returns the sequence with which the cursor goes there.
+// Returns the control sequence that moves the cursor to the first line.
 std::string MigrationProgress::to_first_line() {
   const std::string sequence = drawn_ > 0 ? fmt::format("\x1b[{}A", drawn_) : "";
   drawn_ = 0;
@@ -226,7 +227,7 @@ void MigrationProgress::print_above(const std::string& text) {
   print_to(stderr, "{}\x1b[J{}\n", first, printable(text, Charset::kAscii));
 }
 
-// Writes all lines at once, so that a terminal shows no half of them.
+// Writes all lines in one call, so that a terminal never shows a part of them.
 void MigrationProgress::draw() {
   if (style_ == ProgressStyle::kJson) {
     for (const ProgressLine& line : lines_) {

@@ -1,5 +1,5 @@
-// The progress of a migration: on a terminal one line per process, redrawn in place; otherwise one
-// line or JSON object per event.
+// Shows the progress of a migration. On a terminal it has one line per process, redrawn in place.
+// Otherwise it has one line or JSON object per event.
 #pragma once
 
 #include <chrono>
@@ -20,21 +20,22 @@ struct ProgressLine {
   int pid = 0;
   std::string name;
   std::string phase = "waiting";  // the last event of the process
-  bool post_copy = false;         // it runs, and its memory follows
-  uint64_t bytes = 0;             // of both checkpoints
+  bool post_copy = false;         // the process runs, and its memory follows
+  uint64_t bytes = 0;             // sum of both checkpoints
   uint64_t expected_bytes = 0;    // an estimated maximum; 0: unknown
   double rate_bytes_per_s = 0;
   std::string migration;
   std::string checkpoint;
-  std::string memory;  // the checkpoint of its memory; empty: the images include it
+  std::string memory;  // the checkpoint of the memory; empty: the images include the memory
   RateMeter meter;
 };
 
+// Returns the text of a line:
 // "  412 redis   dumping    120 MiB of 128 MiB  93%  1.1 GiB/s  0.1 s left".
 std::string progress_text(const ProgressLine& line,
                           const TerminalStyle& style = TerminalStyle(false, false));
-// The lines that a terminal of this size shows: each cut to its width, and not more than its
-// height allows, because lines that scroll away cannot be redrawn.
+// Returns the lines for a terminal of this size. Cuts each to the width. Returns at most as many as
+// the height allows, because lines that scroll away cannot be redrawn.
 std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, size_t columns,
                                         size_t rows, const TerminalStyle& style);
 nlohmann::json progress_json(const ProgressLine& line);
@@ -46,10 +47,10 @@ enum class ProgressStyle {
   kNone,      // nothing
 };
 
-// Threads: on_event() by any; the others by one.
+// Threads: any thread may call on_event(); one thread calls the other functions.
 class MigrationProgress {
  public:
-  // `mount`: its daemon reports the bytes of each checkpoint.
+  // `mount`: the mount whose daemon reports the bytes of each checkpoint.
   MigrationProgress(MountEntry mount, ProgressStyle style)
       : mount_(std::move(mount)), style_(style) {}
   ~MigrationProgress() { stop(); }
@@ -58,7 +59,7 @@ class MigrationProgress {
   void start();
   // Draws the final state.
   void stop();
-  // An event of a Migration.
+  // Takes an event of a Migration.
   void on_event(const nlohmann::json& event);
 
  private:

@@ -23,7 +23,7 @@ TEST(MigrationProgress, LineOmitsUnknownValues) {
   ProgressLine line{.pid = 412, .name = "redis", .phase = "dumping"};
   EXPECT_EQ(progress_text(line).find("left"), std::string::npos);
   line.bytes = 200 << 20;
-  line.expected_bytes = 128 << 20;  // it has grown since the estimate
+  line.expected_bytes = 128 << 20;  // the checkpoint has grown since the estimate
   line.rate_bytes_per_s = 32 << 20;
   EXPECT_EQ(progress_text(line).find("left"), std::string::npos);
   EXPECT_EQ(progress_text(line).find(" of "), std::string::npos);

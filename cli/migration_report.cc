@@ -106,8 +106,8 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const TreeTimes times = times_of(tree);
       const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
-      // With pre-copy most bytes were sent before the freeze, with post-copy after the restart: so
-      // no rate can be computed.
+      // A rate cannot be computed if most bytes were sent before the freeze (pre-copy) or after the
+      // restart (post-copy).
       const bool all_sent_frozen = tree.source.images.empty() && !tree.post_copy;
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
                           tree.plan.root.pid, tree.plan.name, result_of(outcome),

@@ -9,12 +9,12 @@
 
 namespace ppmr {
 
-// A line for the operator; empty: none for this event.
+// Returns a line for the operator; empty: this event has no line.
 std::string event_text(const nlohmann::json& event);
 
 // Durations of one tree, in seconds; negative: the tree did not get that far.
 struct TreeTimes {
-  double dump = -1;      // from the freeze until everything is written into the mount
+  double dump = -1;      // from the freeze until CRIU has written everything into the mount
   double seal = -1;      // from the end of the dump until the target has verified everything
   double restart = -1;   // from the end of the seal until the tree runs at the target
   double downtime = -1;  // from the freeze until the tree runs at the target
@@ -22,11 +22,11 @@ struct TreeTimes {
 };
 TreeTimes times_of(const TreeOutcome& tree);
 
-// What `ppmr migrate` reports to the source's daemon: {"op":"note_outcome",..}.
+// Returns the note that `ppmr migrate` sends to the source's daemon: {"op":"note_outcome",..}.
 nlohmann::json outcome_note(const MigrationOutcome& outcome);
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
-// One line. `stays`: names of trees whose migration did not start.
+// Returns one line. `stays`: names of trees whose migration did not start.
 std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
                          const std::vector<std::string>& stays, ExitCode exit_code);
 

@@ -1,5 +1,6 @@
-// The record of the source has the decision: if it is committed, the target runs the processes;
-// otherwise the source does. A target in doubt waits until its source recovers; it never guesses.
+// The decision is in the source's record. If the record is committed, the target runs the
+// processes; otherwise the source runs them. A target in doubt waits until its source recovers. It
+// never guesses.
 #include "cli/recover_command.h"
 
 #include <fmt/format.h>
@@ -57,8 +58,8 @@ void resume_rdma_of(const OwnershipRecord& record) {
   if (Status resumed = resume_rdma(roots, kResumePatience); !resumed) warn(resumed.error());
 }
 
-// Resumes the processes and containers at the source. Normally the hooks do it, but they may have
-// been killed.
+// Resumes the processes and containers at the source. Normally the hooks do that, but a signal may
+// have killed the hooks.
 void resume_source(const OwnershipRecord& record) {
   settle_containers(record);
   for (const TreeRecord& tree : record.trees) {
@@ -111,7 +112,8 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
           latest.error = "interrupted before the decision, then aborted by --recover";
           return {};
         });
-    // The abort fails if the coordinator has committed meanwhile, or if the record is not writable.
+    // The abort fails if the coordinator has committed in the meantime, or if the record is not
+    // writable.
     if (!aborted) return {true, aborted.error().message};
     record = std::move(*aborted);
   }
@@ -180,7 +182,8 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
   return {true, "belongs to this node; the restore is in progress"};
 }
 
-// Aborts a migration whose coordinator was killed before a hook held a tree: no hook will abort it.
+// Aborts a migration whose coordinator was killed before a hook held a tree. In this case there is
+// no hook that aborts the migration.
 void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
   const bool holds_no_tree =
       record.state == MigrationState::kPreparing || record.state == MigrationState::kDumping;
@@ -223,8 +226,9 @@ int RecoverCommand::run() const {
   }
   for (OwnershipRecord& record : *records) {
     if (!id.empty() && record.id != id) continue;
-    // If the relay was killed before it removed the moved container, runc still has it: remove it.
-    // After an abort this would resume the container, which the operator may have paused since.
+    // If the relay was killed before it removed the moved container, runc still has the container:
+    // removes it. After an abort, settle_container_at_source() would resume the container, although
+    // the operator may have paused it since.
     if (record.role == MigrationRole::kSource && record.state == MigrationState::kFinished) {
       settle_containers(record);
     }

@@ -11,17 +11,18 @@ namespace ppmr {
 // `ppmr migrate --recover [ID]`: finishes or aborts the interrupted migrations in this node's
 // records, and prints their states.
 struct RecoverCommand {
-  std::string id;  // empty: all
+  std::string id;  // empty: all migrations
   std::string state_directory = kDefaultStateDirectory;
-  std::optional<std::chrono::milliseconds> timeout;  // time limit to reach the peer, per migration
+  // Time limit to reach the peer, for each migration.
+  std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
-  int run() const;  // kSuccess only when no migration remains open
+  int run() const;  // returns kSuccess only when no migration remains open
 };
 
-// Aborts migrations whose coordinator was killed before a hook held a tree, and notifies the target
-// at `endpoint` of all aborted migrations that it has not acknowledged. Ignores failures; a later
-// call tries again.
+// Aborts migrations whose coordinator was killed before a hook held a tree. Then notifies the
+// target at `endpoint` of all aborted migrations that it has not acknowledged. Ignores failures,
+// because a later call tries again.
 void settle_aborted(const RecordStore& store, const nlohmann::json& endpoint);
 
 }  // namespace ppmr

@@ -33,7 +33,7 @@ microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<microseconds>(Clock::now() - start);
 }
 
-// One run of the command; its members are the results of its steps.
+// One run of the command. The members are the results of its steps.
 class Restart {
  public:
   explicit Restart(const RestartCommand& command) : command_(command) {}

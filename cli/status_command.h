@@ -7,12 +7,13 @@
 namespace ppmr {
 
 struct StatusCommand {
-  std::string mountpoint;  // empty: all
+  std::string mountpoint;  // empty: all mounts
   bool json = false;
   bool watch = false;
-  std::string state_directory = kDefaultStateDirectory;  // of records, for watch
+  // The directory of the records, for --watch.
+  std::string state_directory = kDefaultStateDirectory;
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

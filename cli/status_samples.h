@@ -17,14 +17,14 @@ struct StatusSample {
   CommandResult<nlohmann::json> status;
 };
 
-// The mount at `mountpoint`, or all if it is empty.
+// Returns the mount at `mountpoint`, or all mounts if it is empty.
 CommandResult<std::vector<MountEntry>> chosen_mounts(const std::string& mountpoint);
 
-// A daemon that did not reply when `just_before` was sampled is not queried again.
+// Queries the daemons. Skips a daemon that did not reply when `just_before` was sampled.
 std::vector<StatusSample> sample_status(const std::vector<MountEntry>& mounts,
                                         const std::vector<StatusSample>& just_before = {});
 
-// Adds rates since the sample of the same mount in `before`.
+// Adds the rates since the sample of the same mount in `before`.
 void add_rates_since(const std::vector<StatusSample>& before, StatusSample& sample);
 
 }  // namespace ppmr

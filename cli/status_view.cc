@@ -68,7 +68,7 @@ std::string store_line(const json& store) {
                                    format_size(number(store, "spilled_bytes"))));
 }
 
-// Of a daemon that drops its rights after the set-up.
+// Describes the rights of a daemon that drops rights after the set-up.
 std::string confinement_line(const json& confinement) {
   const std::string user = text(confinement, "user");
   const std::string capabilities = text(confinement, "capabilities");
@@ -83,7 +83,7 @@ std::string confinement_line(const json& confinement) {
                                        : "OFF (" + text(confinement, "landlock_why") + ")"));
 }
 
-// How much the data of a peer was compressed; empty if it was not.
+// Returns how much the data of a peer was compressed; empty if it was not.
 std::string compression_text(const json& peer) {
   const std::string method = text(peer, "compression");
   const std::string why = text(peer, "compression_why");

@@ -14,11 +14,11 @@ namespace ppmr {
 void add_rates(nlohmann::json& status, const nlohmann::json& earlier,
                std::chrono::nanoseconds between);
 
-// Aligned lines, the last ones for the checkpoints. Skips fields that are missing or of another
-// type, because the daemon may have another version.
+// Returns aligned lines; the last lines are for the checkpoints. Skips fields that are missing or
+// of another type, because the daemon may have another version.
 std::string status_text(const nlohmann::json& status, const MountEntry& mount);
 
-// What `ppmr status` prints for a mount whose daemon does not reply.
+// Returns what `ppmr status` prints for a mount whose daemon does not reply.
 std::string no_reply_text(const MountEntry& mount, const CommandError& error);
 std::string no_reply_json(const MountEntry& mount, const CommandError& error);
 

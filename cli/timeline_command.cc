@@ -17,7 +17,7 @@ constexpr size_t kColumnsOfFile = 100;
 CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& records,
                                       const std::string& id, const std::string& directory) {
   const OwnershipRecord* chosen = nullptr;
-  for (const OwnershipRecord& record : records) {  // oldest first
+  for (const OwnershipRecord& record : records) {  // the oldest record comes first
     if (!record.id.starts_with(id)) continue;
     if (chosen != nullptr && !id.empty() && chosen->id != record.id) {
       return command_failure(
@@ -54,7 +54,7 @@ int TimelineCommand::run() const {
                                          "digits of 0-9 and a-f"});
   }
   std::vector<OwnershipRecord> records;
-  if (access(state_directory.c_str(), F_OK) == 0) {  // open() would create it
+  if (access(state_directory.c_str(), F_OK) == 0) {  // because open() would create it
     auto store = RecordStore::open(state_directory);
     if (!store) return failed({ExitCode::kFailure, store.error().message});
     auto found = store->list();

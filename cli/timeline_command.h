@@ -8,12 +8,12 @@ namespace ppmr {
 
 // Prints a picture of one migration, from its record on this node.
 struct TimelineCommand {
-  std::string id;  // or the first digits of it; empty: the last migration
+  std::string id;  // the whole ID or its first digits; empty: the last migration
   bool text = false;
   std::string state_directory = kDefaultStateDirectory;
-  bool json = false;  // never: for errors only
+  bool json = false;  // always false; for the form of errors
 
-  int run() const;  // the exit code
+  int run() const;  // returns the exit code
 };
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
-// The main thread draws, and waits for keys and signals. Another thread asks the daemons, because
-// one that does not answer takes a second.
+// The main thread draws, and waits for keys and signals. Another thread asks the daemons, because a
+// request to a daemon that does not answer takes a second.
 #include "cli/watch_command.h"
 
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "cli/watch_view.h"
 #include "migration/records/record_store.h"
 
-// ncurses.h defines macros with the names of functions; only its numbers of keys are needed.
+// ncurses.h defines macros with the names of functions. This file needs only its numbers of keys.
 #define NCURSES_NOMACROS 1
 #include <ncurses.h>
 
@@ -30,16 +30,16 @@ using std::chrono::milliseconds;
 constexpr milliseconds kInterval{1000};
 constexpr milliseconds kAnswerPoll{50};
 constexpr size_t kRatesKept = 60;
-// How long a migration that is over stays on the screen.
+// How long a finished migration stays on the screen.
 constexpr int64_t kOverShownNs = 10'000'000'000;
 
-// The records of migrations that are open or were until a moment ago.
+// The records of migrations that are open or ended a moment ago.
 class Migrations {
  public:
   explicit Migrations(std::string directory) : directory_(std::move(directory)) {}
 
   void read_into(WatchPage& page) {
-    if (access(directory_.c_str(), F_OK) != 0) return;  // open() would create it
+    if (access(directory_.c_str(), F_OK) != 0) return;  // because open() would create it
     auto store = RecordStore::open(directory_);
     auto records = store ? store->list(nullptr, known_as_over_) : tl::unexpected(store.error());
     if (!records) {
@@ -54,7 +54,8 @@ class Migrations {
         page.migrations.push_back(std::move(record));
       }
     }
-    std::reverse(page.migrations.begin(), page.migrations.end());  // the latest first
+    // Puts the latest migration first.
+    std::reverse(page.migrations.begin(), page.migrations.end());
   }
 
  private:
@@ -120,7 +121,7 @@ std::future<CommandResult<WatchPage>> collect_in_background(Collector& collector
   });
 }
 
-// Changes how many lines are skipped.
+// Changes the number of lines that the view skips.
 void scroll(int key, size_t page_size, size_t& skipped) {
   const auto up = [&](size_t count) { skipped -= std::min(skipped, count); };
   switch (key) {
@@ -148,7 +149,8 @@ class Watch {
  public:
   Watch(Screen& screen, Collector& collector, Charset charset)
       : screen_(screen), collector_(collector), charset_(charset) {}
-  // Errors: what could not be read.
+  // Runs until the user or a signal ends the view. Errors: why the mounts or the records cannot be
+  // read.
   CommandResult<ExitCode> run();
 
  private:
@@ -210,7 +212,8 @@ CommandResult<ExitCode> Watch::run() {
 int watch_status(const std::string& mountpoint, const std::string& state_directory, bool colours) {
   const Charset charset = charset_of_environment();
   Collector collector(mountpoint, state_directory);
-  // Before the screen: an error at the beginning needs none.
+  // This check comes before the screen opens, so that an error at the beginning is printed on the
+  // normal terminal.
   if (const auto mounts = chosen_mounts(mountpoint); !mounts) {
     return report("status", mounts.error(), false);
   }

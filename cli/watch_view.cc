@@ -18,10 +18,9 @@ constexpr size_t kGaugeColumns = 22;
 constexpr size_t kMigrationGaugeColumns = 12;
 constexpr size_t kSparkColumns = 40;
 constexpr size_t kLabelColumns = 14;
-constexpr size_t kCheckpointsShown = 8;  // of a mount, the latest
+constexpr size_t kCheckpointsShown = 8;  // per mount; the latest ones
 
-// Fields of another type than expected are as if they were missing: the daemon may have another
-// version.
+// Treats a field of an unexpected type as missing: the daemon may have another version.
 uint64_t number(const json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_number() ? it->get<uint64_t>() : 0;
@@ -60,7 +59,7 @@ class View {
   void peer(const json& peer);
   void checkpoints(const json& status);
   void labelled(const char* label, const std::string& what, Tone tone = Tone::kPlain);
-  // On a narrow terminal the numbers are worth more than the gauge.
+  // On a narrow terminal the numbers are more useful than the gauge.
   std::string gauge_of(uint64_t part, uint64_t whole) const {
     return columns_ < 70 ? "" : gauge(part, whole, kGaugeColumns) + " ";
   }
@@ -105,7 +104,7 @@ void View::migrations() {
   }
 }
 
-// The bytes and the rate are those that the daemon reports of the tree's checkpoints.
+// Takes the bytes and the rate from the daemon's report about the tree's checkpoints.
 void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
   uint64_t bytes = 0;
   uint64_t rate = 0;

@@ -15,22 +15,22 @@ namespace ppmr {
 
 struct WatchedMount {
   MountEntry mount;
-  CommandResult<nlohmann::json> status;  // with rates, see add_rates()
-  std::deque<uint64_t> rates;            // bytes per second, the latest last
+  CommandResult<nlohmann::json> status;  // with rates (add_rates())
+  std::deque<uint64_t> rates;            // in bytes per second; the latest value is the last
 };
 
 struct WatchPage {
   std::string node;
   std::string time;
   std::vector<OwnershipRecord> migrations;
-  std::string no_records;  // why there are none; empty: they could be read
+  std::string no_records;  // why there are no records; empty: they could be read
   std::vector<WatchedMount> mounts;
 };
 
-// What a migration does now, in a word: "dumping", "restoring", "moved", ...
+// Returns the present phase of a migration in a word: "dumping", "restoring", "moved", ...
 std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree);
 
-// Draws for a terminal of `columns`; lines may be wider.
+// Returns the lines for a terminal of `columns`. Lines may be wider.
 std::vector<ScreenLine> watch_lines(const WatchPage& page, size_t columns, Charset charset);
 
 }  // namespace ppmr

@@ -1,4 +1,4 @@
-// Every fault that the checks know, on a node made of files in a temporary directory.
+// Tests every fault that the checks can find, on a node made of files in a temporary directory.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -40,7 +40,7 @@ class Doctor : public testing::Test {
   std::string root_;
 };
 
-// The result of the only check of this name.
+// Returns the result of the only check of this name.
 Diagnosis find(const Diagnoses& all, const std::string& check) {
   const auto is_it = [&](const Diagnosis& one) { return one.check == check; };
   EXPECT_EQ(std::count_if(all.begin(), all.end(), is_it), 1) << check;

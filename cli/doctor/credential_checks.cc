@@ -20,7 +20,7 @@ constexpr mode_t kGroupAndOthers = 0077;
 using BioPointer = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using CertificatePointer = std::unique_ptr<X509, decltype(&::X509_free)>;
 
-// The message of secret_file.h names the file and the fault, but not what the file is for.
+// The message of secret_file.h names the file and the fault, but not the purpose of the file.
 Diagnosis unusable(const std::string& check, const std::string& what, const Error& error) {
   return problem(check, fmt::format("{} cannot be used: {}", what, error.message),
                  error.errno_value == EPERM
@@ -37,7 +37,7 @@ Diagnosis check_key_file(const std::string& path) {
                                changing ? " and a second one, which peers may still use" : ""));
 }
 
-// Seconds from `now` to this time; negative: it is past.
+// Returns the seconds from `now` to this time; negative: the time is past.
 int64_t seconds_until(const ASN1_TIME* time, int64_t now) {
   const std::unique_ptr<ASN1_TIME, decltype(&::ASN1_TIME_free)> from(ASN1_TIME_set(nullptr, now),
                                                                      &::ASN1_TIME_free);
@@ -73,7 +73,7 @@ void check_certificates(const std::string& what, const std::string& path, int64_
   if (!text) return found.push_back(unusable("certificate", "the " + what, text.error()));
   const BioPointer bio(BIO_new_mem_buf(text->data(), static_cast<int>(text->size())), &::BIO_free);
   int count = 0;
-  for (;; ++count) {  // a file may hold intermediate ones, too
+  for (;; ++count) {  // a file may also hold intermediate certificates
     const CertificatePointer certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr),
                                          &::X509_free);
     if (!certificate) break;

@@ -1,4 +1,4 @@
-// Key files and certificates of a node.
+// Checks the key files and certificates of a node.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// Checks owner, permissions and content of every file that `credentials` names, and when the
-// certificates expire. Never shows the content of a key. `now`: seconds since 1970.
+// Checks owner, permissions and content of every file that `credentials` names, and the expiry of
+// the certificates. Never shows the content of a key. `now`: seconds since 1970.
 Diagnoses check_credentials(const Credentials& credentials, int64_t now);
 
 }  // namespace ppmr

@@ -5,7 +5,7 @@
 namespace ppmr {
 namespace {
 
-// Debian 12's CRIU does not know the vDSO of kernels that are newer than Debian 12's own.
+// Debian 12's CRIU supports the vDSO only of kernels up to Debian 12's own.
 bool is_too_old_for_kernel(const NodeFacts& facts) {
   return facts.criu_version.starts_with("3.") && !facts.kernel.starts_with("6.1.") &&
          !facts.kernel.starts_with("5.");

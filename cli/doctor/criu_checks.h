@@ -1,4 +1,4 @@
-// CRIU: where ppmr finds it, whether it works on this kernel, and what it can do.
+// Checks CRIU: where ppmr finds it, whether it works on this kernel, and which features it has.
 #pragma once
 
 #include "cli/doctor/diagnosis.h"
@@ -6,7 +6,7 @@
 
 namespace ppmr {
 
-// `facts`: from gather_node_facts(). `why_none`: why there is no CRIU; used if `facts.criu_path` is
+// `facts`: from gather_node_facts(). `why_none`: why there is no CRIU, if `facts.criu_path` is
 // empty.
 Diagnoses check_criu(const NodeFacts& facts, const std::string& why_none);
 

@@ -24,7 +24,7 @@ struct Diagnosis {
   std::string check;  // "kernel", "criu", ... : stays the same in later versions
   Level level = Level::kOk;
   std::string message;  // a sentence without a full stop
-  std::string remedy;   // a sentence without a full stop; empty if nothing is to do
+  std::string remedy;   // a sentence without a full stop; empty if the operator need not act
 
   bool operator==(const Diagnosis&) const = default;
 };

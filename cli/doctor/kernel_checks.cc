@@ -36,8 +36,8 @@ int try_process_vm_readv() {
   return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1 ? 0 : errno;
 }
 
-// A kernel that has PAGEMAP_SCAN refuses a request of size 0 with EINVAL; an older one answers
-// ENOTTY, because it knows no ioctl(2) on this file. The number is that of
+// Calls PAGEMAP_SCAN with size 0. A kernel that has PAGEMAP_SCAN refuses this with EINVAL. An older
+// kernel answers ENOTTY, because it has no ioctl(2) for this file. The number is that of
 // include/uapi/linux/fs.h, since Linux 6.7.
 int try_pagemap_scan() {
   struct Request {

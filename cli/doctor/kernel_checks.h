@@ -1,4 +1,4 @@
-// What ppmr and CRIU need of the kernel, and FUSE.
+// Checks the kernel features that ppmr and CRIU need, and FUSE.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ppmr {
 
-// For each system call the errno with which it failed; 0: it works.
+// The errno with which each system call failed; 0: the call works.
 struct KernelFacts {
   int userfaultfd = 0;
   int pagemap_scan = 0;
@@ -16,12 +16,12 @@ struct KernelFacts {
   int landlock = 0;
   bool seccomp_filters = true;
   std::vector<std::string> missing_namespaces;  // of "mnt", "net", "pid", "time"
-  int fuse_device = 0;                          // of opening /dev/fuse
+  int fuse_device = 0;                          // errno of opening /dev/fuse
   bool has_fusermount = true;
 };
 
-// `root`: the directory that holds /proc, /dev and /usr; empty on a real node. The system calls
-// always ask the running kernel, and leave nothing behind. Threads: any.
+// `root`: the directory that contains /proc, /dev and /usr; empty on a real node. The system calls
+// always test the running kernel, and leave nothing behind. Threads: any.
 KernelFacts gather_kernel_facts(const std::string& root = "");
 
 Diagnoses check_kernel(const KernelFacts& facts);

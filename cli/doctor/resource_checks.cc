@@ -18,10 +18,10 @@
 namespace ppmr {
 namespace {
 
-constexpr int kCapIpcLock = 14;  // linux/capability.h
+constexpr int kCapIpcLock = 14;  // from linux/capability.h
 // CRIU's page server, which sends the memory of a post-copy migration, needs pipes of this size.
 constexpr uint64_t kPipeNeededBytes = 4 << 20;
-// Enough for thousands of records with CRIU's logs; below it, migrations begin to fail.
+// This is enough for thousands of records with CRIU's logs. With less, migrations begin to fail.
 constexpr uint64_t kRecordsSpaceMinBytes = 100 << 20;
 
 uint64_t number_in(const std::string& path) {
@@ -118,7 +118,7 @@ ResourceFacts gather_resource_facts(const std::string& root) {
   }
   facts.pipe_max_bytes = number_in(root + "/proc/sys/fs/pipe-max-size");
   facts.memory_available_bytes = available_memory(root + "/proc/meminfo");
-  timex clock{};  // modes 0: only asks
+  timex clock{};  // modes 0: only reads the clock's state
   const int state = ::adjtimex(&clock);
   facts.clock_synchronised = state >= 0 && state != TIME_ERROR && (clock.status & STA_UNSYNC) == 0;
   return facts;

@@ -1,4 +1,4 @@
-// Limits, memory, disks, RDMA devices and the clock of a node.
+// Checks the limits, memory, disks, RDMA devices and the clock of a node.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ struct DiskSpace {
   std::string what;  // "records", "spilled images"
   std::string path;
   uint64_t free_bytes = 0;
-  std::string why_unknown;  // why it is unknown; empty: it is known
+  std::string why_unknown;  // why the space is unknown; empty: it is known
 };
 
 struct ResourceFacts {
   uint64_t memlock_bytes = 0;     // the limit of this process; UINT64_MAX: none
-  bool may_lock_any = false;      // CAP_IPC_LOCK
-  bool may_exceed_pipes = false;  // CAP_SYS_RESOURCE
+  bool may_lock_any = false;      // whether this process has CAP_IPC_LOCK
+  bool may_exceed_pipes = false;  // whether this process has CAP_SYS_RESOURCE
   uint64_t pipe_max_bytes = 0;    // fs.pipe-max-size; 0: unknown
   uint64_t memory_available_bytes = 0;
   bool clock_synchronised = true;
@@ -28,12 +28,12 @@ struct ResourceFacts {
   std::vector<RdmaPort> ports;
 };
 
-// `root`: the directory that holds /proc; empty on a real node. Fills all but `disks` and `ports`.
-// Limits, capabilities and the clock are those of this process and its kernel.
+// `root`: the directory that contains /proc; empty on a real node. Fills all members but `disks`
+// and `ports`. Limits, capabilities and the clock are those of this process and its kernel.
 ResourceFacts gather_resource_facts(const std::string& root = "");
 
-// The free space of the file system that holds `path`, or will hold it: of its nearest parent that
-// exists.
+// Returns the free space of the file system that holds `path`. If `path` does not exist, measures
+// its nearest parent that exists.
 DiskSpace measure_disk(const std::string& what, const std::string& path);
 
 // `pool_bytes`: the size of the pool that a daemon of this node locks.

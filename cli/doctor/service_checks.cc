@@ -58,7 +58,7 @@ void read_file(const std::string& path, Configuration& found,
   }
 }
 
-// The output of a daemon's check is one line for each fault.
+// Joins the lines. A daemon's check prints one line for each fault.
 std::string on_one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ';');

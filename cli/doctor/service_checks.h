@@ -1,4 +1,4 @@
-// What an operator has set up on a node: configuration files, systemd units and mounts.
+// Checks what an operator has set up on a node: configuration files, systemd units and mounts.
 #pragma once
 
 #include <chrono>
@@ -11,18 +11,18 @@
 
 namespace ppmr {
 
-// What the configuration files of the daemons say about things that other checks need. Files that
-// cannot be read are left out: check_configuration() reports them.
+// The parts of the daemons' configuration files that other checks need. Leaves out files that it
+// cannot read: check_configuration() reports them.
 struct Configuration {
   std::vector<std::string> files;
-  std::vector<Credentials> credentials;  // each once
+  std::vector<Credentials> credentials;  // each element once
   std::vector<std::string> spill_directories;
   std::vector<std::string> state_directories;
 };
-// `directory`: it holds target.conf and source.d/NAME.conf.
+// `directory` contains target.conf and source.d/NAME.conf.
 Configuration read_configuration(const std::string& directory);
 
-// Has each daemon check its file, as `ppmr config check` does. `ppmr`: the path of the program.
+// Lets each daemon check its file, as `ppmr config check` does. `ppmr`: the path of the program.
 Diagnoses check_configuration(const Configuration& configuration, const std::string& directory,
                               const std::string& ppmr);
 
@@ -30,14 +30,14 @@ struct UnitState {
   std::string name;    // "ppmr-target.service"
   std::string active;  // "active", "failed", "inactive", ...
 };
-// The lines of `systemctl list-units --all --plain --no-legend`.
+// Parses the lines of `systemctl list-units --all --plain --no-legend`.
 std::vector<UnitState> parse_units(const std::string& text);
-// `files`: of the configuration; each of them should have an active unit.
+// `files`: the configuration files; each should have an active unit.
 Diagnoses judge_units(const std::vector<UnitState>& units, const std::vector<std::string>& files);
-// Asks systemd, if it runs this node. `root`: holds /run.
+// Asks systemd, if it runs this node. `root`: the directory that contains /run.
 Diagnoses check_units(const std::vector<std::string>& files, const std::string& root = "");
 
-// Asks the daemon of each mount, for at most a second, and never touches the mount itself.
+// Asks the daemon of each mount, for at most a second. Never accesses the mount itself.
 Diagnoses check_mounts(const std::vector<MountEntry>& mounts);
 
 }  // namespace ppmr

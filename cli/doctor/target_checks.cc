@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 
 // The target runs `criu check` before it answers.
 constexpr milliseconds kAnswerPatience{30'000};
-// Longer than an answer takes on a busy node.
+// This is longer than an answer takes on a busy node.
 constexpr double kClocksDifferMaxS = 0.2;
 
 Diagnosis unreachable(const std::string& address, const Error& error) {
@@ -105,7 +105,7 @@ std::string list_missing(const std::vector<std::string>& wanted,
   return text;
 }
 
-// The answer to the question before a migration of no process.
+// Returns the target's answer to the preflight of a migration without processes.
 Result<PreflightAnswers> ask_target(Connection& connection) {
   const PreflightQuestions none;
   json request = to_request(none);

@@ -1,7 +1,7 @@
-// The way to a target, and what the target says.
+// Checks the connection to a target, and compares the answers of the target with this node.
 //
-// The checks use the handshake of `ppmr migrate` and its question before a migration. So they leave
-// no session, checkpoint or record; the target's audit trail shows the connection.
+// The checks use the handshake and the preflight of `ppmr migrate`. So they leave no session,
+// checkpoint or record. The target's audit trail shows the connection.
 #pragma once
 
 #include <chrono>
@@ -16,18 +16,18 @@ namespace ppmr {
 struct TargetQuestion {
   std::string address;  // HOST:PORT
   Credentials credentials;
-  // Of each step: connecting, the handshake, the first byte of the answer.
+  // Time limit of each step: connecting, the handshake, the first byte of the answer.
   std::chrono::milliseconds patience{3000};
 };
 
-// Stops at the first step that fails, because no later one can succeed. `here`: of this node.
-// Threads: any.
-// `ahead_ns`: how far the target's clock is ahead of this one.
+// `ahead_ns`: how far the target's clock is ahead of the clock of this node. Threads: any.
 Diagnosis compare_clocks(int64_t ahead_ns);
 
+// Stops at the first step that fails, because no later step can succeed. `here`: the facts of this
+// node. Threads: any.
 Diagnoses check_target(const TargetQuestion& question, const NodeFacts& here);
 
-// Compares what the two nodes have: kernel, processor, CRIU, memory.
+// Compares the kernels, processors, CRIUs and memory of the two nodes.
 Diagnoses compare_nodes(const NodeFacts& here, const NodeFacts& target);
 
 }  // namespace ppmr

@@ -10,7 +10,8 @@
 namespace ppmr {
 namespace {
 
-// A socket bound to a free port of 127.0.0.1, which nothing else can use meanwhile.
+// A socket that is bound to a free port of 127.0.0.1. No other process can use the port in the
+// meantime.
 class Port {
  public:
   Port() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -18,7 +18,7 @@ class RateMeter {
   using Time = std::chrono::steady_clock::time_point;
 
   void add(uint64_t bytes, Time at);
-  // 0 until there are two samples. A counter that was reset begins anew.
+  // Returns 0 until there are two samples. After a reset of the counter, begins anew.
   double bytes_per_s() const;
 
  private:
@@ -26,19 +26,21 @@ class RateMeter {
     uint64_t bytes;
     Time at;
   };
-  std::deque<Sample> samples_;  // those of the last second, and one before
+  std::deque<Sample> samples_;  // the samples of the last second, and one older sample
 };
 
-// Negative: unknown, because nothing moves or the total is unknown or exceeded.
+// Returns a negative number if the time is unknown: nothing moves, or the total is unknown or
+// exceeded.
 double seconds_left(uint64_t bytes, uint64_t expected_bytes, double bytes_per_s);
 
-// "50%"; empty if the total is unknown or exceeded.
+// Returns, for example, "50%"; empty if the total is unknown or exceeded.
 std::string percentage(uint64_t bytes, uint64_t expected_bytes);
 
-// One column for each of the last values, as high as its part of the largest one.
+// Returns one column for each of the last values. Its height is proportional to the value, and the
+// largest value has the full height.
 std::string sparkline(const std::deque<uint64_t>& values, size_t columns, Charset charset);
 
-// "[###.....]", with `columns` characters in all.
+// Returns, for example, "[###.....]", with `columns` characters in all.
 std::string gauge(uint64_t part, uint64_t whole, size_t columns);
 
 }  // namespace ppmr

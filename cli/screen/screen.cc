@@ -40,7 +40,8 @@ ScreenLine cut(const ScreenLine& line, size_t columns, Charset charset) {
     size_t rest = 0;
     for (size_t later = i + 1; later < line.size(); ++later) rest += columns_of(line[later].text);
     std::string text = line[i].text;
-    // If this span fills the line and others follow, its last column shows that they are missing.
+    // If this span fills the line and others follow, makes the span longer than the line, so that
+    // cut() marks the missing text.
     if (columns_of(text) == left && rest > 0) text += " ";
     text = cut(text, left, charset);
     left -= columns_of(text);
@@ -84,7 +85,7 @@ struct Screen::State {
       endwin();
       delscreen(screen);
     }
-    // A signal that is pending must not end the program before its own exit code.
+    // A pending signal must not end the program before the program returns its own exit code.
     signals.reset();
     sigset_t own;
     sigemptyset(&own);
@@ -102,7 +103,8 @@ struct Screen::State {
     return key != ERR;
   }
 
-  // As the shell expects it after Ctrl-Z: gives the terminal back and stops until SIGCONT.
+  // Suspends the program as the shell expects it after Ctrl-Z: restores the terminal and stops
+  // until SIGCONT.
   static void suspend() {
     endwin();
     raise(SIGTSTP);
@@ -113,7 +115,7 @@ struct Screen::State {
     pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   }
 
-  // The kernel knows the size of the terminal, also if a SIGWINCH was lost.
+  // Asks the kernel for the size of the terminal, because a SIGWINCH may have been lost.
   void follow_size() const {
     winsize size{};
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) {
@@ -142,8 +144,8 @@ Result<Screen> Screen::open(bool colours, Charset charset) {
   if (!state->signals) return system_failure("open a descriptor for", "signals");
   state->charset = charset;
   state->has_input = isatty(STDIN_FILENO) != 0;
-  // ncurses leaves SIGTSTP alone if it has a handler at this point. Its own one would be off while
-  // it draws, and a Ctrl-Z lost.
+  // ncurses installs its own SIGTSTP handler only if there is no handler at this point. Its handler
+  // is off while ncurses draws, and a Ctrl-Z would be lost.
   signal(SIGTSTP, [](int) {});
   state->screen = newterm(nullptr, stdout, stdin);
   signal(SIGTSTP, SIG_DFL);
@@ -181,7 +183,8 @@ void Screen::draw(const std::vector<ScreenLine>& lines) {
     for (const Span& span : cut(lines[y], width(), state_->charset)) {
       const attr_t attributes = attributes_of(span.tone, state_->colours);
       attron(static_cast<int>(attributes));
-      // Fails at the last column of the last line, after it has drawn the text.
+      // addstr() returns an error at the last column of the last line, although it has drawn the
+      // text.
       (void)addstr(span.text.c_str());
       attroff(static_cast<int>(attributes));
     }

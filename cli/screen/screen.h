@@ -1,5 +1,5 @@
 // A full-screen view on the terminal of stdin and stdout, with ncurses. It uses the terminal's
-// alternate screen, so that the text before it comes back at the end.
+// alternate screen, so that the terminal shows the earlier text again at the end.
 #pragma once
 
 #include <signal.h>
@@ -18,7 +18,7 @@ namespace ppmr {
 enum class Tone { kPlain, kTitle, kFaint, kGood, kBad };
 
 struct Span {
-  std::string text;  // printable
+  std::string text;  // contains only printable characters
   Tone tone = Tone::kPlain;
 };
 using ScreenLine = std::vector<Span>;
@@ -26,14 +26,13 @@ using ScreenLine = std::vector<Span>;
 // Cuts a line to this many columns.
 ScreenLine cut(const ScreenLine& line, size_t columns, Charset charset);
 
-// Chooses the lines for a screen of `height`: the first one always, the others from the one after
-// `skipped`. If lines do not fit, the last one shows how many are missing. Reduces `skipped` to
-// what is possible.
+// Chooses the lines for a screen of `height`: the first line always, and of the others those after
+// the first `skipped`. If lines do not fit, the last line shows how many are missing. Reduces
+// `skipped` to the possible maximum.
 std::vector<ScreenLine> window_of(const std::vector<ScreenLine>& lines, size_t height,
                                   size_t& skipped);
 
-// The terminal is restored when the object ends.
-// Threads: one. Others must block all signals.
+// The destructor restores the terminal. Threads: one; all other threads must block all signals.
 class Screen {
  public:
   enum class Event { kNone, kChanged, kKey, kEnded, kInterrupted };
@@ -48,10 +47,11 @@ class Screen {
   size_t width() const;
   size_t height() const;
   void draw(const std::vector<ScreenLine>& lines);
-  // kEnded: the terminal has gone. kInterrupted: SIGINT, SIGTERM, SIGHUP or SIGQUIT. kKey: key()
-  // is the key. kChanged: the terminal has another size, or the program was suspended: draw again.
+  // Waits for an event. kEnded: the terminal no longer exists. kInterrupted: SIGINT, SIGTERM,
+  // SIGHUP or SIGQUIT arrived. kKey: key() returns the key. kChanged: the terminal has another
+  // size, or the program was suspended; the caller draws again.
   Event wait(std::chrono::milliseconds time);
-  int key() const;  // a character, or one of ncurses's KEY_ numbers
+  int key() const;  // returns a character, or one of ncurses's KEY_ numbers
 
  private:
   struct State;

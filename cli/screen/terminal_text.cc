@@ -15,7 +15,8 @@ struct Character {
   uint32_t code = 0;
 };
 
-// The character at the start of `text`, which is not empty. Nothing: not UTF-8 (RFC 3629).
+// Returns the character at the start of `text`, which is not empty. Returns nullopt if it is not
+// UTF-8 (RFC 3629).
 std::optional<Character> decode(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return Character{1, byte(0)};

@@ -10,17 +10,18 @@ namespace ppmr {
 // How the characters of a terminal are encoded.
 enum class Charset { kAscii, kUtf8 };
 
-// Sets the program's LC_CTYPE from the environment, and returns the encoding that it names.
-// Threads: call it before others start.
+// Sets the program's LC_CTYPE from the environment, and returns the encoding that the environment
+// names. Threads: call before other threads start.
 Charset charset_of_environment();
 
-// Replaces control characters, invalid UTF-8, and what the charset does not have, each by '?'.
+// Replaces each control character, each invalid UTF-8 sequence, and each character that the charset
+// does not have, by '?'.
 std::string printable(std::string_view text, Charset charset);
-// The width of printable text on a terminal.
+// Returns the width of printable text on a terminal.
 size_t columns_of(const std::string& text);
-// Cuts printable text; a last character shows that something is missing.
+// Cuts printable text. The last character of a cut text shows that something is missing.
 std::string cut(const std::string& text, size_t columns, Charset charset);
-// Cuts or fills with spaces.
+// Cuts a text, or fills it with spaces, to this number of columns.
 std::string fitted(const std::string& text, size_t columns, Charset charset);
 
 }  // namespace ppmr

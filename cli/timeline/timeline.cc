@@ -13,7 +13,8 @@
 namespace ppmr {
 namespace {
 
-// Nothing in a migration lasts longer. Times from a peer that are further away are not drawn.
+// No part of a migration lasts longer. The drawing leaves out times from a peer that are further
+// away.
 constexpr double kLengthMsMax = 7 * 24 * 3600e3;
 constexpr size_t kReasonColumns = 60;
 constexpr Charset kAscii = Charset::kAscii;
@@ -57,7 +58,7 @@ Drawing::Time Drawing::at(int64_t time_ns) const {
   if (time_ns <= 0 || __builtin_sub_overflow(time_ns, origin_ns_, &since_ns)) return std::nullopt;
   const double time_ms = static_cast<double>(since_ns) / 1e6;
   if (time_ms < 0 || time_ms > kLengthMsMax) return std::nullopt;
-  // What a thread notes after the abort has no effect on the process.
+  // The notes of a thread after the abort have no effect on the process.
   return aborted_ms_ ? std::min(time_ms, *aborted_ms_) : time_ms;
 }
 
@@ -67,7 +68,7 @@ void Drawing::add(TimelineRow& row, BarKind kind, Time begin, Time end, const st
   timeline_.length_ms = std::max(timeline_.length_ms, *end);
 }
 
-// Older records do not have it.
+// Older records do not have this time.
 Drawing::Time Drawing::dump_began(const TreeRecord& tree) const {
   const Time began = at(tree.dump_began_ns);
   return began ? began : at(tree.freeze_began_ns);
@@ -90,7 +91,7 @@ void Drawing::add_process(const TreeRecord& tree, TimelineTree& drawn) {
   const std::string length = frozen && again ? "stands still " + duration(*again - *frozen) : "";
   add(row, BarKind::kRuns, Time(0), frozen, "at the source");
   if (!record_.leave_running) add(row, BarKind::kStands, frozen, again, length);
-  // A process that has all memory when it starts would have no bar.
+  // Without this minimum, a process that has all memory when it starts would have no bar.
   const Time shown = again ? Time(*again + timeline_.length_ms * 0.05) : Time();
   const Time end = std::max(at(tree.complete_ns), shown);
   if (is_aborted()) {
@@ -140,7 +141,7 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
   }
 }
 
-// One row: the parts of the time in which the process stood still, and the fill.
+// Draws one row: the parts of the time in which the process stood still, and the fill.
 void Drawing::add_summary(const TreeRecord& tree, TimelineTree& drawn) {
   const bool is_source = record_.role == MigrationRole::kSource;
   const Time held = is_source ? at(tree.held_ns) : Time();
@@ -197,7 +198,7 @@ Result<Timeline> Drawing::draw() {
   timeline_.subtitle = subtitle();
   const bool detailed = record_.trees.size() <= kDetailedTreesMax;
   for (const TreeRecord& tree : record_.trees) {
-    // In one row there is little room for the name: the pid comes first.
+    // With one row per tree there is little room for the name, so the pid comes first.
     TimelineTree drawn{detailed ? fmt::format("{} ({})", tree.name, tree.root)
                                 : fmt::format("{} {}", tree.root, tree.name),
                        {}};

@@ -1,4 +1,4 @@
-// What happened in one migration and when, in milliseconds since its beginning, from its record.
+// The events of one migration, from its record, with times in milliseconds since its beginning.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ struct TimelineBar {
 
 struct TimelineRow {
   std::string label;
-  std::vector<TimelineBar> bars;  // they do not overlap
+  std::vector<TimelineBar> bars;  // the bars do not overlap
 };
 
 struct TimelineTree {
@@ -47,19 +47,21 @@ struct Timeline {
 // With more than this number of trees, each has one row only.
 inline constexpr size_t kDetailedTreesMax = 4;
 
-// Leaves out what the record does not have: the record of the target does not know the dump, and
-// an aborted migration has no restore. Errors: ENODATA if no process was dumped or restored.
+// Makes the timeline. Leaves out the parts that the record does not have: the record of the target
+// has no dump, and an aborted migration has no restore. Errors: ENODATA if no process was dumped or
+// restored.
 Result<Timeline> make_timeline(const OwnershipRecord& record);
 
-// Of an axis of this length: 1, 2 or 5 times a power of ten, so that there are at most `ticks_max`.
+// Returns the distance of the ticks on an axis of this length: 1, 2 or 5 times a power of ten, so
+// that there are at most `ticks_max` ticks.
 double tick_distance_ms(double length_ms, size_t ticks_max);
 
 const char* label_of(BarKind kind);
 
-// A complete SVG document, 900 units wide, for light and dark backgrounds.
+// Returns a complete SVG document, 900 units wide, for light and dark backgrounds.
 std::string timeline_svg(const Timeline& timeline);
 
-// The same as text. `utf8`: with block characters.
+// Returns the timeline as text. `utf8`: with block characters.
 std::string timeline_text(const Timeline& timeline, size_t columns, bool utf8);
 
 }  // namespace ppmr

@@ -12,13 +12,13 @@ namespace ppmr {
 namespace {
 
 constexpr double kWidth = 900;
-constexpr double kLeft = 110;  // labels of the rows
+constexpr double kLeft = 110;  // room for the labels of the rows
 constexpr double kRight = 30;
 constexpr double kRow = 26;
 constexpr double kBar = 18;
-constexpr double kTop = 92;  // title, subtitle, legend
+constexpr double kTop = 92;  // room for title, subtitle and legend
 constexpr double kTreeTitle = 24;
-constexpr double kCharacter = 6.6;  // the width of a character of a note, at most
+constexpr double kCharacter = 6.6;  // the maximum width of a character of a note
 constexpr size_t kTicksMax = 10;
 
 const char* colour_of(BarKind kind) {
@@ -45,7 +45,8 @@ const char* colour_of(BarKind kind) {
   return "#888888";
 }
 
-// Names come from programs and peers: also removes what XML 1.0 does not allow.
+// Escapes a text. Names come from programs and peers, so this function also removes characters that
+// XML 1.0 does not allow.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -128,8 +129,8 @@ void Svg::axis(double top, double bottom) {
   text(12, bottom + 16, "time, ms");
 }
 
-// A note stands in its bar if it fits, else right or left of it if there is room between the bars
-// before and after it, else nowhere.
+// Draws a bar. Its note is inside the bar if it fits; else right or left of the bar if there is
+// room between the bars before and after it; else there is no note.
 void Svg::bar(const TimelineBar& bar, double y, double free_from, double free_until) {
   const double x = x_of(bar.begin_ms);
   const double width = std::max((bar.end_ms - bar.begin_ms) * scale_, 1.0);
@@ -188,7 +189,7 @@ std::string Svg::draw() {
   axis(kTop - 8, bottom);
   double y = kTop;
   for (const TimelineTree& tree : timeline_.trees) {
-    if (tree.rows.front().label.empty()) {  // one row for each tree
+    if (tree.rows.front().label.empty()) {  // there is one row for each tree
       const std::string name = tree.name.size() > 15 ? tree.name.substr(0, 13) + ".." : tree.name;
       row({name, tree.rows.front().bars}, y);
       y += kRow;

@@ -89,7 +89,7 @@ TEST(Timeline, AbortedMigrationStandsStillUntilTheAbort) {
   record.history.back() = {MigrationState::kAborted, ms(90)};
   record.trees[0].restore_began_ns = record.trees[0].restored_ns = 0;
   record.trees[0].running_ns = record.trees[0].complete_ns = 0;
-  record.trees[0].sealed_ns = ms(500);  // a thread noted it after the abort
+  record.trees[0].sealed_ns = ms(500);  // a thread recorded this time after the abort
   record.error = "the link failed";
   const auto timeline = make_timeline(record);
   ASSERT_TRUE(timeline);
@@ -107,7 +107,7 @@ TEST(Timeline, RecordOfTheTargetHasItsOwnPartOnly) {
   record.role = MigrationRole::kTarget;
   TreeRecord& tree = record.trees[0];
   tree.dump_began_ns = tree.freeze_began_ns = tree.sealed_ns = tree.restored_ns = 0;
-  tree.held_ns = ms(110);  // restored
+  tree.held_ns = ms(110);  // end of the restore
   const auto timeline = make_timeline(record);
   ASSERT_TRUE(timeline) << timeline.error().message;
   EXPECT_EQ(find(*timeline, BarKind::kDump), nullptr);
@@ -127,7 +127,7 @@ TEST(Timeline, ImpossibleTimesAreNotDrawn) {
   OwnershipRecord record = moved();
   record.trees[0].complete_ns = std::numeric_limits<int64_t>::max();
   record.trees[0].restored_ns = std::numeric_limits<int64_t>::min();
-  record.trees[0].sealed_ns = ms(30);  // before the end of the dump: another clock
+  record.trees[0].sealed_ns = ms(30);  // another clock: this time is before the end of the dump
   const auto timeline = make_timeline(record);
   ASSERT_TRUE(timeline);
   EXPECT_EQ(find(*timeline, BarKind::kFill), nullptr);
