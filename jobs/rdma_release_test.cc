@@ -1,4 +1,4 @@
-// The header for messaging libraries, and the part of ppmr that talks to it.
+// Tests the header for messaging libraries, and the part of ppmr that communicates with it.
 #include "jobs/rdma_release.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{10'000};
 
-// A messaging library's progress loop in a thread of its own, in this process.
+// Runs the progress loop of a messaging library in a thread of this process.
 class Library {
  public:
   explicit Library(const char* error = nullptr) : error_(error) {
@@ -111,7 +111,7 @@ TEST(RdmaRelease, ReasonOfALibraryThatRefusesIsReported) {
   ASSERT_FALSE(released);
   EXPECT_EQ(released.error().errno_value, ECANCELED);
   EXPECT_NE(released.error().message.find("a transfer cannot be interrupted"), std::string::npos);
-  // It has released nothing.
+  // The library has released nothing.
   EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
   EXPECT_EQ(library.heard(), "release ");
 }
@@ -174,7 +174,8 @@ TEST(RdmaRelease, SocketThatAChildSharesIsAskedOnce) {
   EXPECT_EQ(find_rdma_listeners({getpid(), child})->size(), 1u);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_EQ(find_rdma_listeners({getpid(), child})->size(), 1u);  // it has ended: skipped
+  // This listener has ended, so it is skipped.
+  EXPECT_EQ(find_rdma_listeners({getpid(), child})->size(), 1u);
 }
 
 TEST(RdmaReleaseHeader, ResumesByItselfWhenNobodySaysSo) {
@@ -189,7 +190,7 @@ TEST(RdmaReleaseHeader, ResumesByItselfWhenNobodySaysSo) {
   EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_RESUME);
   ppmr_rdma_done(&rdma, nullptr);
   EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_NONE);
-  // Another machine's clock.
+  // The deadline comes from the clock of another machine.
   rdma.deadline_ms = ppmr_rdma_now_ms() + 100LL * PPMR_RDMA_AWAY_MS;
   EXPECT_EQ(ppmr_rdma_next(&rdma), PPMR_RDMA_RESUME);
   ppmr_rdma_close(&rdma);
@@ -207,7 +208,8 @@ TEST(RdmaReleaseHeader, OtherUsersAreRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   Library library;
   const RdmaListener listener = only_listener();
-  // The library takes requests of root, too, so it has to be asked by a user that is neither.
+  // The library also accepts requests of root, so the test asks as a user that is neither root nor
+  // the owner.
   const pid_t child = fork();
   if (child == 0) {
     if (setresuid(65534, 65534, 65534) != 0) _exit(3);
@@ -221,7 +223,7 @@ TEST(RdmaReleaseHeader, OtherUsersAreRefused) {
     }
     (void)!send(socket, "release", 7, MSG_NOSIGNAL);
     (void)!recv(socket, answer, sizeof(answer) - 1, 0);
-    // "not permitted", or nothing, if the library hangs up first.
+    // The answer is "not permitted", or nothing if the library closes the connection first.
     _exit(std::string_view(answer) != "ok" ? 0 : 1);
   }
   int status = 0;

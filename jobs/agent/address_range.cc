@@ -63,7 +63,7 @@ Result<AddressRange> default_address_range(const std::string& host) {
 
 void AddressPool::take(const std::string& address) {
   const auto number = parse_address(address);
-  // An earlier agent may have had another range.
+  // An earlier agent may have had another range, so the address may be outside of this one.
   if (number && *number >= range_.first && *number <= range_.last) taken_.insert(*number);
 }
 

@@ -1,4 +1,4 @@
-// The addresses that one home hands out to its jobs. The ranges of homes must not overlap.
+// The addresses that one home assigns to its jobs. The ranges of homes must not overlap.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 namespace ppmr {
 
 struct AddressRange {
-  uint32_t first = 0, last = 0;  // host byte order
+  uint32_t first = 0, last = 0;  // in host byte order
 
   size_t count() const { return last - first + 1; }
 };
 
-// "10.3.7.0/24", without its first and last address. Errors: EINVAL.
+// Parses a range, for example "10.3.7.0/24". Leaves out its first and last address. Errors: EINVAL.
 Result<AddressRange> parse_address_range(const std::string& text);
 
-// The default for a host: 10.C.D.0/24 for the IPv4 address A.B.C.D, so that homes of one /16
-// network need no configuration. Errors: EADDRNOTAVAIL if the name has no address but loopback.
+// Returns the default range of a host: 10.C.D.0/24 for the IPv4 address A.B.C.D. So homes of one
+// /16 network need no configuration. Errors: EADDRNOTAVAIL if the name has only loopback addresses.
 Result<AddressRange> default_address_range(const std::string& host);
 
 std::string format_address(uint32_t address);
 
-// Hands out the addresses in turn, so that one that became free stays free for as long as possible:
+// Assigns the addresses in turn. So an address that became free stays free for as long as possible:
 // an unreachable host may still use it. Threads: one at a time.
 class AddressPool {
  public:
   explicit AddressPool(AddressRange range) : range_(range), next_(range.first) {}
-  // Marks an address of an earlier agent's record as taken.
+  // Marks an address in an earlier agent's record as taken.
   void take(const std::string& address);
-  // Errors: EADDRNOTAVAIL when all are taken.
+  // Returns the next free address. Errors: EADDRNOTAVAIL when all are taken.
   Result<std::string> take_next();
   void give_back(const std::string& address);
   size_t free_count() const { return range_.count() - taken_.size(); }

@@ -43,8 +43,9 @@ void JobAgent::serve_hooks() {
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     spdlog::info("{} asks for the evacuation of this host", path.filename().string());
     const json result = answer_hook(text);
-    if (wait({})) return;  // the next agent serves the request
-    // The result comes first: an agent that dies in between evacuates an empty host once more.
+    if (wait({})) return;  // stopped: the next agent serves the request
+    // Writes the result before it removes the request. If the agent dies in between, the next agent
+    // evacuates an empty host once more.
     if (Status written = write_result(path.replace_extension(".result"), result); !written) {
       spdlog::error("{}", written.error().message);
       continue;

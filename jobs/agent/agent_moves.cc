@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds kHomePatience{20'000};
 constexpr std::chrono::milliseconds kPreparePatience{60'000};
 constexpr std::chrono::seconds kBetweenQuestions{2};
 constexpr int kSparesTried = 4;
-// In a node's record while the home has not named the spare yet.
+// The value in a node's record while the home has not named the spare yet.
 constexpr const char* kNotChosen = "?";
 
 }  // namespace
@@ -65,7 +65,8 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!earlier) return refusal(earlier.error());
   Error last{EIO, "no spare could take the node"};
   for (int tried = 0; tried < kSparesTried; ++tried) {
-    // Noted first: if the agent dies after this line, the next one gives the spare back.
+    // Records the move first: if the agent dies after this line, the next agent gives the spare
+    // back.
     if (Status noted = nodes_.note_move(container, kNotChosen, *earlier); !noted) {
       return refusal(noted.error());
     }
@@ -104,7 +105,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     }
     const auto job_ended = conclude_move(*moving, report, false);
     if (!job_ended) {
-      spdlog::warn("{}: {}", container, job_ended.error().message);  // finish_moves() repeats it
+      spdlog::warn("{}: {}", container, job_ended.error().message);  // finish_moves() tries again
     } else if (*job_ended) {
       return refusal({ECANCELED, "the job has ended"});
     }
@@ -145,7 +146,7 @@ Result<bool> JobAgent::conclude_move(const HostNode& node, const MoveReport& rep
     const char* op = moved && !*job_ended ? "arrived" : "leave";
     auto answer = ask_peer(options_.home.peers, node.moving_to,
                            {{"op", op}, {"container", container}}, kPreparePatience);
-    // It also asks the home by itself.
+    // The other host also asks the home by itself.
     if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
   }
   const Status settled =

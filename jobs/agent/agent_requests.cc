@@ -1,4 +1,4 @@
-// What users and other agents may ask of an agent.
+// The requests that users and other agents may send to an agent.
 #include <fmt/format.h>
 #include <grp.h>
 #include <pwd.h>
@@ -17,17 +17,17 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHelloPatience{10'000};
 constexpr milliseconds kStatusPatience{5'000};
-// Longer than evacuations take, but for one whose result stays open.
+// This is longer than evacuations take, except an evacuation whose result stays open.
 constexpr milliseconds kEvacuatePatience{1'200'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
-// For the step of a scheduler, which starts at the same time as the job's nodes.
+// The time limit for the step of a scheduler, which starts at the same time as the job's nodes.
 constexpr milliseconds kStepPatience{30'000};
 
 constexpr size_t kHostsMax = 1 << 16;
 
 const json kDone = {{"ok", true}};
 
-// The groups come from this host's user database: a client could name any.
+// Reads the groups from this host's user database, because a client could claim any group.
 Result<JobUser> find_user(uid_t uid) {
   std::vector<char> buffer(16 << 10);
   passwd entry{};
@@ -152,7 +152,8 @@ json JobAgent::status(uid_t uid) const {
 
 json JobAgent::answer_peer(const json& request) {
   const std::string op = request.at("op");
-  // An alias would make two hosts of one: the job's home and this agent must use the same name.
+  // With an alias one host could count as two: the job's home and this agent must use the same
+  // name.
   if (const std::string asked = request.at("asked"); asked != options_.host) {
     return refusal({EINVAL, "the agent at " + asked + " serves the host " + options_.host +
                                 ": use that name (ppmr job agent --host)"});

@@ -25,12 +25,12 @@ using nlohmann::json;
 using std::chrono::seconds;
 
 constexpr seconds kMountPatience{30};
-// Longer than the time limit of `ppmr migrate` itself (120 s to the decision) and of a large
-// memory.
+// This is longer than the time limit of `ppmr migrate` itself (120 s to the decision) plus the time
+// for a large memory.
 constexpr seconds kMovePatience{600};
 constexpr seconds kRecoverPatience{60};
 constexpr std::chrono::milliseconds kSupervisorInterval{50};
-// MPI libraries delete their shared memory segments as soon as all ranks have opened them; the
+// MPI libraries delete their shared memory segments as soon as all ranks have opened them. The
 // contents then travel in CRIU's images.
 constexpr const char* kGhostLimit = "--ghost-limit=1G";
 
@@ -38,7 +38,7 @@ std::string source_mount_of(const EvacuationOptions& options, const HostNode& no
   return options.mounts + "/" + node.spec.container();
 }
 
-// The daemon ends with the last user of the mount.
+// Removes the mount. The daemon ends with the last user of the mount.
 void remove_mount(const std::string& path) {
   umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
   rmdir(path.c_str());
@@ -80,7 +80,7 @@ class SourceMount {
 
 struct MigrationOutput {
   json summary = json::object();
-  std::string findings;  // those that stopped the migration, with their remedies
+  std::string findings;  // the findings that stopped the migration, with their remedies
   std::string messages;
 };
 
@@ -106,8 +106,8 @@ MigrationOutput parse_output(const std::string& text) {
   return output;
 }
 
-// The records of the node's migrations from here (kSource) or to here. Errors: one cannot be read,
-// and may be the one.
+// Returns the records of the node's migrations from here (kSource) or to here. Errors: a record
+// cannot be read, and it may be one of them.
 Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& options,
                                                   const HostNode& node,
                                                   MigrationRole role = MigrationRole::kSource) {
@@ -124,7 +124,7 @@ Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& optio
   return records;
 }
 
-// The record of the move that `node` began; empty: it has none.
+// Returns the record of the move that `node` began; nullopt: it has no record.
 Result<std::optional<OwnershipRecord>> find_move(const EvacuationOptions& options,
                                                  const HostNode& node) {
   auto records = find_records(options, node);
@@ -145,8 +145,8 @@ std::string read_command_line(const std::string& process) {
   return {text, static_cast<size_t>(std::max<ssize_t>(count, 0))};
 }
 
-// Whether a `ppmr migrate` of an earlier agent may still begin the migration: it checks both hosts
-// before it writes a record.
+// Returns whether a `ppmr migrate` of an earlier agent may still begin the migration. `ppmr
+// migrate` checks both hosts before it writes a record.
 bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
   const std::string words =
       std::string("migrate") + '\0' + "--runc" + '\0' + node.spec.container() + '\0';
@@ -155,7 +155,7 @@ bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
     const std::string process = entry.path();
     struct stat status;
     if (stat(process.c_str(), &status) != 0 || status.st_uid != 0) continue;
-    // Users can start other programs of root with any words.
+    // Users can start other programs of root with arbitrary arguments.
     std::error_code gone;
     const std::string program = std::filesystem::read_symlink(process + "/exe", gone);
     if (!program.starts_with(options.program)) continue;
@@ -164,7 +164,7 @@ bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
   return false;
 }
 
-// Errors: those of abort_arrival().
+// Aborts the restore. Errors: those of abort_arrival().
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
                      std::chrono::steady_clock::time_point deadline) {
   if (record.state == MigrationState::kRestoring) {
@@ -173,7 +173,8 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
           latest.error = "the job of this node has ended";
           return {};
         });
-    if (!aborted) aborted = store.read(record.id, record.role);  // it has changed meanwhile
+    // The record has changed in the meantime.
+    if (!aborted) aborted = store.read(record.id, record.role);
     if (!aborted) return failure(aborted.error());
     record = std::move(*aborted);
   }
@@ -184,7 +185,8 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
   const bool voted =
       record.state == MigrationState::kReady || record.state == MigrationState::kOwned;
   if (voted) return still("is being restored here, and its source decides about it");
-  // Decided: a supervisor that is alive lets it run soon, and one that has given up is no obstacle.
+  // The migration is decided. A supervisor that is alive lets the node run soon, and a supervisor
+  // that has given up is no obstacle.
   if (record.state == MigrationState::kRunning && is_alive(supervisor)) {
     return still("is about to run here");
   }
@@ -199,7 +201,7 @@ MoveReport report_of(const OwnershipRecord& record) {
   using enum MigrationState;
   MoveReport report{.error = record.first_error()};
   if (record.state == kAborted) report.result = MoveResult::kStayed;
-  // The target runs the node only when it knows of the decision.
+  // The target runs the node only after the notification of the decision.
   if (record.state == kFinished || (record.state == kCommitted && record.peer_notified)) {
     report.result = MoveResult::kMoved;
     report.error.clear();

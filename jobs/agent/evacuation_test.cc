@@ -1,4 +1,5 @@
-// What an agent does to the records of migrations before it removes a node that is on its way.
+// Tests what an agent does to the records of migrations before it removes a node that is on its
+// way.
 #include "jobs/agent/evacuation.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ class AbortArrival : public testing::Test {
 
   RecordStore store() const { return *RecordStore::open(directory_); }
 
-  // A migration to this host.
+  // Begins a migration to this host.
   void begin(const std::string& container, MigrationState state = kRestoring,
              const ProcessIdentity& supervisor = {}) {
     OwnershipRecord record;
@@ -62,7 +63,7 @@ TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
   const Status aborted = abort_arrival(options_, node_, kPatience);
   EXPECT_TRUE(aborted) << aborted.error().message;
   EXPECT_EQ(state(), kAborted);
-  EXPECT_TRUE(abort_arrival(options_, node_, kPatience));  // idempotent
+  EXPECT_TRUE(abort_arrival(options_, node_, kPatience));  // a second call succeeds, too
 }
 
 TEST_F(AbortArrival, RestoreThatHasVotedIsLeftToItsSource) {

@@ -17,10 +17,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kJoinPatience{60'000};   // runc on a loaded host
-constexpr milliseconds kLeavePatience{30'000};  // the same
+constexpr milliseconds kJoinPatience{60'000};   // a loaded host needs this long for runc
+constexpr milliseconds kLeavePatience{30'000};  // for the same reason
 constexpr milliseconds kCheckPatience{10'000};
-// Longer than agents wait for the step of a scheduler.
+// This is longer than agents wait for the step of a scheduler.
 constexpr milliseconds kSparePatience{50'000};
 constexpr milliseconds kConnectPatience{20'000};
 constexpr size_t kReasonsMax = 1000;
@@ -96,7 +96,7 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
     return failure(EAGAIN, fmt::format("this user has {} jobs here already: end one first",
                                        options_.jobs_per_user_max));
   }
-  // One user cannot take the addresses of all others.
+  // Counts the addresses of this user, so that one user cannot take the addresses of all others.
   size_t taken = 0;
   for (const auto& [id, other] : jobs_) {
     if (other.user.uid == request.user.uid) taken += other.nodes.size() + 1;
@@ -115,7 +115,7 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
   for (const std::string& name : request.hosts) {
     job.nodes.push_back({.name = name, .address = *addresses_.take_next(), .host = name});
   }
-  // Written before any node is made: a later agent then removes them.
+  // Saves the job before it makes any node. A later agent then removes the nodes.
   if (Status saved = save(job); !saved) {
     for (const JobNodePlace& node : job.nodes) addresses_.give_back(node.address);
     addresses_.give_back(job.port_address);
@@ -185,7 +185,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
     if (!removing_.insert(id).second) return {};
     if (why_ended_.size() >= kReasonsMax) why_ended_.clear();
     why_ended_[id] = why;
-    // Written down: if the agent dies now, the next one goes on.
+    // Recorded: if the agent dies now, the next agent continues.
     found->second.ending = true;
     if (Status saved = save(found->second); !saved) spdlog::error("{}", saved.error().message);
     job = found->second;
@@ -204,7 +204,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
   return {};
 }
 
-// A host that does not answer now asks later where its nodes belong, and removes them.
+// A host that does not answer now asks later to which host its nodes belong, and then removes them.
 void HomeJobs::remove(const JobRecord& job) {
   (void)for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
     const std::string container = job.container_of(static_cast<unsigned>(i));
@@ -266,7 +266,7 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   if (!node.moving_to.empty()) {
     return failure(EBUSY, "node " + node.name + " is moving to " + node.moving_to + " already");
   }
-  JobHost* spare = nullptr;  // one that failed before is the last choice
+  JobHost* spare = nullptr;  // a spare that failed before is the last choice
   for (JobHost& host : job.hosts) {
     const bool fits = host.state == HostState::kSpare && (to.empty() || host.name == to);
     if (fits && (spare == nullptr || host.failed_moves < spare->failed_moves)) spare = &host;
@@ -293,7 +293,8 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
   JobRecord job = **found;
   if (settlement.index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
   JobNodePlace& node = job.nodes[settlement.index];
-  if (node.host != settlement.from || node.moving_to.empty()) return {};  // settled before
+  // Settled by an earlier call.
+  if (node.host != settlement.from || node.moving_to.empty()) return {};
   JobHost* source = job.find_host(settlement.from);
   JobHost* spare = job.find_host(node.moving_to);
   node.moves.push_back({.from = settlement.from,
@@ -352,7 +353,7 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
     auto found = find_locked(id);
     if (!found || index >= (*found)->nodes.size()) return;
     const JobNodePlace& node = (*found)->nodes[index];
-    // The host may have looked just before the node moved.
+    // The host may have asked just before the node moved.
     if (node.host != asker || !node.moving_to.empty()) return;
     message = fmt::format("node {} on host {} was lost: {}", node.name, node.host, why);
   }
@@ -364,7 +365,8 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     const JobNodePlace& node = job.nodes[i];
     const std::string container = job.container_of(i);
-    // Few nodes move: to find the host of each would cost the square of their number.
+    // Looks only at nodes that move, because few do: finding the host of each node would take time
+    // proportional to the square of their number.
     const JobHost* moving = node.moving_to.empty() ? nullptr : job.find_host(node.host);
     const bool moves_for_long = moving != nullptr && unix_time_ns() - moving->since_ns > limit_ns;
     {
@@ -376,7 +378,7 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
       if (name.empty()) continue;
       const std::string loss = probe(name, container);
       if (loss.empty()) continue;
-      // A host gives a node away only after the home has noted it.
+      // A host removes a moved node only after the home has recorded the move.
       std::lock_guard lock(mutex_);
       auto now = find_locked(job.id);
       if (now && (*now)->nodes[i].host == node.host && (*now)->nodes[i].moving_to == node.moving_to)
@@ -388,13 +390,13 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
   return "";
 }
 
-// Why the host has lost the node; empty: it has not.
+// Returns why the host has lost the node; empty: it has not lost the node.
 std::string HomeJobs::probe(const std::string& host, const std::string& container) const {
   auto answer =
       ask_peer(options_.peers, host, {{"op", "present"}, {"container", container}}, kCheckPatience);
   if (answer && answer->value("present", true)) return "";
   if (answer) return fmt::format("host {} has lost its job node", host);
-  // An agent that is away for long does not harm the node: its host still refuses connections.
+  // A host whose agent is away does not lose the node: that host still refuses connections.
   const int error = answer.error().errno_value;
   const bool silent =
       error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;

@@ -1,4 +1,4 @@
-// The jobs whose home is this host: started by `ppmr job run` here.
+// The jobs whose home is this host: a user has started them here with `ppmr job run`.
 #pragma once
 
 #include <map>
@@ -16,18 +16,18 @@
 namespace ppmr {
 
 struct HomeOptions {
-  std::string host;  // the name by which the other agents know this one
+  std::string host;  // the name of this host for the other agents
   AddressRange addresses;
   JobNetwork network;
   PeerOptions peers;
   size_t jobs_per_user_max = 64;
-  // A host that has not asked for the place of its nodes for this time, and cannot be reached, has
-  // failed. Nodes whose home does not answer for this time are removed.
+  // After this time without a question about its nodes, a host that cannot be reached has failed.
+  // After this time without an answer of their home, a host removes nodes.
   std::chrono::seconds host_timeout{300};
 };
 
 struct JobRequest {
-  std::vector<std::string> hosts;  // each gets a node
+  std::vector<std::string> hosts;  // each host gets a node
   std::vector<std::string> spares;
   JobUser user;
   pid_t launcher = 0;
@@ -36,16 +36,16 @@ struct JobRequest {
 
 struct StartedJob {
   JobRecord record;
-  UniqueFd connection;  // to the commands of the job's first node
+  UniqueFd connection;  // connection to the command port of the job's first node
 };
 
-// How a move ended, as the host that the node left reports it.
+// The end of a move, as the host that the node left reports it.
 struct MoveSettlement {
   std::string job;
   unsigned index = 0;
   std::string from;
   bool moved = false;
-  bool spare_failed = false;  // do not choose that spare again
+  bool spare_failed = false;  // whether the home must not choose that spare again
   double downtime_s = -1;
   std::string error{};
 };
@@ -59,12 +59,12 @@ class HomeJobs {
   // Makes the job's nodes on all hosts, and checks its spares. Errors: what the hosts refuse; then
   // nothing of the job remains.
   Result<StartedJob> run(const JobRequest& request);
-  // Removes the job's nodes. `uid`: of the caller; root may end every job. `why` is for the
-  // launcher (exists()). Idempotent. Errors: EPERM.
+  // Removes the job's nodes. `uid`: the caller; root may end every job. `why`: the reason that the
+  // launcher receives (exists()). Idempotent. Errors: EPERM.
   Status end(const std::string& job, uid_t uid, const std::string& why);
-  // Errors: ENOENT; the message says why the job has ended.
+  // Returns success if the job exists. Errors: ENOENT; the message says why the job has ended.
   Status exists(const std::string& job) const;
-  // `asker` reports that its node ends, though the job has not, and why: ends the job.
+  // Ends the job, because `asker` reports that its node of the job has ended, and why.
   void lose(const std::string& job, unsigned index, const std::string& asker,
             const std::string& why);
 
@@ -72,20 +72,20 @@ class HomeJobs {
   // name the spare. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left.
   Result<std::string> reserve(const std::string& job, unsigned index, const std::string& from,
                               const std::string& to);
-  // Idempotent. Errors: ENOENT: the job has ended.
+  // Records the end of a move. Idempotent. Errors: ENOENT: the job has ended.
   Status settle(const MoveSettlement& settlement);
-  // Where the node belongs: {host, moving_to}. `asker`: the host that asks. Errors: ENOENT:
-  // nowhere.
+  // Returns the host to which the node belongs: {host, moving_to}. `asker`: the host that asks.
+  // Errors: ENOENT: to no host.
   Result<std::pair<std::string, std::string>> place(const std::string& job, unsigned index,
                                                     const std::string& asker);
 
-  // The jobs of a user, of all users for root.
+  // Returns the jobs of a user; for root, the jobs of all users.
   std::vector<JobRecord> list(uid_t uid) const;
 
-  // Ends jobs whose launcher has ended, or with a host that does not answer. The caller calls it
-  // about once a second.
+  // Ends jobs whose launcher has ended, and jobs with a host that does not answer. The caller calls
+  // this about once a second.
   void tend();
-  // Removes the ports of jobs that are not known here.
+  // Removes the ports of jobs that this home does not have.
   void remove_stray_ports();
 
  private:
@@ -93,12 +93,13 @@ class HomeJobs {
   Status make_nodes(const JobRecord& job) const;
   void remove(const JobRecord& job);
   Status save(const JobRecord& job) const { return records_.write(job.id, to_json(job)); }
-  // Errors: ENOENT, also for a job that is ending.
+  // Finds a job. Errors: ENOENT, also for a job that is ending.
   Result<JobRecord*> find_locked(const std::string& job);
   // Saves the changed job, then replaces the job in memory.
   Status replace_locked(JobRecord& known, JobRecord changed);
   Status join_network(const JobRecord& job);
-  // Which node of the job is lost with its host, in a sentence; empty: none.
+  // Returns a sentence about the node of the job that is lost with its host; empty: no node is
+  // lost.
   std::string find_loss(const JobRecord& job);
   std::string probe(const std::string& host, const std::string& container) const;
 
@@ -107,7 +108,7 @@ class HomeJobs {
   mutable std::mutex mutex_;
   std::map<std::string, JobRecord> jobs_;  // guarded by mutex_
   std::set<std::string> removing_;         // guarded by mutex_: IDs, while end() works
-  // When the host of a node last asked, by NodeSpec::container().
+  // The time at which the host of a node last asked. Key: NodeSpec::container().
   std::map<std::string, std::chrono::steady_clock::time_point> asked_;  // guarded by mutex_
   std::map<std::string, std::string> why_ended_;                        // guarded by mutex_
   AddressPool addresses_;                                               // guarded by mutex_

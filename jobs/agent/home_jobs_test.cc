@@ -12,7 +12,7 @@ namespace {
 
 constexpr uid_t kOwner = 1000;
 
-// A home with one job that an earlier agent left: nodes on a and b, spares c and d.
+// A home with one job that an earlier agent left. The job has nodes on a and b, and spares c and d.
 struct HomeJobsTest : testing::Test {
   HomeJobsTest() {
     std::filesystem::remove_all(directory);
@@ -35,7 +35,7 @@ struct HomeJobsTest : testing::Test {
     reopen();
   }
 
-  // As after the end of an agent.
+  // Opens the records again, as a new agent does.
   void reopen() {
     home = std::make_unique<HomeJobs>(
         HomeOptions{.host = "a", .addresses = *parse_address_range("10.0.0.0/24")},

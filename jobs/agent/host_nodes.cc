@@ -71,7 +71,7 @@ Status HostNodes::create(const NodeSpec& spec, const StepHolder& holder, bool ex
     entries_[container] = {.node = node, .busy = true, .number = number};
   }
   const Claim claim(*this, container, number);
-  // Written first: if the agent dies now, the next one removes what there is.
+  // Saves the node first: if the agent dies now, the next agent removes the parts of the node.
   Status made = save(node);
   const JobNode job_node(options_, spec, holder.group);
   if (made) made = job_node.prepare();

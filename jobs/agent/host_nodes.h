@@ -16,29 +16,33 @@ namespace ppmr {
 
 struct HostNode {
   NodeSpec spec;
-  StepHolder holder{};      // its group has the node, and the node ends with it; pid 0: none
-  bool expected = false;    // prepared for a node that is on its way here
-  std::string moving_to{};  // the host that it is leaving for; empty: it stays
-  std::vector<std::string> earlier_migrations{};  // of the node from here; another one is this move
+  // The holder whose group has the node; the node ends with the holder; pid 0: none.
+  StepHolder holder{};
+  bool expected = false;    // prepared for a node that is on its way to this host
+  std::string moving_to{};  // the host to which the node moves; empty: it stays
+  // The node's earlier migrations from this host. Any other migration is the present move.
+  std::vector<std::string> earlier_migrations{};
 };
 
-// Threads: any. A node that one thread works on is busy for the others (EBUSY).
+// Threads: any. While one thread works on a node, the node is busy for all others (EBUSY).
 class HostNodes {
  public:
   // Reads the records of an earlier agent of this host.
   HostNodes(JobNodeOptions options, RecordFiles records);
 
-  // Makes a job node and starts it, or only prepares for one that is on its way. Errors: EEXIST,
-  // EADDRINUSE, EBUSY; those of JobNode.
+  // Makes a job node and starts it. With `expected`, only prepares for a node that is on its way.
+  // Errors: EEXIST, EADDRINUSE, EBUSY; those of JobNode.
   Status create(const NodeSpec& spec, const StepHolder& holder, bool expected);
-  // Idempotent. Errors: EBUSY; those of JobNode::remove(): the node is kept then.
+  // Removes a node. Idempotent. Errors: EBUSY; those of JobNode::remove(), after which the node is
+  // still there.
   Status remove(const std::string& container);
 
   std::vector<HostNode> list() const;
-  // Errors: ENOENT.
+  // Returns the node. Errors: ENOENT.
   Result<HostNode> find(const std::string& container) const;
 
-  // The exclusive right to work on the node, until the claim is destroyed. Errors: ENOENT, EBUSY.
+  // The exclusive right to work on the node, until the destruction of the claim. Errors: ENOENT,
+  // EBUSY.
   class Claim {
    public:
     Claim(HostNodes& nodes, std::string container, uint64_t entry)
@@ -53,20 +57,20 @@ class HostNodes {
    private:
     HostNodes* nodes_;
     std::string container_;
-    uint64_t entry_;  // Entry::number
+    uint64_t entry_;  // number of the entry
   };
   Result<Claim> claim(const std::string& container);
 
-  // Whether there is a file for the node, readable or not.
+  // Returns whether there is a file for the node, readable or not.
   bool has_record(const std::string& container) const { return records_.exists(container); }
-  // Why the node is at its end; empty: it is not, such as one that moves. Errors: those of
-  // JobNode::has_ended().
+  // Returns why the node has reached its end. Empty: it has not, for example because it moves.
+  // Errors: those of JobNode::has_ended().
   Result<std::string> why_ended(const HostNode& node) const;
 
-  // Notes that the node has arrived. Errors: ENOENT.
+  // Records that the node has arrived. Errors: ENOENT.
   Status note_arrival(const std::string& container);
 
-  // The caller has claimed the node.
+  // Records the move. The caller must have claimed the node.
   Status note_move(const std::string& container, const std::string& to,
                    const std::vector<std::string>& earlier_migrations);
   Status remove_claimed(const std::string& container);

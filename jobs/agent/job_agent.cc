@@ -1,10 +1,10 @@
-// Who takes part: `ppmr job run` asks the agent of its host, the job's home, for job nodes. The
-// home asks the agents of the job's hosts to make them. A request to evacuate a host reaches that
-// host's agent; it asks the home for a spare, has the spare prepare, moves the node, and reports
-// the result.
+// The parts: `ppmr job run` asks the agent of its host, the job's home, for job nodes. The home
+// asks the agents of the job's hosts to make the nodes. A request to evacuate a host reaches that
+// host's agent. This agent asks the home for a spare, asks the spare's agent to prepare, moves the
+// node, and reports the result to the home.
 //
 // An agent that starts after a crash reads the records, finishes the moves under way, and asks the
-// homes where its nodes belong. So a lost request leaves no node behind.
+// homes to which hosts its nodes belong. So no node remains after a lost request.
 #include "jobs/agent/job_agent.h"
 
 #include <fmt/format.h>
@@ -26,9 +26,10 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTendInterval{1};
-constexpr unsigned kOrphanRounds = 10;  // of tending, between two checks
+constexpr unsigned kOrphanRounds = 10;  // rounds of run() between two checks
 // A home answers about a thousand hosts per second and core.
-constexpr size_t kQuestionsPerCheck = 1000;  // of one job to its home
+// One check asks the home of one job this many questions.
+constexpr size_t kQuestionsPerCheck = 1000;
 constexpr std::chrono::seconds kTargetPatience{60};
 constexpr std::chrono::milliseconds kTargetAnswerTimeout{2000};
 constexpr std::chrono::milliseconds kPlacePatience{10'000};
@@ -42,7 +43,7 @@ void safely(const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {
-    spdlog::error("{}", error.what());  // such as no memory, no thread: try again
+    spdlog::error("{}", error.what());  // for example no memory or no thread: tries again
   }
 }
 
@@ -61,7 +62,7 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
                                   directory + "/in", directory + "/hooks"}) {
     if (Status made = make_directory(path); !made) return failure(made.error());
   }
-  // Protects all that is below.
+  // This mode protects all files below the directory.
   if (chmod(directory.c_str(), 0700) != 0) return system_failure("chmod 0700", directory);
   auto home_records = RecordFiles::open(directory + "/jobs");
   if (!home_records) return failure(home_records.error());
@@ -73,7 +74,7 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   ControlServerOptions control;
   control.public_path = agent->options_.socket;
   control.clients_per_user_max = 8;
-  control.request_max_bytes = 1 << 20;  // the names of all hosts of a job
+  control.request_max_bytes = 1 << 20;  // a request has the names of all hosts of a job
   auto users = ControlServer::create(control);
   if (!users) return failure(users.error());
   agent->users_ = std::move(*users);
@@ -90,8 +91,8 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
 
 JobAgent::~JobAgent() = default;
 
-// The target outlives the agent: it may be restoring a job node. A target that is only slow is left
-// alone.
+// Starts `ppmr target` unless it runs. The target outlives the agent, because it may be restoring a
+// job node. This function also leaves alone a target that is only slow.
 Status JobAgent::start_target() const {
   const std::string mount = options_.directory + "/in";
   auto mounts = read_mounts();
@@ -128,7 +129,7 @@ void JobAgent::run() {
       [this](const json& request, const ControlClient& client, PassedDescriptors& passed) {
         return answer_user(request, client, passed.to_send);
       });
-  // A host that does not answer delays the one or the other.
+  // Two threads, so that a host that does not answer delays only one of the two tasks.
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });
   });
@@ -152,7 +153,7 @@ void JobAgent::run() {
   tidier.join();
 }
 
-// Returns whether the agent is to stop.
+// Returns whether the agent must stop.
 bool JobAgent::wait(std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
   return stopping_.wait_for(lock, time, [this] { return stopped_; });
@@ -164,7 +165,7 @@ void JobAgent::stop() {
   stopping_.notify_all();
 }
 
-// Moves that an earlier agent began, or whose result the home has not acknowledged.
+// Finishes moves that an earlier agent began, or whose result the home has not acknowledged.
 void JobAgent::finish_moves() {
   for (const HostNode& node : nodes_.list()) {
     if (node.moving_to.empty()) continue;
@@ -210,7 +211,8 @@ void JobAgent::report_loss(const HostNode& node) {
                  kPlacePatience);
 }
 
-// The job has lost its home for good. The other host removes its part in the same way.
+// The job has lost its home and cannot get it back. The other host removes its part in the same
+// way.
 void JobAgent::forget_move(const HostNode& node) {
   spdlog::info("{}: its home does not answer any more", node.spec.container());
   remove_source_mount(options_.evacuation, node);
@@ -219,14 +221,15 @@ void JobAgent::forget_move(const HostNode& node) {
   }
 }
 
-// The hosts of a large job take turns, but each asks often enough to show that it lives.
+// Returns whether the node's turn to ask is in this round. The hosts of a large job take turns, but
+// each asks often enough to show that it is alive.
 bool JobAgent::is_turn(const NodeSpec& spec, unsigned round) const {
   const auto rounds_max = options_.home.host_timeout / (3 * kOrphanRounds * kTendInterval);
   const size_t turns = std::min<size_t>(spec.node_count() / kQuestionsPerCheck, rounds_max);
   return turns < 2 || (round + spec.index) % turns == 0;
 }
 
-// Removes nodes that, according to their home, do not belong here.
+// Removes nodes that do not belong to this host, according to their home.
 void JobAgent::remove_orphans(unsigned round) {
   std::set<std::string> silent;
   for (const HostNode& node : nodes_.list()) {
@@ -243,9 +246,10 @@ void JobAgent::remove_orphans(unsigned round) {
                            {"asker", options_.host}},
                           kPlacePatience);
     note_answer(home, place.has_value());
-    if (!place) silent.insert(home);  // ask it for one node only, as each question may take long
-    // finish_moves() decides about a node that moves. The question shows the home that its host
-    // lives.
+    // Ask this home for one node only, because each question may take long.
+    if (!place) silent.insert(home);
+    // finish_moves() decides about a node that moves. The question shows the home that its host is
+    // alive.
     const auto now = nodes_.find(node.spec.container());
     if (!now || !now->moving_to.empty()) continue;
     bool orphan = place ? place->value("job_ended", false) : is_orphaned(home);
@@ -276,8 +280,8 @@ Status JobAgent::remove_node(const std::string& container) {
   return nodes_.remove(container);
 }
 
-// Containers that a `runc restore` finished after their node was removed, and the ports of jobs
-// that ended while they began.
+// Removes containers that a `runc restore` finished after their node was removed, and the ports of
+// jobs that ended during their start.
 void JobAgent::remove_strays() {
   auto runc = Runc::find();
   if (!runc) return;
@@ -285,7 +289,7 @@ void JobAgent::remove_strays() {
   if (!names) return spdlog::warn("{}", names.error().message);
   for (const std::string& name : *names) {
     if (!is_job_container(name) || nodes_.find(name)) continue;
-    if (nodes_.has_record(name)) continue;  // one that this agent could not read
+    if (nodes_.has_record(name)) continue;  // this agent could not read the node's record
     spdlog::warn("removing the container {}, which no job node is", name);
     if (Status removed = runc->remove(name); !removed) spdlog::warn("{}", removed.error().message);
   }

@@ -23,27 +23,27 @@ inline constexpr uint16_t kTargetPort = 7472;
 
 struct JobAgentOptions {
   std::string host;       // the name of this host for users and agents
-  std::string directory;  // for everything that the agent makes; private to root
+  std::string directory;  // contains all files that the agent makes; private to root
   std::string socket = kAgentSocket;
   HomeOptions home;
   JobNodeOptions nodes;
   EvacuationOptions evacuation;
   std::vector<std::string> target_options;  // more options for `ppmr target`
-  // Decides whether a user may have job nodes on this host; empty: every user may. Called as
-  // PROGRAM UID; exit code 0 admits.
+  // The program that decides whether a user may have job nodes on this host; empty: every user may.
+  // The agent calls PROGRAM UID; exit code 0 means yes.
   std::string admission_program;
-  bool needs_step = false;     // job nodes only for steps of Slurm that have a control group
-  OnConnectionEvent on_event;  // of the other agents' connections
+  bool needs_step = false;     // whether job nodes need a step of Slurm that has a control group
+  OnConnectionEvent on_event;  // called for connections of the other agents
 };
 
-// Threads: created, run and destroyed by one thread; stop() may be called by any.
+// Threads: one thread creates, runs and destroys the agent; any thread may call stop().
 class JobAgent {
  public:
   // Starts `ppmr target` unless it runs already, and listens. Errors: those of the parts.
   static Result<std::unique_ptr<JobAgent>> create(JobAgentOptions options);
   ~JobAgent();
 
-  // Blocks until stop(). Job nodes go on without the agent.
+  // Blocks until stop(). Job nodes continue without the agent.
   void run();
   void stop();
   Security& security() { return peers_->security(); }  // for the connections of other agents
@@ -59,20 +59,21 @@ class JobAgent {
   nlohmann::json check_hosts(const nlohmann::json& request) const;
   nlohmann::json status(uid_t uid) const;
 
-  // Of all nodes on this host that `uid` may move.
+  // Evacuates all nodes on this host that `uid` may move.
   nlohmann::json evacuate(uid_t uid, const std::string& to);
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
-  // {"to":SPARE} or {"refusal":...}. After an error a spare may have been reserved.
+  // Asks the home for a spare. Returns {"to":SPARE} or {"refusal":...}. After an error the home may
+  // have reserved a spare.
   Result<nlohmann::json> reserve(const HostNode& node, const std::string& to);
   // Reports a decided move to the home, and removes the node where it no longer is. Returns whether
   // the job has ended.
   Result<bool> conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed);
-  // Returns whether the job has ended.
+  // Reports the move to the home. Returns whether the job has ended.
   Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
   Status admit(const JobUser& user) const;
-  // The step in which the user's job nodes of `allocation` are to be. Errors: EACCES; those of
-  // StepHolders::await().
+  // Returns the step that must contain the user's job nodes of `allocation`. Errors: EACCES; those
+  // of StepHolders::await().
   Result<StepHolder> find_step(uid_t uid, const std::string& allocation);
   Status start_target() const;
   bool wait(std::chrono::milliseconds time);
@@ -81,11 +82,11 @@ class JobAgent {
   nlohmann::json answer_hook(const std::string& text);
   void finish_moves();
   void remove_orphans(unsigned round);
-  // Whether the node's place is to be asked for in this round.
+  // Returns whether this host asks in this round to which host the node belongs.
   bool is_turn(const NodeSpec& spec, unsigned round) const;
   void remove_strays();
-  // Also of a node that is on its way here. Idempotent. Errors: those of abort_arrival() and
-  // HostNodes::remove(); the node is kept then.
+  // Removes a node, also a node that is on its way here. Idempotent. Errors: those of
+  // abort_arrival() and HostNodes::remove(), after which the node is still there.
   Status remove_node(const std::string& container);
   // Notes whether a home has answered a question.
   void note_answer(const std::string& home, bool answered);
@@ -97,14 +98,14 @@ class JobAgent {
   HomeJobs home_;
   HostNodes nodes_;
   StepHolders holders_;
-  // When a home began to leave questions unanswered. Used by run().
+  // The time since which a home has left questions unanswered. Only run() uses this map.
   std::map<std::string, std::chrono::steady_clock::time_point> silent_since_;
 
   std::mutex mutex_;
   std::condition_variable stopping_;
   bool stopped_ = false;  // guarded by mutex_
 
-  // Destroyed first: their threads use the members above.
+  // Destroyed first, because their threads use the members above.
   std::unique_ptr<PeerServer> peers_;
   std::unique_ptr<ControlServer> users_;
 };

@@ -121,7 +121,7 @@ json public_view(const JobRecord& job) {
                {"uid", job.user.uid},
                {"allocation", job.allocation},
                {"launcher_pid", job.launcher.pid}};
-  // An initializer list would copy them.
+  // An initializer list would copy the hosts.
   view["hosts"] = std::move(hosts);
   view["nodes"] = std::move(nodes);
   return view;

@@ -1,5 +1,5 @@
-// A job as its home knows it: the agent of the host where `ppmr job run` was started. Only the home
-// decides where the job's nodes are; the other hosts' agents ask it.
+// The home's record of a job. The home is the agent of the host where `ppmr job run` was started.
+// Only the home decides where the job's nodes are. The agents of the other hosts ask the home.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,13 @@
 
 namespace ppmr {
 
-// Of a host in a job. The names are those of the paper "RDMA-Based Job Migration Framework for MPI
-// over InfiniBand" (Cluster 2010).
+// The state of a host in a job. The names come from the paper "RDMA-Based Job Migration Framework
+// for MPI over InfiniBand" (Cluster 2010).
 enum class HostState {
   kReady,     // has a node of the job
-  kSpare,     // can take one
-  kMoving,    // gives its node away, or takes one
-  kInactive,  // was left, or failed; the job does not use it any more
+  kSpare,     // can take a node
+  kMoving,    // its node leaves, or a node is on its way to it
+  kInactive,  // its node has left, or it failed; the job no longer uses the host
 };
 
 std::string to_string(HostState state);
@@ -27,21 +27,21 @@ std::string to_string(HostState state);
 struct JobHost {
   std::string name;
   HostState state = HostState::kReady;
-  int64_t since_ns = 0;       // of the state; Unix time
-  std::string reason{};       // why it is inactive
-  unsigned failed_moves = 0;  // to this host
+  int64_t since_ns = 0;       // begin of the state; Unix time
+  std::string reason{};       // why the host is inactive
+  unsigned failed_moves = 0;  // number of failed moves to this host
 };
 
 struct JobMove {
   std::string from, to;
   int64_t ended_ns = 0;    // Unix time
   double downtime_s = -1;  // negative: unknown, or the node did not move
-  std::string error{};     // empty: it moved
+  std::string error{};     // why the node did not move; empty: it moved
 };
 
 struct JobNodePlace {
   std::string name, address, host;
-  std::string moving_to{};  // the host that is reserved for it; empty: it does not move
+  std::string moving_to{};  // the host that is reserved for the node; empty: it does not move
   std::vector<JobMove> moves{};
 };
 
@@ -50,20 +50,20 @@ struct JobRecord {
   JobUser user{};
   std::string token;
   std::string allocation{};    // see NodeSpec
-  ProcessIdentity launcher{};  // the job ends with it
-  std::string boot_id;         // of the launcher
+  ProcessIdentity launcher{};  // the job ends with this process
+  std::string boot_id;         // boot for which `launcher` is valid
   std::string port_address;    // the home's own address in the job's network
-  bool ending = false;         // its nodes are being removed
+  bool ending = false;         // whether its nodes are being removed
   std::vector<JobHost> hosts{};
   std::vector<JobNodePlace> nodes{};
 
   JobHost* find_host(const std::string& name);
   const JobHost* find_host(const std::string& name) const;
-  // NodeSpec::hosts of every node.
+  // Returns the text for NodeSpec::hosts of every node.
   std::string hosts_text() const;
   NodeSpec spec_of(unsigned index, const std::string& home, const std::string& hosts_text) const;
   std::string container_of(unsigned index) const { return container_name(id, index); }
-  // The namespace through which the launcher reaches the job.
+  // Returns the name of the namespace through which the launcher reaches the job.
   std::string port_name() const { return "ppmr-" + id + "-home"; }
 };
 
@@ -73,7 +73,7 @@ int64_t unix_time_ns();
 nlohmann::json to_json(const JobRecord& job);
 // Throws nlohmann::json::exception.
 JobRecord parse_job_record(const nlohmann::json& json);
-// What users may see: everything but the token.
+// Returns what users may see: everything but the token.
 nlohmann::json public_view(const JobRecord& job);
 
 }  // namespace ppmr

@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// A thread waits for a host for most of its time.
+// Many threads are useful, because a thread waits for a host for most of its time.
 constexpr size_t kThreadsMax = 128;
 
 }  // namespace
@@ -36,7 +36,7 @@ Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& w
   try {
     for (size_t i = 1; i < std::min(count, kThreadsMax); ++i) threads.emplace_back(run);
   } catch (const std::system_error&) {
-    // The threads that there are do the work.
+    // If no more threads can start, the threads that have started do the work.
   }
   run();
   for (std::thread& thread : threads) thread.join();

@@ -1,4 +1,4 @@
-// Requests to many hosts at once.
+// Sends requests to many hosts at once.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace ppmr {
 
-// Calls `work` for each of the first `count` numbers, on as many threads as the system has left, at
-// most 128. Returns the first error; an exception of `work` is an error, too.
+// Calls `work` for each number below `count`, on at most 128 threads, and on fewer if the system
+// has no more. Returns the first error; an exception of `work` is an error, too.
 Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work);
 
 }  // namespace ppmr

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds kHelloTimeout{10'000};
-// A peer sends its request at once.
+// A peer sends its request without delay.
 constexpr std::chrono::milliseconds kRequestTimeout{10'000};
 
 }  // namespace

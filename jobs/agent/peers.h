@@ -1,5 +1,5 @@
-// Requests between the agents of hosts. Agents authenticate each other like source and target; a
-// host that holds the key, or an allowed certificate, acts as root on all hosts.
+// Requests between the agents of hosts. Agents authenticate each other like source and target. A
+// host that has the key, or an allowed certificate, acts as root on all hosts.
 #pragma once
 
 #include <chrono>
@@ -15,21 +15,22 @@ namespace ppmr {
 
 struct PeerOptions {
   Credentials credentials;
-  uint16_t port = 0;  // the same on all hosts
+  uint16_t port = 0;  // port of the agents; the same on all hosts
 };
 
-// Asks the agent of `host`, which refuses if it has another name. The answer is {"ok":true,...}; a
-// refusal is an Error. Other errors: those of AgentClient::ask(). Whether an Error is a refusal
-// cannot be told: an answer that the caller acts on is in a field. Threads: any.
+// Asks the agent of `host`. An agent with another name refuses. The answer is {"ok":true,...}; a
+// refusal is an Error. Other errors: those of AgentClient::ask(). The caller cannot distinguish a
+// refusal from other errors. So an answer on which the caller acts is in a field of the reply.
+// Threads: any.
 Result<nlohmann::json> ask_peer(const PeerOptions& options, const std::string& host,
                                 const nlohmann::json& request, std::chrono::milliseconds patience);
 
-// Answers the other agents. Threads: any; `answer` is called on one thread for each peer.
+// Answers the other agents. Threads: any. Calls `answer` on one thread for each peer.
 class PeerServer {
  public:
   using Answer = std::function<nlohmann::json(const nlohmann::json& request)>;
-  // Listens on `address`. Errors: those of Security::load() and Security::listener().
-  // `on_event` learns of refused connections; the agents connect too often for the others.
+  // Listens on `address`. Calls `on_event` for refused connections only, because the agents connect
+  // too often. Errors: those of Security::load() and Security::listener().
   static Result<std::unique_ptr<PeerServer>> create(const Credentials& credentials,
                                                     const std::string& address, Answer answer,
                                                     OnConnectionEvent on_event = {});
@@ -50,7 +51,7 @@ class PeerServer {
   std::unique_ptr<Acceptor> acceptor_;
 };
 
-// Calls `answer`; turns its exceptions into refusals.
+// Calls `answer` and turns its exceptions into refusals.
 nlohmann::json answer_safely(const std::function<nlohmann::json()>& answer);
 
 }  // namespace ppmr

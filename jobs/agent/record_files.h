@@ -1,5 +1,5 @@
-// JSON files that survive the agent, in a directory that is private to root and empty after a
-// reboot, like the job nodes themselves.
+// JSON files that survive the agent. They are in a directory that is private to root and, like the
+// job nodes, does not survive a reboot.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,17 +10,17 @@
 
 namespace ppmr {
 
-// Threads: any; one at a time for each name.
+// Threads: any; for each name, one at a time.
 class RecordFiles {
  public:
-  // Creates the directory, mode 0700. Errors: those of mkdir(2).
+  // Creates the directory with mode 0700. Errors: those of mkdir(2).
   static Result<RecordFiles> open(const std::string& directory);
 
   // Replaces the file NAME.json as a whole. Errors: those of open(2), write(2) and rename(2).
   Status write(const std::string& name, const nlohmann::json& record) const;
   void remove(const std::string& name) const;
   bool exists(const std::string& name) const;
-  // All records. Logs and skips a file that is not valid JSON.
+  // Returns all records. Logs and skips a file that is not valid JSON.
   std::vector<nlohmann::json> read_all() const;
 
  private:

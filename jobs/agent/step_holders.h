@@ -1,5 +1,6 @@
 // Under a scheduler a process of the allocation's step holds each host for the job (`ppmr job
-// hold`). Job nodes are made only where the step is, in its control group, and end with it.
+// hold`). The agent makes job nodes only on hosts of the step, in the step's control group. The
+// nodes end with the step.
 #pragma once
 
 #include <chrono>
@@ -17,21 +18,21 @@ namespace ppmr {
 
 struct StepHolder {
   ProcessIdentity process{};
-  std::string group{};  // the step's control group, see step_group(); empty: it has none
+  std::string group{};  // the step's control group, see step_group(); empty: it has no group
 };
 
 nlohmann::json to_json(const StepHolder& holder);
-// Throws nlohmann::json::exception.
+// Parses a holder. Throws nlohmann::json::exception.
 StepHolder parse_step_holder(const nlohmann::json& json);
 
-// The holders that have reported to this agent. They repeat it, because a new agent does not know
-// them. Threads: any.
+// The holders that have reported to this agent. A holder repeats its report, because a new agent
+// has no record of the holder. Threads: any.
 class StepHolders {
  public:
-  // `process`: of the user `uid`, as the kernel says. Errors: EINVAL; ESRCH; EAGAIN: the user holds
-  // too much.
+  // Adds a holder. `uid`: the user of `process`, from the kernel. Errors: EINVAL; ESRCH; EAGAIN:
+  // the user has too many holders.
   Status add(uid_t uid, const std::string& allocation, pid_t process);
-  // Waits until a living holder is known. Errors: ENOENT with a remedy.
+  // Waits until a living holder has reported, and returns it. Errors: ENOENT with a remedy.
   Result<StepHolder> await(uid_t uid, const std::string& allocation,
                            std::chrono::milliseconds patience);
 

@@ -4,12 +4,12 @@
 
 namespace ppmr {
 
-// `ppmr job agent`
+// `ppmr job agent`.
 struct AgentCommand {
   JobAgentOptions agent;
   Credentials credentials;
   std::string audit_file;
-  std::string addresses;  // empty: default_address_range()
+  std::string addresses;  // empty: default_address_range() chooses
   std::string bridge;
   int network_bits = 8;
   int mtu_bytes = 0;

@@ -15,7 +15,7 @@
 namespace ppmr {
 namespace {
 
-// The part of the host's name before the first dot: the one that users type.
+// Returns the part of the host's name before the first dot. Users type this part.
 std::string short_host_name() {
   const std::string name = host_name();
   return name.substr(0, name.find('.'));
@@ -133,7 +133,7 @@ void add_run(CLI::App& job, int& exit_code) {
                  "after --: the command, such as mpirun, and its arguments")
       ->take_all();
   sub.parse_complete_callback([&sub, command] {
-    if (sub.remaining_size() > 0) return;  // the better message is that of the unknown option
+    if (sub.remaining_size() > 0) return;  // the message about the unknown option is the better one
     if (command->argv.empty() && !command->dry_run) {
       throw CLI::RequiredError("-- COMMAND");
     }
@@ -171,7 +171,8 @@ void add_status(CLI::App& job, int& exit_code) {
   add_socket(sub, command->socket);
 }
 
-// What agents and MPI launchers start in job nodes, and Slurm in its step.
+// Adds the commands that agents and MPI launchers start in job nodes, and that Slurm starts in its
+// step.
 void add_internal_commands(CLI::App& job, int& exit_code) {
   CLI::App* init = job.add_subcommand("init")->group("");
   make_command<JobInit>(*init, exit_code);

@@ -27,13 +27,13 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStartTimeout{180'000};
 constexpr milliseconds kCheckTimeout{60'000};
 constexpr milliseconds kConnectTimeout{20'000};
-// An agent that is being replaced is away for a moment.
+// While a new agent replaces the old one, requests fail for a moment.
 constexpr int kEndAttempts = 10;
 constexpr std::chrono::milliseconds kBetweenAttempts{500};
 
 int fail(const CommandError& error) { return report("job run", error, false); }
 
-// Ends the job also when the command could not be started.
+// Ends the job, also if the command could not be started.
 class Job {
  public:
   Job(std::string socket, std::string id) : socket_(std::move(socket)), id_(std::move(id)) {}
@@ -44,10 +44,11 @@ class Job {
       if (call(socket_, {{"op", "end"}, {"job", id_}}, kStartTimeout)) return;
       std::this_thread::sleep_for(kBetweenAttempts);
     }
-    // The agent ends the job when it notices the end of this process.
+    // Does nothing on failure: the agent ends the job when it notices the end of this process.
   }
 
-  // Whether the agent still has the job. One that does not answer may be about to return.
+  // Returns an error if the agent no longer has the job. Ignores an agent that does not answer,
+  // because it may be about to return.
   Status check() const {
     auto answer = call(socket_, {{"op", "exists"}, {"job", id_}}, kConnectTimeout);
     if (!answer || answer->value("ok", false)) return {};
@@ -96,7 +97,7 @@ int JobRunCommand::run() {
   const std::vector<std::string> working(hosts.begin(), hosts.end() - spares);
   const std::vector<std::string> spare(hosts.end() - spares, hosts.end());
 
-  std::optional<SlurmStep> step;  // ends after the job
+  std::optional<SlurmStep> step;  // declared first, so that it ends after the job
   if (*allocation) {
     auto started = SlurmStep::start(**allocation);
     if (!started) return fail({ExitCode::kFailure, started.error().message});
@@ -128,7 +129,7 @@ int JobRunCommand::run() {
   auto end = run_command_in_job_node(start.descriptor(), request,
                                      {.check = [&job] { return job.check(); }});
   if (end) return end->shell_code();
-  // The agent may have ended the job, and knows why.
+  // If the agent has ended the job, its answer has the reason.
   const Status known = job.check();
   return fail({ExitCode::kFailure, (known ? end.error() : known.error()).message});
 }
@@ -153,8 +154,8 @@ int JobRshCommand::run() const {
   auto socket = connect_to_job_node(host, kConnectTimeout);
   if (!socket) return failed(socket.error().message);
   CommandRequest request{.token = token, .argv = {"/bin/sh", "-c", line}, .directory = "/"};
-  // As with ssh, the other node starts with its own environment, here a minimal one; launchers pass
-  // what they need on the command line.
+  // As with ssh, the command in the other node does not inherit this environment. It starts with a
+  // minimal one; launchers pass what they need on the command line.
   for (const char* name : {"PATH", "HOME", "USER", "LD_LIBRARY_PATH"}) {
     if (const char* value = std::getenv(name)) {
       request.environment.push_back(std::string(name) + "=" + value);

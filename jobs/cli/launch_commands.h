@@ -5,11 +5,12 @@
 
 namespace ppmr {
 
-// `ppmr job run`
+// `ppmr job run`.
 struct JobRunCommand {
-  std::vector<std::string> hosts;  // empty: those of the Slurm allocation
-  unsigned spares = 0;             // the last ones of `hosts`
-  unsigned slots = 0;  // ranks on each host; 0: what Slurm says, else the CPUs of this host
+  std::vector<std::string> hosts;  // empty: the hosts of the Slurm allocation
+  unsigned spares = 0;             // how many of the last `hosts` are spares
+  // Ranks on each host; 0: the number from Slurm, else the CPUs of this host.
+  unsigned slots = 0;
   std::vector<std::string> argv;
   std::string socket;
   bool dry_run = false;
@@ -17,8 +18,8 @@ struct JobRunCommand {
   int run();
 };
 
-// `ppmr job rsh [OPTIONS] HOST WORDS...`, for MPI launchers: runs the words with a shell in another
-// node of the job. Ignores the options of ssh that launchers give.
+// `ppmr job rsh [OPTIONS] HOST WORDS...`, for MPI launchers. Runs the words with a shell in another
+// node of the job. Ignores the options of ssh that launchers pass.
 struct JobRshCommand {
   std::vector<std::string> arguments;
 

@@ -10,17 +10,18 @@ namespace {
 
 struct Setting {
   std::string_view name, value;
-  bool required;  // it wins over the caller's
+  bool required;  // whether it replaces the caller's setting
 };
 
-// Ranks reach each other by TCP through the node's own address, and by shared memory within the
-// node: CRIU can dump these, and no other transport.
+// Ranks of different nodes use TCP through the node's own address, and ranks of one node use shared
+// memory: CRIU can dump these, and no other transport.
 constexpr std::array kSettings = {
     Setting{"OMPI_MCA_plm", "rsh", true},
     Setting{"OMPI_MCA_ras", "^slurm", true},
     Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
-    // mpirun starts every daemon itself. The daemons leave their sessions: else node 1 would keep a
-    // process and a connection for each other node, and a move of node 1 would take them along.
+    // With these settings mpirun starts every daemon itself, and the daemons leave their sessions.
+    // Otherwise node 1 would keep a process and a connection for each other node, and a move of
+    // node 1 would also move these.
     Setting{"OMPI_MCA_plm_rsh_no_tree_spawn", "1", true},
     Setting{"OMPI_MCA_orte_leave_session_attached", "0", true},
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
@@ -38,7 +39,7 @@ constexpr std::array kSettings = {
 
 }  // namespace
 
-// The names are not in the script: Linux limits an argument to 128 KiB, some 5000 hosts.
+// The names are not in the script, because Linux limits an argument to 128 KiB: about 5000 hosts.
 std::string start_script(unsigned slots) {
   return fmt::format(R"(sed -n '2,$s/.* \(.*\)/\1 slots={0}/p' /etc/hosts >/run/ppmr/hosts.openmpi
 sed -n '2,$s/.* \(.*\)/\1:{0}/p' /etc/hosts >/run/ppmr/hosts.hydra

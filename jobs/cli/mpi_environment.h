@@ -1,4 +1,5 @@
-// What an MPI launcher needs to find its hosts and to start its daemons there.
+// The environment and files with which an MPI launcher finds its hosts and starts its daemons
+// there.
 #pragma once
 
 #include <string>
@@ -6,12 +7,12 @@
 
 namespace ppmr {
 
-// The shell script that writes the launchers' host lists in the job node, from its
-// /etc/hosts, and then runs the job's command, which follows as arguments.
+// Returns the shell script that writes the launchers' host lists in the job node, from the node's
+// /etc/hosts. Then the script runs the job's command, which follows as arguments.
 std::string start_script(unsigned slots);
 
-// The caller's environment and the settings of Open MPI and of MPICH (Hydra, UCX). Settings that
-// only tune the launcher give way to those of the caller.
+// Returns the caller's environment and the settings of Open MPI and of MPICH (Hydra, UCX). If a
+// setting only tunes the launcher, the caller's value has precedence.
 std::vector<std::string> job_environment(const std::string& job, char** environment);
 
 }  // namespace ppmr

@@ -18,13 +18,13 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// Longer than the agent's own time limit for a move.
+// This is longer than the agent's own time limit for a move.
 constexpr std::chrono::milliseconds kEvacuateTimeout{1'260'000};
 constexpr std::chrono::milliseconds kStatusTimeout{30'000};
 constexpr std::chrono::seconds kBetweenAttempts{1};
 constexpr std::chrono::seconds kWatchInterval{1};
 
-// `move`: of an answer of the agent, or of the job's record.
+// Describes a move. `move`: from an answer of the agent, or from the job's record.
 std::string describe(const std::string& node, const json& move) {
   const std::string error = move.value("error", "");
   if (!error.empty()) return fmt::format("{} stays on {}: {}", node, move.value("from", ""), error);
@@ -33,7 +33,7 @@ std::string describe(const std::string& node, const json& move) {
                      downtime_s < 0 ? "" : fmt::format(" ({:.2f} s down)", downtime_s));
 }
 
-// Whether a node stayed only because there was no spare for it.
+// Returns whether a node stayed only because there was no spare for it.
 bool lacks_spare(const json& answer) {
   for (const json& move : answer.value("moves", json::array())) {
     if (move.value("errno", 0) == ENOSPC) return true;

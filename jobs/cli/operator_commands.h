@@ -5,18 +5,18 @@
 
 namespace ppmr {
 
-// `ppmr job evacuate HOST`
+// `ppmr job evacuate HOST`.
 struct JobEvacuateCommand {
   std::string host;
   std::string to;
-  std::chrono::milliseconds wait{0};  // for a spare
+  std::chrono::milliseconds wait{0};  // how long to wait for a spare
   std::string socket;
   bool json = false;
 
   int run() const;
 };
 
-// `ppmr job status`
+// `ppmr job status`.
 struct JobStatusCommand {
   std::string socket;
   bool json = false;

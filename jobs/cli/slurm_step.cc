@@ -54,7 +54,7 @@ Result<std::optional<SlurmAllocation>> find_slurm_allocation(
 }
 
 unsigned slots_of_host() {
-  // "2(x3)", "4,2": the first number is that of the first host, and hosts of a job are alike.
+  // For "2(x3)" or "4,2", the first number is that of the first host. The hosts of a job are equal.
   const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
   const unsigned of_slurm = tasks != nullptr ? static_cast<unsigned>(std::atoi(tasks)) : 0;
   return of_slurm > 0 ? of_slurm : std::max(1U, std::thread::hardware_concurrency());
@@ -69,16 +69,17 @@ Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
   std::vector<std::string> argv = {"srun", fmt::format("--nodes={}", hosts),
                                    fmt::format("--ntasks={}", hosts), "--ntasks-per-node=1",
                                    "--job-name=ppmr",
-                                   // Beside other steps, with all that the allocation has.
+                                   // The step runs beside other steps, with all resources of the
+                                   // allocation.
                                    "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
-                                   // It outlives hosts that fail.
+                                   // The step outlives hosts that fail.
                                    "--no-kill", "--kill-on-bad-exit=0", "--quiet"};
   if (allocation.has_more_hosts) {
     argv.push_back(fmt::format("--nodelist={}", fmt::join(allocation.hosts, ",")));
   }
   const std::string program = std::filesystem::canonical("/proc/self/exe").string();
   argv.insert(argv.end(), {"--", program, "job", "hold", allocation.number});
-  // A group of its own, because Ctrl-C is for the job.
+  // srun gets a process group of its own, because Ctrl-C is for the job.
   auto srun = ChildProcess::start({.argv = argv,
                                    .files = {{.ours = theirs.get(), .theirs = STDIN_FILENO}},
                                    .group = SpawnGroup::kOwn});
@@ -87,7 +88,7 @@ Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
 }
 
 SlurmStep::~SlurmStep() {
-  if (!input_) return;  // moved from
+  if (!input_) return;  // this object was moved from
   input_.reset();
   pollfd end{.fd = srun_.pidfd(), .events = POLLIN, .revents = 0};
   (void)poll(&end, 1, static_cast<int>(kEndPatience.count()));

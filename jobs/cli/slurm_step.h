@@ -1,4 +1,5 @@
-// `ppmr job run` in an allocation of Slurm: its hosts, and the step that holds them for the job.
+// `ppmr job run` in an allocation of Slurm: the allocation's hosts, and the step that holds the
+// hosts for the job.
 #pragma once
 
 #include <optional>
@@ -12,23 +13,25 @@
 namespace ppmr {
 
 struct SlurmAllocation {
-  std::string number;              // SLURM_JOB_ID
-  std::vector<std::string> hosts;  // for the job: all, in the order of Slurm, or those of `--hosts`
-  bool has_more_hosts = false;     // hosts that are not for the job
+  std::string number;  // SLURM_JOB_ID
+  // The job's hosts: all, in the order of Slurm, or those of `--hosts`.
+  std::vector<std::string> hosts;
+  bool has_more_hosts = false;  // whether the allocation has hosts that are not for the job
 };
 
-// The allocation in which this process is; `hosts`: the job's hosts, empty for all. nullopt:
-// outside of an allocation. Errors: those of scontrol(1).
+// Returns the allocation in which this process runs. `hosts`: the job's hosts, empty for all.
+// nullopt: this process runs outside of an allocation. Errors: those of scontrol(1).
 Result<std::optional<SlurmAllocation>> find_slurm_allocation(const std::vector<std::string>& hosts);
 
-// Ranks on each host: Slurm's tasks per node, else the CPUs of this host.
+// Returns the number of ranks on each host: Slurm's tasks per node, else the CPUs of this host.
 unsigned slots_of_host();
 
-// A step with one `ppmr job hold` on each of the job's hosts. Slurm limits and accounts what is
-// in the step, and ends it. Threads: one.
+// A step with one `ppmr job hold` on each of the job's hosts. Slurm limits and accounts all
+// processes in the step, and ends them. Threads: one.
 class SlurmStep {
  public:
-  // Does not wait until the step runs. Errors: those of pipe(2) and ChildProcess::start().
+  // Starts the step, and does not wait until it runs. Errors: those of pipe(2) and
+  // ChildProcess::start().
   static Result<SlurmStep> start(const SlurmAllocation& allocation);
   SlurmStep(SlurmStep&&) = default;
   // Ends the step and waits for its end.
@@ -37,17 +40,19 @@ class SlurmStep {
  private:
   SlurmStep(UniqueFd input, ChildProcess srun) : input_(std::move(input)), srun_(std::move(srun)) {}
 
-  // The standard input of all its processes: they end when it is closed, also by our own end.
+  // The standard input of all processes of the step. They end when it is closed, which also happens
+  // when this process ends.
   UniqueFd input_;
   ChildProcess srun_;
 };
 
-// `ppmr job hold ALLOCATION`
+// `ppmr job hold ALLOCATION`.
 struct JobHoldCommand {
   std::string allocation;
   std::string socket;
 
-  // Reports to the agent, again and again in case that it is a new one, until standard input ends.
+  // Reports to the agent until standard input ends. Repeats the report, because the agent may be a
+  // new one.
   int run() const;
 };
 

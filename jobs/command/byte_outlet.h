@@ -12,9 +12,9 @@
 
 namespace ppmr {
 
-// Writes only when poll(2) reports that the descriptor is writable, and at most PIPE_BUF bytes,
-// which a pipe then accepts at once: so a descriptor that others share need not be non-blocking.
-// Threads: one.
+// Writes only when poll(2) reports that the descriptor is writable, and at most PIPE_BUF bytes. A
+// pipe then accepts them at once, so the descriptor need not be non-blocking; other processes may
+// share it. Threads: one.
 struct ByteOutlet {
   int fd = -1;  // not owned; -1: discards the bytes
   std::string unsent{};
@@ -26,7 +26,7 @@ struct ByteOutlet {
   void put(const std::string& bytes) {
     if (fd >= 0) unsent += bytes;
   }
-  // Drops the bytes, and all later ones, when the reader has gone.
+  // Writes bytes. If the reader has closed its end, drops these bytes and all later ones.
   void flush() {
     while (!is_empty()) {
       pollfd writable{fd, POLLOUT, 0};

@@ -17,10 +17,10 @@ constexpr size_t kFieldsMin = 3;  // token, directory, number of arguments
 
 using nlohmann::json;
 
-// Strings, each with a zero byte behind it: token, directory, number of arguments, arguments,
-// environment. Arguments and environment may hold any other byte, also ones that are not UTF-8.
-// Rejected: MessagePack, whose decoder in nlohmann::json exhausts the stack when a stranger sends
-// deeply nested arrays.
+// Returns strings, each followed by a zero byte: token, directory, number of arguments, arguments,
+// environment. Arguments and environment may contain any other byte, also invalid UTF-8. Rejected:
+// MessagePack, whose decoder in nlohmann::json exhausts the stack when a stranger sends deeply
+// nested arrays.
 std::string to_text(const CommandRequest& request) {
   std::string text;
   const auto add = [&](const std::string& field) { text.append(field).push_back('\0'); };

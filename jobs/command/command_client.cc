@@ -54,7 +54,7 @@ class CommandClient {
     auto next_check = Clock::now() + kCheckInterval;
     while (!end_ || !output_.is_empty() || !errors_.is_empty()) {
       poll_once();
-      // The job node may have sent the end before it stopped reading: take_frames() decides.
+      // The job node may have sent kEnd before it stopped reading: take_frames() decides.
       if (!socket_.flush()) {
         sends_ = false;
         socket_.give_up_sending();
@@ -105,7 +105,7 @@ class CommandClient {
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (count > 0)
       return socket_.send(FrameType::kInput, {bytes.data(), static_cast<size_t>(count)});
-    // The end; or EIO: a terminal whose foreground is another process group.
+    // n == 0: the end of the input. EIO: the foreground of the terminal is another process group.
     input_ = -1;
     socket_.send(FrameType::kInputEnd, "");
   }
@@ -150,7 +150,7 @@ class CommandClient {
   const UniqueFd signals_;
   const CommandClientOptions& options_;
   int input_;
-  bool sends_ = true;  // the job node still takes bytes
+  bool sends_ = true;  // whether the job node still accepts bytes
   ByteOutlet output_, errors_;
   std::optional<CommandEnd> end_;
 };
@@ -179,7 +179,7 @@ Result<UniqueFd> connect_to_job_node(const std::string& host, std::chrono::milli
   for (;;) {
     UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!socket) return system_failure("create", "a socket");
-    // Bounds the time of connect(2) only: nothing is sent yet.
+    // Limits only the time of connect(2), because the socket has sent nothing yet.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     const timeval limit{left.count() / 1000, left.count() % 1000 * 1000};
     if (left.count() > 0) setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));

@@ -25,11 +25,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kRequestTimeout{10};
 constexpr std::chrono::milliseconds kRefusalTimeout{10'000};
-// A client's output may be stopped for long.
+// A client's output may be stopped for a long time.
 constexpr std::chrono::milliseconds kEndTimeout = std::chrono::hours(24 * 20);
 constexpr size_t kReadBytes = 64 << 10;
 
-void on_child_end(int) {}  // interrupts ppoll(2)
+void on_child_end(int) {}  // the handler makes ppoll(2) return
 
 struct Pipe {
   UniqueFd read, write;
@@ -59,9 +59,10 @@ class CommandServer {
   }
 
  private:
-  // Waits until the client has closed the connection. If this process closed it with unread bytes,
-  // the kernel would send a reset, which discards what the client has not read yet; and CRIU does
-  // not dump the rest of a connection that belongs to no process.
+  // Sends the last frame and waits until the client has closed the connection. If this process
+  // closed it with unread bytes, the kernel would send a reset, and the reset discards what the
+  // client has not read yet. Also, CRIU does not dump the rest of a connection that belongs to no
+  // process.
   void send_last(FrameType type, const std::string& payload, std::chrono::milliseconds patience) {
     socket_.send(type, payload);
     if (!socket_.flush_all()) return;
@@ -76,8 +77,8 @@ class CommandServer {
     }
   }
 
-  // Waits for the request. Unlike a command's client, a stranger must not hold the process for
-  // ever.
+  // Waits for the request, with a time limit: a stranger must not keep the process occupied without
+  // end.
   Result<CommandRequest> await_request() {
     const auto deadline = Clock::now() + kRequestTimeout;
     for (;;) {
@@ -144,9 +145,9 @@ class CommandServer {
     return {};
   }
 
-  // Returns whether the command has ended, and not the connection.
+  // Returns true when the command has ended, and false when the connection has ended first.
   bool relay() {
-    // Blocked except in ppoll(2), so that no end of the command is missed.
+    // SIGCHLD is blocked except in ppoll(2), so that this process misses no end of the command.
     sigset_t child, none;
     sigemptyset(&none);
     sigemptyset(&child);
@@ -154,7 +155,7 @@ class CommandServer {
     sigprocmask(SIG_BLOCK, &child, nullptr);
     signal(SIGCHLD, on_child_end);
     for (;;) {
-      // Also before the first wait: frames may have arrived together with the request.
+      // Takes frames before the first wait, too: they may have arrived together with the request.
       if (!take_frames()) return false;
       input_.flush();
       if (input_ended_ && input_.is_empty()) input_pipe_.reset();
@@ -163,7 +164,8 @@ class CommandServer {
         end_ = WIFSIGNALED(status) ? CommandEnd{.signal = WTERMSIG(status)}
                                    : CommandEnd{.exit_code = WEXITSTATUS(status)};
       }
-      // Descendants of an ended command may keep its output open: relay only what is there.
+      // Descendants of an ended command may keep its output open, so this relays only the output
+      // that is already there.
       const bool more = relay_output();
       if (end_ && !more && !socket_.has_unsent()) return true;
       std::vector<pollfd> fds{{socket_.fd(), POLLRDHUP, 0}};
@@ -216,7 +218,7 @@ class CommandServer {
   void send_signal(const std::string& text) const {
     int number = 0;
     std::from_chars(text.data(), text.data() + text.size(), number);
-    // After its end another process may have the pid.
+    // After the command's end another process may have the pid.
     if (!end_ && number > 0 && number < NSIG) kill(-pid_, number);
   }
 

@@ -24,7 +24,7 @@ struct Pair {
   UniqueFd left, right;
 };
 
-// Over TCP, because a reset discards bytes there.
+// Connects over TCP, because a reset discards bytes there.
 Pair connect_pair() {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -39,7 +39,7 @@ Pair connect_pair() {
   return pair;
 }
 
-// A job node's process that serves one command, as process 1 of a job node starts it.
+// A process of a job node that serves one command, started in the way of process 1 of a job node.
 struct Server {
   Server() {
     Pair pair = connect_pair();
@@ -77,7 +77,7 @@ std::string content_of(std::FILE* file) {
   return text;
 }
 
-// In a child, because the client blocks signals in its whole process.
+// Runs the client in a child, because the client blocks signals in its whole process.
 Ran run(const CommandRequest& request, int input = -1) {
   Server server;
   std::FILE* output = std::tmpfile();
@@ -238,7 +238,7 @@ TEST(Command, LostClientEndsTheCommand) {
   const pid_t command = std::stoi(frame.payload);
   { const FrameSocket closed = std::move(client); }
   ASSERT_EQ(waitpid(server.pid, nullptr, 0), server.pid);
-  // Its parent has ended: init reaps it.
+  // The parent of this process has ended, so init reaps it.
   for (int i = 0; i < 1000 && kill(command, 0) == 0; ++i) {
     std::ifstream stat("/proc/" + std::to_string(command) + "/stat");
     std::string pid, name, state;

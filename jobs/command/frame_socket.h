@@ -1,5 +1,6 @@
 // Frames between a command's client and the job node that runs the command, over TCP. The
-// connection moves with the job node, so a frame arrives once, also when the node moves meanwhile.
+// connection moves with the job node. So each frame arrives exactly once, even if the node moves in
+// the meantime.
 //
 // A frame is one byte (FrameType), the length of the payload (4 bytes, big endian), the payload.
 #pragma once
@@ -30,7 +31,7 @@ struct Frame {
   std::string payload;
 };
 
-// A request carries an environment, which may be large.
+// The limit allows for a large environment in a request.
 inline constexpr uint32_t kFrameMaxBytes = 4 << 20;
 
 // Threads: one.
@@ -50,11 +51,12 @@ class FrameSocket {
   // Reads what has arrived, without blocking. Errors: ECONNRESET at the end of the stream; those of
   // recv(2).
   Status receive();
-  // Drops what was received.
+  // Drops the received bytes.
   void discard() { received_.clear(); }
-  // Drops what was not sent.
+  // Drops the bytes that are not sent yet.
   void give_up_sending() { unsent_.clear(); }
-  // The next complete frame. Errors: EPROTO for an unknown type or a frame that is too long.
+  // Returns the next complete frame, or nullopt. Errors: EPROTO for an unknown type or a frame that
+  // is too long.
   Result<std::optional<Frame>> next();
 
  private:

@@ -21,13 +21,14 @@
 namespace ppmr {
 namespace {
 
-// MPI launchers want the path of a program, without arguments.
+// MPI launchers need the path of a program without arguments.
 constexpr const char* kRshScript = "#!/bin/sh\nexec /run/ppmr-program job rsh \"$@\"\n";
 
-// Also those that do not belong to the job, until the time limit for their request has passed.
+// This number includes clients that do not belong to the job, until the time limit for their
+// request has passed.
 constexpr size_t kClientsMax = 1024;
 
-void on_child_end(int) {}  // interrupts poll(2)
+void on_child_end(int) {}  // the handler makes poll(2) return
 
 Status write_file(const char* path, const std::string& text, mode_t mode) {
   const UniqueFd file(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
@@ -37,7 +38,7 @@ Status write_file(const char* path, const std::string& text, mode_t mode) {
   return {};
 }
 
-// Other job nodes of the same network can connect, too: the token keeps them out.
+// Other job nodes of the same network can connect, too, but they do not have the token.
 Result<UniqueFd> listen_for_clients() {
   UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -53,13 +54,14 @@ Result<UniqueFd> listen_for_clients() {
   return listener;
 }
 
-// `servers`: the processes that serve clients. Other children are orphans of commands.
+// Reaps ended children. `servers`: the processes that serve clients. All other children are orphans
+// of commands.
 void reap(std::set<pid_t>& servers) {
   for (pid_t pid = 0; (pid = waitpid(-1, nullptr, WNOHANG)) > 0;) servers.erase(pid);
 }
 
-// A process for each command, as in inetd(8): a client that breaks its own harms no other.
-// Returns its pid.
+// Starts a process for each command, as inetd(8) does: a client that crashes its own process does
+// not harm the others. Returns the pid.
 pid_t serve(UniqueFd client, const std::string& token) {
   if (const pid_t pid = fork(); pid != 0) return pid;
   setsid();
@@ -76,7 +78,8 @@ int JobInit::run() {
   const char* variable = std::getenv("PPMR_JOB_TOKEN");
   const std::string token = variable != nullptr ? variable : "";
   unsetenv("PPMR_JOB_TOKEN");
-  // CRIU dumps a session only with its leader, and the leader that runc started is outside.
+  // CRIU dumps a session only with its leader, but the session leader that runc started is outside
+  // of the container.
   setsid();
   if (token.empty() || !write_file(kTokenFile, token, 0400) ||
       !write_file(kRshFile, kRshScript, 0500)) {
@@ -88,7 +91,7 @@ int JobInit::run() {
   std::set<pid_t> servers;
   for (;;) {
     reap(servers);
-    // A child that ends between reap() and poll(2) waits for the next round.
+    // If a child ends between reap() and poll(2), the next round reaps it.
     pollfd readable{listener->get(), POLLIN, 0};
     if (poll(&readable, 1, 1000) <= 0) continue;
     UniqueFd client(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));

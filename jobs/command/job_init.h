@@ -3,10 +3,10 @@
 
 namespace ppmr {
 
-// `ppmr job init`, hidden: the agent starts it through runc. It takes the job's token from the
-// environment variable PPMR_JOB_TOKEN and leaves it in kTokenFile for `ppmr job rsh`.
+// `ppmr job init`, a hidden command that the agent starts through runc. It takes the job's token
+// from the environment variable PPMR_JOB_TOKEN and writes it to kTokenFile for `ppmr job rsh`.
 struct JobInit {
-  int run();  // returns only after an error; the agent ends the job node by killing it
+  int run();  // returns only after an error; the agent kills this process to end the job node
 };
 
 }  // namespace ppmr

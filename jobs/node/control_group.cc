@@ -11,9 +11,9 @@ namespace {
 
 constexpr const char* kHierarchies = "/sys/fs/cgroup";
 
-// Only root can make groups there. Further down users may have groups of any name.
+// Only root can make groups at this level. Further down users may make groups of any name.
 bool is_of_slurm(const std::string& group) {
-  // Several slurmd on one machine have "/slurm_NODE" and "NODE_slurmstepd.scope".
+  // If one machine has several slurmd, they use "/slurm_NODE" and "NODE_slurmstepd.scope".
   if (group.starts_with("/slurm/") || group.starts_with("/slurm_")) return true;
   constexpr std::string_view kSlice = "/system.slice/";
   if (!group.starts_with(kSlice)) return false;
@@ -24,7 +24,7 @@ bool is_of_slurm(const std::string& group) {
 
 void remove_upwards(const std::string& hierarchy, std::string group) {
   while (group.size() > 1) {
-    // Fails for a group with processes or with groups in it.
+    // rmdir(2) fails for a group that contains processes or groups.
     if (rmdir((hierarchy + group).c_str()) != 0 && errno != ENOENT) return;
     group.resize(group.rfind('/'));
   }
@@ -43,14 +43,14 @@ std::string step_group(const std::string& process_groups, const std::string& all
     if (path == std::string::npos) continue;
     const std::string group = line.substr(path + 1);
     if (!is_of_slurm(group) || group.find(job) == std::string::npos) continue;
-    if (group.find("/../") != std::string::npos) continue;  // outside of what we see
+    if (group.find("/../") != std::string::npos) continue;  // outside of the visible hierarchy
     if (group.size() > deepest.size()) deepest = group;
   }
   return deepest;
 }
 
 void remove_empty_groups(const std::string& group) {
-  remove_upwards(kHierarchies, group);  // cgroup v2
+  remove_upwards(kHierarchies, group);  // for cgroup v2
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(kHierarchies, error)) {
     if (entry.is_directory(error)) remove_upwards(entry.path(), group);

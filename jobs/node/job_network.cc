@@ -26,9 +26,10 @@ namespace {
 constexpr std::chrono::seconds kPatience{20};
 constexpr std::string_view kNamespaces = "/run/netns/";
 
-// While a node moves, its peers retransmit. With the defaults the pause between two attempts grows
-// to twice the downtime; with these, to one second. tcp_rto_max_ms (Linux 6.15) also shortens the
-// time until a connection is given up, which the number of retries compensates.
+// While a node moves, its peers retransmit. With the defaults, the pause between two attempts grows
+// to twice the downtime; with these settings, to one second. tcp_rto_max_ms (Linux 6.15) also
+// shortens the time until the kernel gives up a connection. The higher number of retries
+// compensates for that.
 constexpr std::array<std::pair<const char*, const char*>, 3> kTcpSettings = {{
     {"tcp_rto_max_ms", "1000"},
     {"tcp_retries2", "200"},
@@ -64,7 +65,7 @@ Status in_namespace(const std::string& container, const std::function<Status()>&
   return done;
 }
 
-// A setting that this kernel does not have is left out.
+// Leaves out a setting that this kernel does not have.
 Status set_tcp() {
   for (const auto& [name, value] : kTcpSettings) {
     std::ofstream file(fmt::format("/proc/sys/net/ipv4/{}", name));
@@ -110,7 +111,8 @@ Status create_port(const JobNetwork& network, const std::string& container,
   const std::string mtu = std::to_string(network.mtu_bytes > 0 ? network.mtu_bytes : *of_bridge);
   const std::vector<std::vector<std::string>> steps = {
       {"netns", "add", container},
-      // Made with its final names in the namespace: no name is taken on the host meanwhile.
+      // Makes both ends with their final names and in the namespace, so that no other program can
+      // take a name on the host in the meantime.
       {"link", "add", port, "mtu", mtu, "type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns",
        container},
       {"-n", container, "link", "set", "eth0", "address", mac_of(address), "up"},
@@ -143,7 +145,7 @@ Status add_neighbours(const std::string& container, const std::string& hosts,
 
 Status remove_port(const std::string& container) {
   if (!std::filesystem::exists(namespace_path(container))) return {};
-  // A process that still uses the namespace would keep its end of the pair, and so the port.
+  // A process that still uses the namespace would keep its end of the pair, and with it the port.
   (void)run_ip({"-n", container, "link", "delete", "eth0"});
   return run_ip({"netns", "delete", container});
 }

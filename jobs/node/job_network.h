@@ -1,6 +1,6 @@
 // The network of jobs on this host: a network namespace for each job node, joined to a bridge by a
-// veth pair. The bridge is the host's way to the other hosts: it holds a network interface that is
-// reserved for jobs, or a VXLAN device. The administrator makes the bridge.
+// veth pair. The bridge connects the host to the other hosts: it contains a network interface that
+// is reserved for jobs, or a VXLAN device. The administrator makes the bridge.
 //
 // The MAC address follows from the IP address, so that it is the same on every host that the node
 // visits.
@@ -18,36 +18,38 @@ namespace ppmr {
 struct JobNetwork {
   std::string bridge;  // on this host
   int prefix_bits = 8;
-  int mtu_bytes = 0;  // 0: that of the bridge
+  int mtu_bytes = 0;  // 0: the MTU of the bridge
 };
 
-// The port of an address: its interface on the host and the namespace that holds the other end.
+// Returns the port of an address: its interface on the host, and the namespace that has the other
+// end.
 ContainerPort port_of(const JobNetwork& network, const std::string& container,
                       const std::string& address);
 
-// Errors: ENODEV if this host has no such network interface.
+// Returns the MTU of the bridge. Errors: ENODEV if this host has no such network interface.
 Result<int> bridge_mtu_bytes(const std::string& bridge);
 
 // Makes the namespace, the veth pair and the address. The port is up, but not attached to the
-// bridge. Errors: EEXIST; ECHILD with the output of ip(8). Nothing remains after an error.
+// bridge. Errors: EEXIST; ECHILD with the output of ip(8). After an error nothing remains.
 Status create_port(const JobNetwork& network, const std::string& container,
                    const std::string& address);
 
 // Makes the addresses of `hosts` (NodeSpec::hosts) permanent neighbours of the namespace, so that
 // no host has to ask for them by broadcast. The kernel limits only the number of other neighbours,
-// by default to 1024 for the whole host. Writes `file` for ip(8). Errors: ECHILD with its output.
+// by default to 1024 for the whole host. Writes commands for ip(8) to `file`. Errors: ECHILD with
+// the output of ip(8).
 Status add_neighbours(const std::string& container, const std::string& hosts,
                       const std::string& file);
 
-// Removes the namespace and with it the pair. Idempotent.
+// Removes the namespace and, with it, the veth pair. Idempotent.
 Status remove_port(const std::string& container);
 
-// Connects from within a port's namespace to the commands of a job node (jobs/command). Errors:
+// Connects to the command port of a job node (jobs/command) from within a port's namespace. Errors:
 // those of connect_to_job_node().
 Result<UniqueFd> connect_through_port(const std::string& container, const std::string& address,
                                       std::chrono::milliseconds timeout);
 
-// 02:00 and the bytes of the address. 02 marks a locally administered address.
+// Returns 02:00 and the bytes of the address. 02 marks a locally administered address.
 std::string mac_of(const std::string& address);
 
 }  // namespace ppmr

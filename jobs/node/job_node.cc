@@ -63,9 +63,9 @@ json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::s
   return mounts;
 }
 
-// A read-only copy of the mount of /. Programs in it gain no privileges: CRIU 3.17 does not restore
-// "no new privileges", which runc sets. The copy is read-only before it gets a place in the tree,
-// so there is no moment at which writing through it would change the host.
+// Mounts a read-only copy of the mount of /. Programs in it gain no privileges; CRIU 3.17 does not
+// restore "no new privileges", which runc sets. The copy is read-only before it gets a place in the
+// tree, so there is no moment at which a write through it would change the host.
 Status mount_root(const std::string& path) {
   const UniqueFd tree(open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree) return system_failure("copy the mount of", "/");
@@ -105,11 +105,11 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
         {"args", {kProgram, "job", "init"}},
         {"env", {"PATH=/usr/local/bin:/usr/bin:/bin", "PPMR_JOB_TOKEN=" + spec.token}},
         {"cwd", "/"},
-        // A job gets no privilege that its user does not have.
+        // A job gets only the privileges of its user.
         {"capabilities", json::object()},
         {"noNewPrivileges", true}}},
-      // mount_root() makes it read-only and nosuid. With "readonly" runc would remount it without
-      // nosuid.
+      // mount_root() makes the root read-only and nosuid. With "readonly", runc would remount it
+      // without nosuid.
       {"root", {{"path", "root"}, {"readonly", false}}},
       {"hostname", spec.name},
       {"mounts", mounts_of(options, spec, bundle)},
@@ -137,7 +137,7 @@ Status JobNode::make_bundle() const {
   return write_file(bundle() + "/config.json", job_node_config(options_, spec_, group_), 0600);
 }
 
-// Removes files by name and never a tree: the host's root is mounted in it.
+// Removes files by name and never a whole tree, because the host's root is mounted in it.
 Status JobNode::remove_bundle() const {
   const std::string root = bundle() + "/root";
   if (umount2(root.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 && errno != EINVAL &&
@@ -173,8 +173,8 @@ Status JobNode::start() const {
   if (!runc) return failure(runc.error());
   const ContainerPort port = port_of(options_.network, spec_.container(), spec_.address);
   if (Status attached = port.attach(); !attached) return attached;
-  // By a shell, because process 1 inherits standard input, output and errors, and CRIU cannot dump
-  // a pipe that leads out of the container.
+  // Starts runc through a shell, because process 1 inherits standard input, output and errors, and
+  // CRIU cannot dump a pipe that leads out of the container.
   const std::string log = bundle() + "/runc.log";
   auto started =
       run_successfully({"sh", "-c", "exec \"$@\" </dev/null >/dev/null 2>&1", "sh", runc->path(),
@@ -196,7 +196,7 @@ Status JobNode::remove() const {
   if (!now->empty()) {
     if (Status removed = runc->remove(spec_.container()); !removed) return removed;
   }
-  // Slurm waits until the groups of a step have gone.
+  // Slurm waits until the groups of a step no longer exist.
   if (!group_.empty()) remove_empty_groups(group_ + "/" + spec_.container());
   if (Status removed = remove_bundle(); !removed) return removed;
   return remove_port(spec_.container());

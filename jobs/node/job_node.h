@@ -14,37 +14,38 @@
 
 namespace ppmr {
 
-// What a host's administrator decides about the job nodes there. Must be the same on all hosts.
+// The settings of a host's administrator for job nodes. They must be the same on all hosts.
 struct JobNodeOptions {
-  std::string directory;  // of this host's bundles; private to root
+  std::string directory;  // directory of this host's bundles; private to root
   std::vector<std::string>
       shares;           // directories that job nodes share with all hosts, such as /home
   std::string program;  // the path of ppmr
   JobNetwork network;
 };
 
-// Threads: any; one at a time for each node.
+// Threads: any; for each node, one at a time.
 class JobNode {
  public:
-  // `group`: the control group in which the node's own is to be, see control_group.h; empty:
+  // `group`: the control group that must contain the node's own group, see control_group.h; empty:
   // kJobGroups.
   JobNode(const JobNodeOptions& options, const NodeSpec& spec, std::string group)
       : options_(options), spec_(spec), group_(std::move(group)) {}
 
-  // Makes the network namespace and the bundle. Nothing runs, and the port is detached. Errors:
-  // EEXIST; those of the steps. Nothing remains after an error.
+  // Makes the network namespace and the bundle. Starts no process, and does not attach the port.
+  // Errors: EEXIST; those of the steps. After an error nothing remains.
   Status prepare() const;
   // Starts process 1 and attaches the port. Errors: those of runc.
   Status start() const;
   // Ends all processes of the node and removes what prepare() made. Idempotent. Errors: those of
-  // runc; call it again then.
+  // runc; after an error the caller calls it again.
   Status remove() const;
-  // Whether process 1 of a container that runc has here has ended. Errors: those of runc.
+  // Returns whether process 1 has ended, if runc has the container on this host. Errors: those of
+  // runc.
   Result<bool> has_ended() const;
 
  private:
   std::string bundle() const { return options_.directory + "/" + spec_.container(); }
-  // The container's status as runc names it; empty: runc has no such container here.
+  // Returns the container's status with runc's word; empty: runc has no such container here.
   Result<std::string> status() const;
   Status make_bundle() const;
   Status remove_bundle() const;
@@ -54,7 +55,7 @@ class JobNode {
   const std::string group_;
 };
 
-// The bundle's config.json.
+// Returns the text of the bundle's config.json.
 std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
                             const std::string& group);
 

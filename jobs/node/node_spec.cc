@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kJobIdLength = 8;
-constexpr size_t kHostNameMax = 64;  // HOST_NAME_MAX
+constexpr size_t kHostNameMax = 64;  // the same as HOST_NAME_MAX
 constexpr size_t kAllocationMax = 20;
 
 bool is_address(const std::string& text) {
@@ -19,7 +19,7 @@ bool is_address(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), &address) == 1;
 }
 
-// Lines "ADDRESS NAME".
+// Returns whether the text consists of lines "ADDRESS NAME".
 bool are_hosts(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);

@@ -88,7 +88,7 @@ TEST(JobNodeConfig, GivesProcessesNoPrivilegeBeyondTheirUser) {
   EXPECT_EQ(process.at("user").at("additionalGids"), json::array({100, 200}));
   EXPECT_EQ(process.at("noNewPrivileges"), true);
   EXPECT_EQ(process.at("capabilities"), json::object());
-  // The mount of the root is read-only and nosuid itself; runc must not change it.
+  // The mount of the root is itself read-only and nosuid, and runc must not change that.
   EXPECT_EQ(config.at("root").at("readonly"), false);
   EXPECT_EQ(config.at("annotations").at("ppmr.port"), "pj0a010203");
   for (const json& mount : config.at("mounts")) {
