@@ -58,7 +58,7 @@ TEST(HistoryView, AbortedMigrationStoodStillUntilTheAbort) {
   EXPECT_NE(history_text({past}).find("stayed: the target's disk is full\n"), std::string::npos);
 }
 
-TEST(HistoryView, RecordOfTheTargetNamesTheSourceAndKnowsNoDowntime) {
+TEST(HistoryView, RecordOfTheTargetNamesTheSourceAndHasNoDowntime) {
   auto record = moved_away();
   record.role = MigrationRole::kTarget;
   record.peer = "tls-psk node-a";

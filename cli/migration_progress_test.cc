@@ -29,7 +29,7 @@ TEST(MigrationProgress, LineOmitsUnknownValues) {
   EXPECT_EQ(progress_text(line).find(" of "), std::string::npos);
 }
 
-TEST(MigrationProgress, PhaseNamesWhatHappensNow) {
+TEST(MigrationProgress, PhaseFollowsTheEvents) {
   ProgressLine line{.pid = 412, .name = "redis", .phase = "sealed"};
   EXPECT_NE(progress_text(line).find("restoring"), std::string::npos);
   line.phase = "running";

@@ -90,7 +90,7 @@ TEST(RdmaRelease, ProcessWithoutASocketIsNotAsked) {
   EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
 }
 
-TEST(RdmaRelease, WhoeverHasNotReleasedNeedNotResume) {
+TEST(RdmaRelease, ProcessThatHasNotReleasedNeedNotResume) {
   Library library;
   EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
   EXPECT_EQ(library.heard(), "");
@@ -116,7 +116,7 @@ TEST(RdmaRelease, ReasonOfALibraryThatRefusesIsReported) {
   EXPECT_EQ(library.heard(), "release ");
 }
 
-TEST(RdmaRelease, LibraryThatDoesNotAnswerIsNotAwaitedForEver) {
+TEST(RdmaRelease, LibraryThatDoesNotAnswerFailsAfterThePatience) {
   ppmr_rdma silent{};
   ASSERT_EQ(ppmr_rdma_open(&silent), 0);
   const auto released = release_rdma({getpid()}, milliseconds(50));
@@ -125,7 +125,7 @@ TEST(RdmaRelease, LibraryThatDoesNotAnswerIsNotAwaitedForEver) {
   ppmr_rdma_close(&silent);
 }
 
-TEST(RdmaRelease, LibraryThatHangsUpHasNotReleased) {
+TEST(RdmaRelease, LibraryThatClosesTheConnectionHasNotReleased) {
   ppmr_rdma rdma{};
   ASSERT_EQ(ppmr_rdma_open(&rdma), 0);
   const RdmaListener listener = only_listener();
@@ -178,7 +178,7 @@ TEST(RdmaRelease, SocketThatAChildSharesIsAskedOnce) {
   EXPECT_EQ(find_rdma_listeners({getpid(), child})->size(), 1u);
 }
 
-TEST(RdmaReleaseHeader, ResumesByItselfWhenNobodySaysSo) {
+TEST(RdmaReleaseHeader, ResumesByItselfAfterTheDeadline) {
   ppmr_rdma rdma{};
   ASSERT_EQ(ppmr_rdma_open(&rdma), 0);
   EXPECT_EQ(ppmr_rdma_timeout_ms(&rdma), -1);

@@ -172,7 +172,7 @@ TEST_F(Doctor, SpaceIsMeasuredWhereADirectoryWillBe) {
          "Free space");
 }
 
-TEST_F(Doctor, DevicePortThatIsDownIsAWarningAndNoDeviceIsNot) {
+TEST_F(Doctor, DevicePortThatIsDownIsAWarningAndAMissingDeviceIsNot) {
   EXPECT_EQ(find(check_resources(good_resources(), kPool), "rdma").level, Level::kOk);
   ResourceFacts facts = good_resources();
   facts.ports.resize(1);

@@ -37,7 +37,7 @@ Diagnosis last_of(const TargetQuestion& question) {
   return found.empty() ? Diagnosis{} : found.back();
 }
 
-TEST(TargetChecks, ClosedPortAsksForADaemonAndNotForTheFirewall) {
+TEST(TargetChecks, RemedyForAClosedPortIsADaemonAndNotTheFirewall) {
   const Port port;
   const auto found = last_of({.address = port.address(), .credentials = {}});
   EXPECT_EQ(found.check, "target-port");
@@ -82,7 +82,7 @@ TEST(TargetChecks, ClocksThatDifferAreAWarning) {
   EXPECT_NE(behind.message.find("90.0 s behind this one"), std::string::npos) << behind.message;
 }
 
-TEST(TargetChecks, RdmaPortOfOneNodeAloneIsAWarning) {
+TEST(TargetChecks, RdmaPortOnOnlyOneNodeIsAWarning) {
   const auto level = [](const std::vector<std::string>& here,
                         const std::vector<std::string>& target) {
     NodeFacts one = node();

@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr RateMeter::Time kStart{};
 
-TEST(RateMeter, ForgetsWhatIsOlderThanASecond) {
+TEST(RateMeter, IgnoresSamplesThatAreOlderThanASecond) {
   RateMeter meter;
   EXPECT_EQ(meter.bytes_per_s(), 0);
   meter.add(0, kStart);
@@ -28,7 +28,7 @@ TEST(RateMeter, CounterThatWasResetBeginsAnew) {
   EXPECT_DOUBLE_EQ(meter.bytes_per_s(), 100);
 }
 
-TEST(Rates, TimeLeftIsTheRestDividedByTheRate) {
+TEST(Rates, TimeLeftIsTheMissingBytesDividedByTheRate) {
   EXPECT_EQ(seconds_left(100, 300, 100), 2);
   EXPECT_LT(seconds_left(100, 300, 0), 0);
   EXPECT_LT(seconds_left(400, 300, 100), 0) << "the estimate was too low";
@@ -49,7 +49,7 @@ TEST(Rates, SparklineShowsTheLastValuesAtTheRight) {
   EXPECT_EQ(sparkline({0, 0}, 2, Charset::kUtf8), "  ");
 }
 
-TEST(Rates, GaugeHasItsWidthWhateverThePart) {
+TEST(Rates, GaugeAlwaysHasItsWidth) {
   EXPECT_EQ(gauge(1, 2, 10), "[####....]");
   EXPECT_EQ(gauge(1, 1000, 10), "[#.......]") << "a little is not nothing";
   EXPECT_EQ(gauge(9, 2, 10), "[########]");

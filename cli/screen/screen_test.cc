@@ -17,7 +17,7 @@ std::vector<ScreenLine> numbered(size_t count) {
   return lines;
 }
 
-TEST(Screen, CutLineShowsThatSomethingIsMissing) {
+TEST(Screen, CutLineMarksTheMissingText) {
   const ScreenLine line = {{"abc"}, {"def", Tone::kGood}};
   EXPECT_EQ(text_of(cut(line, 6, Charset::kAscii)), "abcdef");
   EXPECT_EQ(text_of(cut(line, 5, Charset::kAscii)), "abcd>");
@@ -26,7 +26,7 @@ TEST(Screen, CutLineShowsThatSomethingIsMissing) {
   EXPECT_EQ(text_of(cut(line, 0, Charset::kAscii)), "");
 }
 
-TEST(Screen, WindowKeepsTheFirstLineAndCountsWhatIsMissing) {
+TEST(Screen, WindowKeepsTheFirstLineAndCountsTheMissingLines) {
   size_t skipped = 0;
   EXPECT_EQ(window_of(numbered(5), 5, skipped).size(), 5u);
   auto shown = window_of(numbered(10), 5, skipped);
@@ -41,7 +41,7 @@ TEST(Screen, WindowKeepsTheFirstLineAndCountsWhatIsMissing) {
   EXPECT_EQ(text_of(shown[3]), "9");
 }
 
-TEST(Screen, WindowOfATinyTerminalHasNoMoreLinesThanIt) {
+TEST(Screen, WindowHasAtMostTheLinesOfATinyTerminal) {
   for (size_t height = 0; height < 4; ++height) {
     size_t skipped = 7;
     EXPECT_EQ(window_of(numbered(10), height, skipped).size(), height);

@@ -102,7 +102,7 @@ TEST(Timeline, AbortedMigrationStandsStillUntilTheAbort) {
   EXPECT_EQ(timeline->subtitle.find("stayed: the link failed, "), 0u) << timeline->subtitle;
 }
 
-TEST(Timeline, RecordOfTheTargetHasItsOwnPartOnly) {
+TEST(Timeline, RecordOfTheTargetShowsOnlyTheTargetsPart) {
   OwnershipRecord record = moved();
   record.role = MigrationRole::kTarget;
   TreeRecord& tree = record.trees[0];

@@ -66,7 +66,7 @@ TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
   EXPECT_TRUE(abort_arrival(options_, node_, kPatience));  // a second call succeeds, too
 }
 
-TEST_F(AbortArrival, RestoreThatHasVotedIsLeftToItsSource) {
+TEST_F(AbortArrival, RestoreThatHasVotedIsNotAborted) {
   for (const MigrationState after_vote : {kReady, kOwned, kRunning}) {
     begin(node_.spec.container(), after_vote, identify_self());
     const Status aborted = abort_arrival(options_, node_, kPatience);
@@ -90,7 +90,7 @@ TEST_F(AbortArrival, ReturnsOnlyWhenTheSupervisorHasEnded) {
   EXPECT_EQ(state(), kAborted);
 }
 
-TEST_F(AbortArrival, MigrationsThatAreOverAndThoseOfOthersAreLeftAlone) {
+TEST_F(AbortArrival, FinishedMigrationsAndMigrationsOfOtherNodesStayUnchanged) {
   begin(node_.spec.container(), kFinished);
   EXPECT_TRUE(abort_arrival(options_, node_, kPatience));
   begin("ppmr-0123abcd-7");

@@ -132,7 +132,7 @@ TEST_F(HomeJobsTest, LastMovesAreKept) {
   EXPECT_EQ(home->list(0)[0].nodes[0].moves.size(), 16u);
 }
 
-TEST_F(HomeJobsTest, ReservationThatCannotBeWrittenDownIsNotMade) {
+TEST_F(HomeJobsTest, ReservationThatCannotBeRecordedFails) {
   std::filesystem::remove_all(directory);
   EXPECT_FALSE(home->reserve(id, 0, "a", ""));
   EXPECT_EQ(states(), "ready ready spare spare ");

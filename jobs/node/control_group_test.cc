@@ -23,7 +23,7 @@ TEST(StepGroup, IsFoundWithVersion2AndWithSeveralDaemonsOnAMachine) {
             "/system.slice/n3_slurmstepd.scope/job_7/step_1/user/task_0");
 }
 
-TEST(StepGroup, IsNotOneThatAUserCanMake) {
+TEST(StepGroup, IsNeverAGroupThatAUserCanMake) {
   const std::string delegated = "/user.slice/user-1000.slice/user@1000.service";
   for (const char* name : {"/slurmstepd.scope/job_7/x", "/slurm/job_7/x", "/slurm_n3/job_7/x",
                            "/system.slice/slurmstepd.scope/job_7/x"}) {
@@ -31,7 +31,7 @@ TEST(StepGroup, IsNotOneThatAUserCanMake) {
   }
 }
 
-TEST(StepGroup, OfAnotherAllocationOrOfNoSchedulerIsNone) {
+TEST(StepGroup, IsEmptyForAnotherAllocationOrWithoutAScheduler) {
   EXPECT_EQ(step_group("6:freezer:/slurm/uid_0/job_421/step_0\n", "42"), "");
   EXPECT_EQ(step_group("6:freezer:/user.slice/job_42/step_0\n", "42"), "");
   EXPECT_EQ(step_group("0::/user.slice/session-1.scope\n", "42"), "");

@@ -23,7 +23,7 @@ NodeSpec valid_spec() {
           .hosts = "10.1.2.1 n1\n10.1.2.3 n3.cluster\n"};
 }
 
-TEST(NodeSpec, SurvivesTheWire) {
+TEST(NodeSpec, SurvivesConversionToJsonAndBack) {
   const json sent = to_json(valid_spec());
   const auto received = parse_node_spec(json::parse(sent.dump()));
   ASSERT_TRUE(received) << received.error().message;

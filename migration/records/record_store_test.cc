@@ -78,7 +78,7 @@ TEST_F(RecordStoreTest, AdvancingTwiceToTheSameStateChangesTheRecordOnce) {
   EXPECT_EQ(again->version, 2u);
 }
 
-TEST_F(RecordStoreTest, LateDecisionFailsAndQuotesTheEarlierOne) {
+TEST_F(RecordStoreTest, LateDecisionFailsAndQuotesTheEarlierDecision) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -156,7 +156,7 @@ TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {
   EXPECT_EQ(changed->state, kDumping);
 }
 
-TEST_F(RecordStoreTest, ContactEndsTheTimeWithoutOne) {
+TEST_F(RecordStoreTest, NoteContactRestartsTheTimeSinceTheLastContact) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
@@ -235,7 +235,7 @@ TEST_F(RecordStoreTest, PruneRemovesOldRecordsThatAreOverAndWhosePeerWasNotified
   EXPECT_EQ(left, (std::vector<std::string>{young, open_one, not_notified}));
 }
 
-TEST_F(RecordStoreTest, UnsettledRecordsAreThoseThatAreOpenOrWhosePeerWasNotNotified) {
+TEST_F(RecordStoreTest, UnsettledRecordsAreOpenOrTheirPeerWasNotNotified) {
   const RecordStore store = open();
   const auto running = store.create(fresh());
   const auto aborted = store.create(fresh());
@@ -265,7 +265,7 @@ TEST_F(RecordStoreTest, UnsettledRecordsAreThoseThatAreOpenOrWhosePeerWasNotNoti
   EXPECT_EQ(store.list()->size(), 4u) << "settled records stay";
 }
 
-TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnceToFindThatOut) {
+TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnce) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {

@@ -65,7 +65,7 @@ TEST_F(DumpImagesTest, PagesGoToTheCheckpointAndSmallFilesIntoTheBundle) {
   EXPECT_EQ(read(checkpoint_ + "/pages-9999.img"), large);
 }
 
-TEST(CountPagesFiles, OneForEachProcessAndSharedMemory) {
+TEST(CountPagesFiles, CountsOneForEachProcessAndSharedMemory) {
   const auto alone = count_pages_files(getpid());
   ASSERT_TRUE(alone) << alone.error().message;
   EXPECT_GE(*alone, 1u);
@@ -87,7 +87,7 @@ TEST(CountPagesFiles, OneForEachProcessAndSharedMemory) {
   munmap(second, 4096);
 }
 
-TEST_F(DumpImagesTest, WhatIsNoFileIsAnError) {
+TEST_F(DumpImagesTest, ImageThatIsNotARegularFileIsAnError) {
   const auto images = DumpImages::create(checkpoint_, kLinks);
   ASSERT_TRUE(images) << images.error().message;
   const std::string link = images->path() + "/pages-1.image";
@@ -98,7 +98,7 @@ TEST_F(DumpImagesTest, WhatIsNoFileIsAnError) {
   EXPECT_EQ(images->bundle().error().errno_value, EINVAL);
 }
 
-TEST_F(DumpImagesTest, BundlesThousandsOfFilesAndCopiesThoseBeyondItsSize) {
+TEST_F(DumpImagesTest, BundlesThousandsOfFilesAndCopiesFilesThatDoNotFit) {
   const auto images = DumpImages::create(checkpoint_, kLinks);
   ASSERT_TRUE(images) << images.error().message;
   const std::string text(20'000, 'x');

@@ -54,7 +54,7 @@ class UnsentPages : public testing::Test {
   std::string images_;
 };
 
-TEST_F(UnsentPages, AreThoseThatTheLastDumpHasLeftOut) {
+TEST_F(UnsentPages, AreThePagesThatTheLastDumpHasLeftOut) {
   dump(17, {lazy(10, 12), in_parent(12, 18), lazy(18, 20), present(30, 31), lazy(40, 41)});
   // CRIU has written page 30 itself, and page 50 was read but never written.
   const auto split = split_index(

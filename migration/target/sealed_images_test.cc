@@ -87,7 +87,7 @@ TEST_F(SealedImagesTest, CheckpointThatWasReplacedIsRefused) {
   EXPECT_THAT(error.message, HasSubstr(base_ + "/in/job was replaced"));
 }
 
-TEST_F(SealedImagesTest, LinksAreRefusedUnlessTheBundleHasAll) {
+TEST_F(SealedImagesTest, LinksAreRefusedUnlessTheBundleHasAllImages) {
   fs::create_symlink("/etc/passwd", base_ + "/in/job/core-2.img");
   EXPECT_TRUE(open()) << "CRIU does not read the checkpoint's names";
   is_flat_ = false;
@@ -96,7 +96,7 @@ TEST_F(SealedImagesTest, LinksAreRefusedUnlessTheBundleHasAll) {
   EXPECT_THAT(error.message, HasSubstr("core-2.img"));
 }
 
-TEST_F(SealedImagesTest, DaemonWithoutBundlesIsEnough) {
+TEST_F(SealedImagesTest, OpensWithoutABundleIfTheDaemonHasNone) {
   refused_with_ = EOPNOTSUPP;
   auto images = open();
   ASSERT_TRUE(images) << images.error().message;

@@ -210,7 +210,7 @@ TEST_F(CheckRestart, RefusesATaskWithoutCredentialsUnlessItIsDead) {
   EXPECT_EQ(judge().message, "");
 }
 
-TEST_F(CheckRestart, RefusesOtherUsersThanTheListed) {
+TEST_F(CheckRestart, RefusesUsersThatAreNotListed) {
   EXPECT_THAT(refusal(R"({"users": [7]})"), HasSubstr(fmt::format("user {}", user_)));
 }
 
@@ -284,7 +284,7 @@ TEST_F(CheckRestart, RefusesOptionsOfCriuWithConsequences) {
 
 // ---- Images and files ----
 
-TEST_F(CheckRestart, RefusesImagesThatItDoesNotKnow) {
+TEST_F(CheckRestart, RefusesUnknownImages) {
   for (const char* name : {"creds-9.img", "reg-files.img", "apparmor.img", "tunfile.img", "x"}) {
     overwrite(name, "");
     EXPECT_THAT(refusal(), HasSubstr(name));
@@ -481,7 +481,7 @@ TEST_F(CheckRestart, RefusesEveryImageThatIsCutOff) {
   }
 }
 
-TEST_F(CheckRestart, RefusesAWrongMagicAndAHugeLength) {
+TEST_F(CheckRestart, RefusesAWrongMagicNumberAndAHugeLength) {
   write_all();
   std::string bytes = read("core-9.img");
   const std::string good = bytes;
@@ -538,7 +538,7 @@ TEST_F(CheckRestart, RefusesImagesWithoutAnInventory) {
   EXPECT_THAT(damage(), HasSubstr("inventory"));
 }
 
-TEST_F(CheckRestart, EscapesWhatItQuotes) {
+TEST_F(CheckRestart, EscapesQuotedNames) {
   open_file("/tmp/\n\x1b[2J", O_RDWR | O_CREAT);
   EXPECT_THAT(refusal(), HasSubstr("/tmp/\\n\\u001b[2J"));
 }

@@ -44,7 +44,7 @@ TEST(RestartPolicy, AnEmptyListOfUsersAcceptsNobody) {
   EXPECT_FALSE(includes(parsed(R"({"users": []})").users, 1000));
 }
 
-TEST(RestartPolicy, APathWithASlashAtItsEndStandsForWhatIsBelow) {
+TEST(RestartPolicy, PathWithASlashAtItsEndStandsForEverythingBelow) {
   const RestartPolicy policy = parsed(R"({"executables": ["/opt/app/", "/usr/bin/env"]})");
   EXPECT_TRUE(includes(policy.executables, "/opt/app/bin/x"));
   EXPECT_TRUE(includes(policy.executables, "/usr/bin/env"));
@@ -54,7 +54,7 @@ TEST(RestartPolicy, APathWithASlashAtItsEndStandsForWhatIsBelow) {
   }
 }
 
-TEST(RestartPolicy, RefusesWhatItDoesNotUnderstand) {
+TEST(RestartPolicy, RefusesUnknownKeysAndInvalidValues) {
   EXPECT_THAT(refused(R"(["root"])"), HasSubstr("JSON object"));
   EXPECT_THAT(refused(R"({"user": ["root"]})"), HasSubstr("unknown key"));
   EXPECT_THAT(refused(R"({"users": "root"})"), HasSubstr("not a list"));

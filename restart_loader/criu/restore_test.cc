@@ -150,7 +150,7 @@ TEST_F(RestoreWithAScript, FailureQuotesTheLogFileThatTheUserChose) {
   EXPECT_THAT(pid.error().message, HasSubstr("ended with exit code 3: \"Something strange\""));
 }
 
-TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesFailsToStart) {
+TEST_F(RestoreWithAScript, RestoreFailsIfThePagerFailsToStart) {
   auto restore = restore_with("echo 'Error (criu/x.c:1): UFFD is not supported' >&2; exit 1",
                               "touch restored");
   const auto pid = restore->run();
@@ -159,7 +159,7 @@ TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesFailsToStart) {
   EXPECT_FALSE(std::filesystem::exists(work_ + "/restored"));
 }
 
-TEST_F(RestoreWithAScript, MemoryIsReportedLostIfCriuLazyPagesDiesWhileTheProcessRuns) {
+TEST_F(RestoreWithAScript, MemoryIsReportedLostIfThePagerDiesWhileTheProcessRuns) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e enough ]; do sleep 0.01; done; kill -9 $$",
                    "echo 5 > pidfile");
@@ -172,7 +172,7 @@ TEST_F(RestoreWithAScript, MemoryIsReportedLostIfCriuLazyPagesDiesWhileTheProces
   EXPECT_NE(read("pages-server"), "") << "the guard needs the note";
 }
 
-TEST_F(RestoreWithAScript, RestoreFailsIfCriuLazyPagesEndsBeforeTheProcessRuns) {
+TEST_F(RestoreWithAScript, RestoreFailsIfThePagerEndsBeforeTheProcessRuns) {
   auto restore =
       restore_with(std::string(kReady) + "while [ ! -e restoring ]; do sleep 0.01; done; exit 1",
                    "touch restoring; sleep 100");

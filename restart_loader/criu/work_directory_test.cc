@@ -18,7 +18,7 @@ struct WorkDirectoryTest : testing::Test {
   const std::string home;
 };
 
-TEST_F(WorkDirectoryTest, ANewOneIsPrivate) {
+TEST_F(WorkDirectoryTest, NewDirectoryIsPrivate) {
   const auto made = WorkDirectory::create(home + "/a/b/");
   ASSERT_TRUE(made) << made.error().message;
   struct stat status {};
@@ -26,7 +26,7 @@ TEST_F(WorkDirectoryTest, ANewOneIsPrivate) {
   EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
 
-TEST_F(WorkDirectoryTest, OneThatOthersCanChangeIsRefused) {
+TEST_F(WorkDirectoryTest, DirectoryThatOthersCanChangeIsRefused) {
   for (const mode_t mode : {0777, 01777, 0770}) {
     ASSERT_EQ(chmod(home.c_str(), mode), 0);
     const auto made = WorkDirectory::create(home);
@@ -37,13 +37,13 @@ TEST_F(WorkDirectoryTest, OneThatOthersCanChangeIsRefused) {
   EXPECT_TRUE(WorkDirectory::create(home));
 }
 
-TEST_F(WorkDirectoryTest, OneOfAnotherUserIsRefused) {
+TEST_F(WorkDirectoryTest, DirectoryOfAnotherUserIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
   ASSERT_EQ(chown(home.c_str(), 65534, 65534), 0);
   EXPECT_FALSE(WorkDirectory::create(home));
 }
 
-TEST_F(WorkDirectoryTest, AFileIsRefused) {
+TEST_F(WorkDirectoryTest, FileIsRefused) {
   std::filesystem::copy_file("/proc/self/stat", home + "/file");
   EXPECT_FALSE(WorkDirectory::create(home + "/file"));
 }

@@ -71,7 +71,7 @@ TEST_F(EqualPages, BelongToTheFirstProcess) {
   EXPECT_EQ(texts[2], "9-10:1@0 11-12:2@1 20-21:0@3 ");
 }
 
-TEST_F(EqualPages, OfMoreProcessesThanFilesAreOpen) {
+TEST_F(EqualPages, AreFoundForMoreProcessesThanOpenFiles) {
   std::vector<Pages> processes(300, {{10, 'a'}, {11, 'b'}});
   processes[0].clear();
   processes[70] = {{10, 'a'}, {11, 'c'}, {100, 'd'}};
@@ -85,7 +85,7 @@ TEST_F(EqualPages, OfMoreProcessesThanFilesAreOpen) {
 }
 
 // The entry is longer than the function compares at once.
-TEST_F(EqualPages, OfLongEntriesAreFound) {
+TEST_F(EqualPages, AreFoundInLongEntries) {
   Pages pages;
   for (uint64_t page = 0; page < 700; ++page) pages.emplace_back(page, static_cast<char>(page));
   Pages others = pages;
@@ -95,7 +95,7 @@ TEST_F(EqualPages, OfLongEntriesAreFound) {
   EXPECT_EQ(texts[1], "0-300:0@0 300-301:1@300 301-699:0@301 699-700:1@699 ");
 }
 
-TEST_F(EqualPages, OfAFileThatIsTooShortAreAnError) {
+TEST_F(EqualPages, FailIfAPagesFileIsTooShort) {
   const Pagemap pagemap{1, {{0, 2 * kPageBytes, false, true, false}}};
   const std::string path = base_ + "/pages-1.img";
   std::ofstream(path, std::ios::binary) << std::string(kPageBytes, 'a');

@@ -268,7 +268,7 @@ TEST_F(PagerTest, PagesArriveBeforeTheMemoryFileIsComplete) {
   EXPECT_TRUE(memory_is_complete_);
 }
 
-TEST_F(PagerTest, AllPagesArriveByFaultsAndByThemselves) {
+TEST_F(PagerTest, AllPagesArriveByFaultsAndByTheFill) {
   const auto served = serve([](Restored& task) {
     task.begin();
     task.check(3, kPages, 97);  // CRIU has not finished yet
@@ -327,7 +327,7 @@ TEST_F(PagerTest, PagesFollowMovedMemory) {
   EXPECT_EQ(task_end_, 0);
 }
 
-TEST_F(PagerTest, DiscardedPagesReadAsZerosAndUnmappedOnesAreNotMissed) {
+TEST_F(PagerTest, DiscardedPagesReadAsZerosAndUnmappedPagesAreNotAwaited) {
   const auto served = serve([](Restored& task) {
     task.begin();
     madvise(task.page(100), 50 * kPageBytes, MADV_DONTNEED);
@@ -362,7 +362,7 @@ TEST_F(PagerTest, ChangesOfMemoryDuringTheFillLoseNothing) {
   EXPECT_EQ(task_end_, 0);
 }
 
-TEST_F(PagerTest, TaskThatEndsIsNotMissed) {
+TEST_F(PagerTest, TaskThatEndsIsNotAwaited) {
   const auto served = serve([](Restored& task) {
     task.begin();
     task.check(0, 10);

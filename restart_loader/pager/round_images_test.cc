@@ -137,7 +137,7 @@ TEST_F(RoundImagesTest, PagesAreInTheRoundThatCopiedThemLast) {
   EXPECT_EQ(bytes_at(2 * PageFiles::kFileSpanBytes), "117");
 }
 
-TEST_F(RoundImagesTest, CriuRestoresWhatCannotBeLazy) {
+TEST_F(RoundImagesTest, CriuRestoresPagesThatCannotBeLazy) {
   add_areas(17, {{0, 20, kPrivate},
                  {20, 22, MAP_PRIVATE, 1U << 6},  // a mapping of a file
                  {22, 24, kPrivate | MAP_LOCKED},

@@ -41,7 +41,7 @@ PageRange range(uint64_t start, uint64_t end, uint64_t offset) {
   return {start * kPage, end * kPage, offset * kPage};
 }
 
-TEST(SharedRanges, AreThoseOfAProcessAndItsParent) {
+TEST(SharedRanges, AreTheRangesThatAProcessSharesWithItsParent) {
   const PageIndex index{100 * kPage,
                         {{1, 1, {range(10, 20, 0), range(30, 40, 10)}},
                          {2, 2, {range(12, 15, 2), range(30, 35, 50), range(35, 42, 15)}},
