@@ -1,5 +1,5 @@
-// Starts processes that write files like a checkpoint tool, or read them like a restart. Prints the
-// time they take as one line of JSON.
+// Starts processes that write files like a checkpoint tool, or read files like a restart. Prints
+// the time of the processes as one line of JSON.
 //
 //   file_load write DIR --writers 4 --bytes 256MiB --request 1MiB      DIR/file-0 ... DIR/file-3
 //   file_load read  DIR --readers 4 --bytes 256MiB --request 1MiB --stamps 1MiB
@@ -10,7 +10,7 @@
 // through memory larger than the caches. It stamps the first eight bytes of each request with file
 // and offset. A reader waits for its file to appear, and checks the stamps and the length.
 //
-// Times in the output are CLOCK_MONOTONIC, so those of writers and readers are comparable.
+// Times in the output are CLOCK_MONOTONIC, so the times of writers and readers are comparable.
 
 #include <fcntl.h>
 #include <semaphore.h>
@@ -44,7 +44,7 @@ struct Load {
   unsigned files = 1;  // files that each process writes or reads, one after the other
   size_t bytes = size_t{256} << 20;
   size_t request_bytes = size_t{1} << 20;
-  size_t memory_bytes = size_t{64} << 20;  // of each process
+  size_t memory_bytes = size_t{64} << 20;  // memory of each process
   size_t stamp_interval_bytes = 0;
   bool keep = false;  // overwrite existing files
   std::chrono::milliseconds patience{30'000};
@@ -53,7 +53,8 @@ struct Load {
 // The result of a process, in memory shared with its parent.
 struct Record {
   int64_t begun_ns = 0;
-  int64_t moved_ns = 0;  // when the last byte was moved, before close(2)
+  // When the process had moved its last byte, before close(2).
+  int64_t moved_ns = 0;
   int64_t ended_ns = 0;
   uint64_t bytes = 0;
   double user_seconds = 0;  // user CPU time from begun_ns to ended_ns
@@ -207,14 +208,15 @@ int run(const Load& load, Work work) {
     if (pid == 0) run_process(load, work, i, *shared);
     if (pid < 0) {
       perror("file_load: fork");
-      return 1;  // PR_SET_PDEATHSIG: this exit kills the processes already started
+      return 1;  // PR_SET_PDEATHSIG: this exit kills the processes that have already started
     }
   }
   for (unsigned i = 0; i < load.processes; ++i) {
     while (sem_wait(&shared->ready) != 0) {
     }
   }
-  fprintf(stderr, "ready\n");  // when the readers print this, the caller starts the writers
+  // The caller waits for this line of the readers, then starts the writers.
+  fprintf(stderr, "ready\n");
   for (unsigned i = 0; i < load.processes; ++i) sem_post(&shared->start);
   bool failed = false;
   for (unsigned i = 0; i < load.processes; ++i) {

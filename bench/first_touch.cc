@@ -1,6 +1,6 @@
-// Measures the first touch of fresh memory, by region of the image store: how fast the target's
-// reserve fills. Interleave the ways, because memory that the host has not backed yet is slow in
-// each of them:
+// Measures the first touch of fresh memory, by region of the image store. The result is the speed
+// at which the target's reserve fills. Interleave the ways, because memory that the host has not
+// backed yet is slow in each way:
 //
 //   first_touch --benchmark_enable_random_interleaving=true --benchmark_repetitions=7
 //       --benchmark_report_aggregates_only=true

@@ -1,5 +1,5 @@
-// Measures what a job of N nodes costs at its home: the agent of the host where it was started.
-// The other agents are missing here; a message to one of them is measured over loopback.
+// Measures what a job of N nodes costs at its home: the agent of the host where it was started. The
+// other agents are missing here; a message to one of them is measured over loopback.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ const std::string& directory() {
   return path;
 }
 
-// N nodes, and one spare.
+// Returns a job with N nodes and one spare.
 JobRecord job_of(unsigned count) {
   JobRecord job{.id = kJob,
                 .user = {.uid = 1000, .gid = 100, .groups = {100}},
@@ -56,7 +56,7 @@ HomeJobs home_of(unsigned count) {
           *RecordFiles::open(records)};
 }
 
-// The message that makes one node, which the home sends N times.
+// Makes the message for one node, which the home sends N times.
 void join_message(benchmark::State& state) {
   const JobRecord job = job_of(count_of(state));
   const std::string hosts_text = job.hosts_text();
@@ -69,7 +69,7 @@ void join_message(benchmark::State& state) {
   state.counters["bytes"] = static_cast<double>(bytes);
 }
 
-// Once a second.
+// The home does this once a second.
 void tend(benchmark::State& state) {
   HomeJobs home = home_of(count_of(state));
   for (auto _ : state) home.tend();
@@ -81,7 +81,7 @@ void place(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(home.place(kJob, 0, kHome));
 }
 
-// A move: two changes of the job's record.
+// A move makes two changes of the job's record.
 void reserve_and_settle(benchmark::State& state) {
   HomeJobs home = home_of(count_of(state));
   for (auto _ : state) {
@@ -103,7 +103,8 @@ void status(benchmark::State& state) {
   state.counters["bytes"] = static_cast<double>(bytes);
 }
 
-// One small message and its answer, each time on a new connection. The time is that of both sides.
+// Sends one small message and receives its answer, each time on a new connection. The time is that
+// of both sides.
 void message(benchmark::State& state) {
   PeerOptions options;
   options.credentials.key_file = directory() + "/key";

@@ -36,7 +36,7 @@ MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 HOME = "h1"
-# What the first node may hold many of. Each writes a line.
+# The objects that the first node may have in large numbers. Each writes a line.
 PROCESSES = {
     "ppmr job rsh": "/run/ppmr/rsh h2 'echo up; exec sleep 600' &",
     "sleep": "{ echo up; exec sleep 600; } &",
@@ -46,7 +46,7 @@ SETTLE_SECONDS = 3  # before the start, and before the agents are at rest
 
 
 def cpu_seconds(pid):
-    """Of the process and its children that have ended, such as runc."""
+    """CPU seconds of the process and of its children that have ended, such as runc."""
     words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return sum(map(int, words[11:15])) / machine.TICK
 
@@ -65,8 +65,8 @@ class Agents:
 
 
 def launchers_of(hosts):
-    """Pids of the processes in the first node that each hold a connection to a command in another
-    node."""
+    """Returns the pids of the processes in the first node that hold a connection to a command
+    in another node."""
     parents, launchers = {}, []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -75,7 +75,7 @@ def launchers_of(hosts):
             stat = (entry / "stat").read_text().rpartition(")")[2].split()
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         parents[int(entry.name)] = int(stat[1])
         if words[1:3] == [b"job", b"rsh"]:
             launchers.append(int(entry.name))
@@ -116,7 +116,7 @@ def measure(count, idle_seconds):
         agents = Agents(hosts)
         found = {}
 
-        # Every ten seconds each agent asks for the places of its nodes: not now.
+        # Each agent asks every ten seconds to which hosts its nodes belong. Avoid that moment.
         time.sleep(SETTLE_SECONDS)
         before, cpu_before, began = counters.read(), agents.cpu(), time.monotonic()
         words = ["--spares", str(SPARES), "--slots", "1", "--", "mpirun", "-n", str(count)]
@@ -232,7 +232,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.ppmr:
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the clean-up, like Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up, like Ctrl-C
     try:
         about = machine.environment()
         for key, value in about.items():

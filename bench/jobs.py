@@ -42,7 +42,7 @@ NODES, SPARES, RANKS_PER_NODE = 2, 4, 2
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    # More ranks than processors: ranks that wait leave the processor to others.
+    # There are more ranks than processors. So ranks that wait must yield the processor to others.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -57,7 +57,7 @@ UNDISTURBED_MORE, MOVES_MORE, MOVES_IN, STALL_MORE_S = 0.01, 0.05, (3, 60), 0.3
 
 @dataclass(frozen=True)
 class Effort:
-    seconds: float  # of a plain run
+    seconds: float  # seconds of a plain run
     rounds: int
     moves: tuple  # numbers of evacuations in a run
     stalls: int
@@ -72,7 +72,7 @@ EFFORTS = {
 
 @dataclass
 class Run:
-    seconds: float  # of the whole command
+    seconds: float  # seconds of the whole command
     between_lines: float  # from the first step to the last one
     lines: list
     longest_pause: float  # between two steps
@@ -99,7 +99,7 @@ class Bench:
         return self.hosts.run([str(word) for word in [*options, *words]], environment=ENVIRONMENT)
 
     def run(self, program, lines, moves=None, patience=900):
-        """`moves`: None for plain mpirun."""
+        """Runs the program once. `moves`: None for plain mpirun."""
         words = program.words(self.hosts.lab.home, lines)
         words = ["mpirun", "-n", NODES * RANKS_PER_NODE, *words]
         began = time.monotonic()
@@ -162,7 +162,7 @@ class Bench:
         )
 
     def lines_for(self, program, seconds):
-        """How many lines the program writes in that time."""
+        """Returns how many lines the program writes in that time."""
         calibrated = self.run(program, CALIBRATION_LINES)
         pace = calibrated.between_lines / (CALIBRATION_LINES - 1)
         return max(CALIBRATION_LINES, round(seconds / pace))
@@ -352,7 +352,7 @@ def main():
     chosen = {name: getattr(arguments, name) for name in ("seconds", "rounds", "stalls")}
     effort = EFFORTS[arguments.effort]
     effort = Effort(**{**vars(effort), **{name: v for name, v in chosen.items() if v}})
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the clean-up, like Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up, like Ctrl-C
     try:
         measure(arguments, effort)
     except LabError as error:

@@ -14,10 +14,11 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{64} << 20;
-constexpr size_t kStepBytes = size_t{1} << 20;  // a full chunk
+constexpr size_t kStepBytes = size_t{1} << 20;  // the size of a full chunk
 constexpr int kThreadsMax = 2;
 
-// next() returns another part of the buffer each time, so that its bytes are not in a cache.
+// A buffer whose next() returns another part each time, so that the bytes of the part are not in a
+// cache.
 class Buffer {
  public:
   explicit Buffer(char fill) : bytes_(kBufferBytes, std::byte(fill)) {}
@@ -58,7 +59,7 @@ void checksum(benchmark::State& state) {
 }
 BENCHMARK(checksum)->Name("crc32c")->UseRealTime()->ThreadRange(1, kThreadsMax);
 
-// In place, as the source encrypts a slot.
+// Encrypts in place, as the source encrypts a slot.
 void encryption(benchmark::State& state, AesLibrary library) {
   AesGcm cipher(std::array<uint8_t, AesGcm::kKeyBytes>{1}, library);
   Buffer& buffer = buffers_of(state).from;

@@ -138,7 +138,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.ppmr:
         os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the clean-up, like Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up, like Ctrl-C
     try:
         loads.check_built()
         about = {

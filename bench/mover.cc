@@ -128,7 +128,7 @@ int run_target(const std::string& address) {
 struct SourceFlags {
   std::string address;
   size_t chunk_size_bytes = 1 << 20;
-  size_t pool_size_bytes = kRegionBytes;  // default of `ppmr source`
+  size_t pool_size_bytes = kRegionBytes;  // the default of `ppmr source`
   uint32_t streams = 2;
   std::string transport = "verbs";
   double seconds = 3;
@@ -164,7 +164,7 @@ int run_source(const SourceFlags& flags) {
   const auto file = std::make_shared<FileStream>(1, error);
   const auto slot_bytes = static_cast<uint32_t>(flags.chunk_size_bytes);
   uint64_t offset = 0;
-  // Warm-up, not measured: as many bytes as the pool holds.
+  // The warm-up, which is not measured, moves as many bytes as the pool holds.
   Clock::time_point start;
   uint64_t start_bytes = 0;
   double start_cpu = 0;
@@ -202,7 +202,8 @@ int run_source(const SourceFlags& flags) {
 }  // namespace ppmr
 
 int main(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::err);  // log errors only: standard output is for the result
+  // Logs errors only, because standard output is for the result.
+  spdlog::set_level(spdlog::level::err);
   CLI::App app("ppmr's stream between two machines, without mounts");
   app.require_subcommand(1);
   std::string listen;

@@ -5,12 +5,12 @@
 //   network_benchmark --target HOST:PORT [--bytes 512MiB] [--writers 1] [--chunk-size 1MiB]
 //       [--pool-size 64MiB] [--streams 2] [--benchmark_...]        sender; measures
 //
-// With --key-file on both sides chunks are encrypted, with --trusted-fabric added they are not.
-// Without credentials there is no authentication.
+// With --key-file on both sides, chunks are encrypted. With --trusted-fabric in addition, chunks
+// are not encrypted. Without credentials there is no authentication.
 //
-// Two processes, so that each can run on a node of its own. The clock runs from the first chunk
-// handed to the sender until the target has verified the last one, including checksums. After each
-// round the files are removed and the next round reuses their memory.
+// There are two processes, so that each can run on a node of its own. The clock runs from the first
+// chunk handed to the sender until the target has verified the last one, including checksums. After
+// each round the files are removed and the next round reuses their memory.
 
 #include <benchmark/benchmark.h>
 #include <signal.h>
@@ -123,7 +123,7 @@ class Source {
     }
   }
 
-  // Seconds from the first chunk until the last one is verified.
+  // Returns the seconds from the first chunk until the last chunk is verified.
   Result<double> round() {
     std::vector<std::shared_ptr<FileStream>> files;
     for (unsigned i = 0; i < options_.writers; ++i) {
@@ -152,7 +152,7 @@ class Source {
         return failure(forgotten.error());
       }
     }
-    // Wait until the target has freed the memory of this round for the next.
+    // Waits until the target has freed the memory of this round for the next round.
     if (auto applied = sender_->await_applied(marker_, {}); !applied)
       return failure(applied.error());
     return took.count();
@@ -191,7 +191,7 @@ class Source {
   }
 
   const Options options_;
-  // Destruction order: the last member first.
+  // The members are destroyed in this order: the last member first.
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Connector> connector_;
   const std::shared_ptr<StickyError> error_ = std::make_shared<StickyError>();

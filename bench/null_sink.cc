@@ -1,11 +1,11 @@
 // A FUSE file system that discards every byte. It measures what a write through FUSE costs before
 // any processing: aggregation in the source mount cannot be faster.
 //
-// It is as fast as libfuse allows: direct I/O; every thread receives requests into private memory,
-// placed so that the payload of a write begins on a page; a write takes no lock and touches no
-// byte. Names and lengths are stored, because checkpoint tools check them.
+// The sink is as fast as libfuse allows: direct I/O; every thread receives requests into private
+// memory, placed so that the payload of a write begins on a page; a write takes no lock and touches
+// no byte. Names and lengths are stored, because checkpoint tools check them.
 //
-// Considered and not used: `ppmr source --discard`, because that includes ppmr's own request loop;
+// Rejected: `ppmr source --discard`, because that includes ppmr's own request loop;
 // fuse_session_loop_mt(), because its threads hold a lock while they receive.
 //
 //   null_sink MOUNTPOINT [--max-write BYTES] [--threads N]      ends when it is unmounted
@@ -32,7 +32,8 @@
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kWriteHeaderBytes = 80;  // sizeof(fuse_in_header) + sizeof(fuse_write_in)
+// The same as sizeof(fuse_in_header) + sizeof(fuse_write_in).
+constexpr size_t kWriteHeaderBytes = 80;
 constexpr double kAttributesSeconds = 1;
 
 size_t max_write_bytes = size_t{1} << 20;  // constant after main() has parsed the options
@@ -153,7 +154,8 @@ void open(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 }
 
 void read(fuse_req_t request, fuse_ino_t, size_t, off_t, fuse_file_info*) {
-  fuse_reply_err(request, EIO);  // an error and not zeros: the written bytes were discarded
+  // Returns an error and not zeros, because the written bytes were discarded.
+  fuse_reply_err(request, EIO);
 }
 
 void write(fuse_req_t request, fuse_ino_t inode, const char*, size_t size, off_t offset,

@@ -118,7 +118,7 @@ def main():
     figures = {"pipelined": [], "one by one": []}
     ratios = []
     try:
-        bench.measure(bench.pipelined, bench.workers())  # warm-up, not counted
+        bench.measure(bench.pipelined, bench.workers())  # the warm-up, which is not counted
         for run in range(arguments.runs):
             ways = [("pipelined", bench.pipelined), ("one by one", bench.one_by_one)]
             rate = bench.link_bits_per_second()

@@ -26,7 +26,7 @@ class NothingToDraw(Exception):
 
 
 def moved_trees(text):
-    """The moved trees in all summaries of the JSON lines."""
+    """Returns the moved trees in all summaries of the JSON lines."""
     trees = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -41,7 +41,7 @@ def moved_trees(text):
 
 
 def drawing(trees, title):
-    """SVG: a row for each process, the earliest first."""
+    """Returns an SVG picture: a row for each process, the earliest first."""
     begin = min(tree["freeze_began_ns"] for tree in trees)
     end = max(tree["complete_ns"] for tree in trees)
     scale = (WIDTH - LEFT - 20) / (end - begin)

@@ -1,14 +1,15 @@
-// How long page faults take after a move: a process with much memory that touches each page once,
-// in random order, as soon as it runs on another node, and records how long each touch took.
+// Measures how long page faults take after a move. This process has much memory. As soon as it runs
+// on another node, it touches each page once, in random order, and records the duration of each
+// touch.
 //
 //     touch_pages MIB BEATS
 //
 // Writes a line `NANOSECONDS NODE` to BEATS about every millisecond, like the other trees of the
 // chapter shapes. On another node it first touches all pages, then writes BEATS.latencies (a 32-bit
-// number of nanoseconds for each touch) and BEATS.pass (`SECONDS WRONG_PAGES`), and goes on.
+// number of nanoseconds for each touch) and BEATS.pass (`SECONDS WRONG_PAGES`), and continues.
 //
-// The latencies are stored in memory that is mapped after the move. So recording one causes no
-// fault that the move has to serve.
+// The latencies are stored in memory that is mapped after the move. So recording a latency causes
+// no fault that the move has to serve.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ void* map(size_t bytes, int flags) {
   return at;
 }
 
-// A permutation of the numbers below 2^bits: each step can be undone, so no two numbers become one.
+// Returns a permutation of the numbers below 2^bits. Each step can be undone, so two numbers never
+// become equal.
 uint64_t shuffled(uint64_t number, int bits) {
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   for (const uint64_t factor :

@@ -15,9 +15,9 @@ import sys
 import time
 
 STEP = 256 << 20
-KEEP_FREE = 8 << 30  # for the command
+KEEP_FREE = 8 << 30  # memory for the command
 FRESH_SHARE = 0.5  # a step slower than this share of the fastest step's speed is fresh
-SLOW_STEPS = 3  # in a row; then the rest of the memory counts as fresh
+SLOW_STEPS = 3  # after so many fresh steps in a row, the rest of the memory counts as fresh
 GIVE_BACK_SECONDS = (
     10  # free page reporting: the host reclaims freed memory within seconds, except a few GiB
 )

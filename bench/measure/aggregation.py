@@ -32,8 +32,8 @@ def measure(testbed, writers, request, chunk=MIB, pool=64 * MIB, tmpfs=False):
         ),
     )
     try:
-        # As many receiving threads as ppmr: with one, a writer waits while the sink completes the
-        # previous request.
+        # The sink has as many receiving threads as ppmr. With one thread, a writer would wait while
+        # the sink completes the previous request.
         with NullSink(node, sink_at, max_write=chunk, threads=2) as sink:
 
             def into(mountpoint):

@@ -76,7 +76,7 @@ class Job:
         return self.log.read_text(errors="replace")
 
     def progress(self):
-        """Completed share of the steps."""
+        """Returns the completed share of the steps."""
         words = self.output().rsplit("\nStep ", 1)[-1].splitlines()
         numbers = [
             int(line.split()[0]) for line in words[1:] if line.split() and line.split()[0].isdigit()
@@ -97,7 +97,7 @@ class Job:
         )
 
     def wait_until_finished(self, timeout):
-        """Seconds since the start."""
+        """Returns the seconds since the start."""
         self._wait(self.finished, timeout, "the melt to end")
         took = now() - self.began
         wait_until(lambda: not self.node.alive(self.pid), 20, "mpirun to end")
@@ -116,7 +116,7 @@ class Job:
         wait_until(there, timeout, what, interval=0.01)
 
     def result(self):
-        """The thermodynamics after the last step."""
+        """Returns the thermodynamics after the last step."""
         lines = self.output().splitlines()
         ends = [number for number, line in enumerate(lines) if line.startswith("Loop time")]
         if not ends:
@@ -133,7 +133,7 @@ class Job:
 
 
 class RoundTrip:
-    """One way, in both directions between the nodes."""
+    """One way to move, in both directions between the nodes."""
 
     def __init__(self, there, back):
         self.moves = (there, back)
@@ -238,7 +238,7 @@ def measure(testbed, edge, steps, runs):
 def plan(testbed):
     runs = testbed.effort.application_runs
     if runs:
-        # Long enough for three moves: on two idle cores about 40 s, or 6 s.
+        # The run is long enough for three moves: on two idle cores about 40 s, or 6 s.
         edge, steps, guess = (40, 400, 50) if testbed.effort.sweeps else (16, 600, 6)
         yield Item(
             SECTION,

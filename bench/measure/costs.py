@@ -91,7 +91,7 @@ def move(testbed, mounts, nodes, kind, size_mib):
 
 
 class MostThreads:
-    """How many threads the daemon has at most."""
+    """The largest number of threads that the daemon has."""
 
     def __init__(self, daemon):
         self._daemon, self._ends, self.found = daemon, threading.Event(), 0

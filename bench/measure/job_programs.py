@@ -43,7 +43,7 @@ def lammps_words(directory, lines):
 
 def kernel_words(name):
     def words(directory, lines):
-        # Job nodes may not see the repository.
+        # The repository may be invisible in job nodes.
         shutil.copy(KERNELS, directory)
         return ["/usr/bin/python3", directory / KERNELS.name, name, lines]
 

@@ -23,14 +23,14 @@ while True:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests to agents, each on a connection of its own, and their bytes with the answers and all
-    headers."""
+    """Counts requests to agents, each on a connection of its own, and the bytes of requests and
+    answers with all headers."""
 
     requests: int = 0
     bytes: int = 0
-    target_connections: int = 0  # to `ppmr target`
+    target_connections: int = 0  # connections to `ppmr target`
     announcements: int = 0
-    questions: int = 0  # of ARP
+    questions: int = 0  # broadcasts of ARP
 
     def __sub__(self, other):
         return Traffic(*(getattr(self, name) - getattr(other, name) for name in vars(self)))

@@ -32,7 +32,8 @@ def check_built():
 
 
 def mortal(argv):
-    """A command that ends when its nsenter is killed: nsenter forwards no signal."""
+    """Returns a command that ends when its nsenter is killed, because nsenter forwards no
+    signal."""
     return ["setpriv", "--pdeathsig", "KILL", *argv]
 
 
@@ -114,7 +115,7 @@ def read_words(directory, readers, bytes_each, request, stamps, files=1):
 
 
 def rate(result, seconds=None):
-    """GB/s."""
+    """Returns GB/s."""
     return result["bytes"] / (seconds or result["seconds"]) / GB
 
 
@@ -208,7 +209,7 @@ def iperf(source_at, target_at, address, port, streams, seconds, during=None):
 
 
 def google_benchmark(at, argv, timeout=300):
-    """The runs in the benchmark's JSON output."""
+    """Returns the runs in the benchmark's JSON output."""
     done = at.run([*argv, "--benchmark_format=json"], timeout=timeout)
     # Other output precedes the first brace.
     report = _json_of(done.stdout[done.stdout.find("{") :], str(argv[0]))
@@ -274,7 +275,7 @@ class StreamTarget:
 
 
 def stream_rates(at, target, bytes_, writers, chunk, pool, streams, runs):
-    """GB/s of each round of the stream without FUSE, after a warm-up round."""
+    """Returns the GB/s of each round of the stream without FUSE, after a warm-up round."""
     found = google_benchmark(
         at,
         [

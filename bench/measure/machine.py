@@ -61,7 +61,7 @@ def environment():
         "host": f"{platform.node()}: {os.cpu_count()} x {_field('/proc/cpuinfo', 'model name')}, {memory} GiB",
         "kernel": re.match(
             r"[\d.]+(-\d+-\w+)?", platform.release()
-        ).group(),  # 6.12.5, 6.1.0-35-amd64; without a host's suffix
+        ).group(),  # for example 6.12.5 or 6.1.0-35-amd64; without a host's suffix
         "commit": _output_of("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
         "build": build_mode(ppmr),
         "criu": criu_version,
@@ -127,7 +127,8 @@ class ProcessCost:
 
 
 def process_cost(pid):
-    """CPU of all threads, ended ones included; sleeps of the threads that still run."""
+    """Returns the CPU time of all threads, also of those that have ended, and the sleeps of the
+    threads that still run."""
     words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     sleeps = 0
     for task in Path(f"/proc/{pid}/task").iterdir():

@@ -21,8 +21,9 @@ from .testbed import MIB
 SECTION = "machine moves"
 SIZE_MIB = 128  # size of the process that moves by every way
 WRITTEN_MIB = (512, 768)  # sizes of the process that moves with pre-copy
-WRITTEN_SHARE = 0.05  # of its pages per second
-PRE_COPY_ROUNDS = 12  # at most: pre-copy ends when a round copies little less than the previous one
+WRITTEN_SHARE = 0.05  # rate at which the process writes its pages, per second
+# The maximum: pre-copy ends when a round copies almost as much as the previous one.
+PRE_COPY_ROUNDS = 12
 PAGES_PER_MIB = 256
 RUNS_MAX = 3
 
@@ -140,9 +141,10 @@ def measure_ways(testbed):
 
 
 def measure_pre_copy(testbed, size_mib):
-    """Downtime, from the freeze until the process runs."""
+    """Measures the downtime, from the freeze until the process runs."""
     lab = testbed.machines
-    # The target keeps every round until the process runs. All their memory is touched beforehand.
+    # The target keeps every round until the process runs. The memory for all rounds is touched
+    # before the move.
     limit = size_mib * 3 + 256
     ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
     downtimes, left = {way: [] for way in ways}, []

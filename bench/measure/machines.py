@@ -26,9 +26,10 @@ SECTION = "machines"
 CHUNKS = (128 * KIB, MIB)
 STREAMS = 4  # rxe allows 128 packets in flight per queue pair, too few to keep the link busy
 TRANSPORTS = {"RDMA": "verbs", "TCP": "tcp"}
-READS_MAX, WINDOW_BYTES = 16, 4 * MIB  # of the mover: rdma_stream/verbs/verbs_window.h
+# The depth of the mover, see rdma_stream/verbs/verbs_window.h.
+READS_MAX, WINDOW_BYTES = 16, 4 * MIB
 DEVICE, GID_INDEX = "rxe0", "1"
-USUAL_RATE = 80 * MIB  # per second, on these machines
+USUAL_RATE = 80 * MIB  # speed on these machines, per second
 SECONDS = 3  # length of one sample at the usual rate
 PIPELINE_BYTES = 384 * MIB
 TIMEOUT_EXPONENT = 18  # ib_read_bw -u: 4.096 us x 2^18 = 1 s, because emulated machines reply late
@@ -48,7 +49,7 @@ def depth(chunk):
 
 
 def busy_seconds(node):
-    """CPU seconds in which the machine was not idle."""
+    """Returns the CPU seconds in which the machine was not idle."""
     words = [int(word) for word in node.read_text("/proc/stat").split("\n", 1)[0].split()[1:]]
     return (sum(words[:8]) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
 
@@ -91,7 +92,7 @@ class Streams:
         perftest also works before and after the reported interval, which would falsify its cost."""
         for _ in range(3):
             rate, cost = self._perftest_once()
-            if rate > 0:  # sometimes it reports 0
+            if rate > 0:  # sometimes ib_read_bw reports 0
                 return self._record("ib_read_bw", rate, cost)
         raise LabError("ib_read_bw reported a bandwidth of 0 three times in a row")
 
@@ -148,7 +149,7 @@ class Streams:
         return self._record("iperf3", found["rate"] * GB, cost.seconds / (found["bytes"] / GIB))
 
     def mover(self):
-        """From the pool to registered memory, without mounts."""
+        """Moves bytes from the pool to registered memory, without mounts."""
         mover, address = find_mover(), f"{self.target.address}:{self.testbed.port()}"
         server = self.target.popen([mover, "target", address], stdout=PIPE, stderr=DEVNULL)
         try:

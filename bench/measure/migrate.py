@@ -70,7 +70,7 @@ class MigrateMove(Move):
             try:
                 for line in process.stdout:
                     event = json.loads(line)
-                    if "event" not in event:  # it failed before it started
+                    if "event" not in event:  # the command failed before the move began
                         failed = event.get("error", line)
                         continue
                     if event.get("stops"):

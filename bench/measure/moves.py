@@ -72,7 +72,8 @@ class Crowd:
             ],
             log=directory / "log",
         )
-        # First touch of memory that the host has not backed can be as slow as 64 MiB a second.
+        # The first touch of memory that the host has not backed can be as slow as 64 MiB per
+        # second.
         wait_until(
             lambda: all((worker.directory / "ready").exists() for worker in self.workers)
             or not node.alive(self.pid),
@@ -170,7 +171,8 @@ def measure(testbed, count, mib_each, only=()):
     effort = testbed.effort
     runs = effort.move_runs if count * mib_each <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS)
     total = count * mib_each * MIB
-    # The process, its images at the source and at the target, and the restored process.
+    # The memory is needed four times: for the process, its images at the source and at the target,
+    # and the restored process.
     if available_memory_bytes() < 4.5 * total:
         return Outcome(
             not_measured={
@@ -203,8 +205,8 @@ def measure(testbed, count, mib_each, only=()):
                 try:
                     timeline = whole_move(testbed, way, count, mib_each)
                 except LabError as error:
-                    # Another way that does not work here is reported as not measured; a failure of
-                    # ppmr fails the row.
+                    # If another way does not work here, the report lists it as not measured. A
+                    # failure of ppmr fails the row.
                     if way.name.startswith("ppmr"):
                         raise
                     why_not[way.name] = str(error).splitlines()[0][:300]

@@ -21,8 +21,8 @@ def measure(testbed, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=
     ppmr, tcp = [], []
     cpu = []
     with StreamTarget(to, to.address, testbed.port(), max(2 * effort.bytes, 64 * MIB)) as target:
-        # Blocks of rounds alternate, not single rounds, because every start of the program costs a
-        # warm-up.
+        # The ways alternate in blocks of rounds instead of single rounds, because every start of
+        # the program costs a warm-up.
         blocks = 2 if runs > 1 else 1
         for block in range(blocks):
             in_block = runs // blocks + (runs % blocks if block == 0 else 0)

@@ -5,7 +5,7 @@ Without matplotlib there are no pictures, and the report contains a remark."""
 from .rows import name_of
 from .spread import size_text, spread
 
-# Distinguishable in grey and by people who see fewer colours (Okabe and Ito).
+# These colours are distinguishable in grey and by colour-blind people (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 
 
@@ -30,7 +30,7 @@ def _plots():
 
 
 def _points(rows, x, way):
-    """Medians and distances to the extremes of one curve."""
+    """Returns the medians of one curve and their distances to the extremes."""
     found = sorted(
         (row["parameters"][x], spread(row["results"][way]))
         for row in rows
@@ -45,7 +45,7 @@ def _points(rows, x, way):
 
 
 def curves(pyplot, rows, x, by, by_text, x_text, title):
-    """A curve per value of `by`: ppmr solid, the ceiling in the same colour dashed."""
+    """Draws a curve per value of `by`: ppmr solid, the ceiling dashed in the same colour."""
     figure, axes = pyplot.subplots()
     ways = list(dict.fromkeys(way for row in rows for way in row["results"]))[:2]
     for colour, value in zip(
@@ -79,7 +79,7 @@ def curves(pyplot, rows, x, by, by_text, x_text, title):
 
 
 def bars(pyplot, rows, title):
-    """A group of bars per row, a bar per way."""
+    """Draws a group of bars per row, with a bar per way."""
     ways = list(dict.fromkeys(way for row in rows for way in row["results"]))
     figure, axes = pyplot.subplots(figsize=(max(7, 0.3 * len(rows) * len(ways)), 4))
     width = 0.8 / len(ways)
@@ -109,8 +109,8 @@ def bars(pyplot, rows, title):
 
 
 def phases(pyplot, row, title):
-    """The phases of each way on one clock, each phase on a separate track so that overlaps are
-    visible, and the downtime."""
+    """Draws the phases of each way on one clock, and the downtime. Each phase has its own
+    track, so that overlaps are visible."""
     spans = row["spans"]
     figure, axes = pyplot.subplots(figsize=(8, 0.7 * len(spans) + 1.5))
     names = list(dict.fromkeys(name for of_way in spans.values() for name, _, _ in of_way))
@@ -136,7 +136,8 @@ def phases(pyplot, row, title):
 
 
 def latencies(pyplot, row, title):
-    """The share of page touches that took at least as long, a curve per way."""
+    """Draws, for each duration, the share of page touches that took at least as long. Each way
+    has a curve."""
     figure, axes = pyplot.subplots()
     for colour, (way, points) in zip(COLOURS, row["curves"].items()):
         axes.step(
@@ -156,7 +157,7 @@ def latencies(pyplot, row, title):
 
 
 def rates(pyplot, row, title):
-    """Answers per second over time: a track per way, on one clock."""
+    """Draws the answers per second over time: a track per way, on one clock."""
     curves = row["curves"]
     figure, tracks = pyplot.subplots(
         len(curves), 1, sharex=True, sharey=True, squeeze=False, figsize=(8, 1.1 * len(curves) + 1)

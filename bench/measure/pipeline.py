@@ -45,7 +45,7 @@ class Costs:
 
 
 def sample(testbed, mounts, writers, each, request, files=1, costs=None):
-    """GB/s from the first write to the last read."""
+    """Returns the GB/s from the first write to the last read."""
     label = testbed.label()
     mounts.source_at.run(["mkdir", mounts.out / label])
     readers = writer = None

@@ -27,7 +27,7 @@ connection = socket.create_connection((sys.argv[1], {PORT}))
 connection.sendall(json.dumps(sys.argv[2:]).encode() + b"\\n")
 connection.recv(1)
 """
-# As jobs/cli/mpi_environment.cc.
+# The same settings as in jobs/cli/mpi_environment.cc.
 SETTINGS = {
     "plm": "rsh",
     "ras": "^slurm",

@@ -15,7 +15,7 @@ from .spread import duration
 class Item:
     section: str
     series: str
-    name: str  # within its series
+    name: str  # name within its series
     parameters: dict
     unit: str
     measure: Callable  # () -> Outcome
@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Progress:
-    """On a terminal one line that is overwritten, else a line per row."""
+    """Shows the progress: on a terminal one line that is overwritten, else a line per row."""
 
     def __init__(self, items, stream=sys.stderr):
         self._stream, self._count, self._done = stream, len(items), 0
@@ -45,7 +45,8 @@ class Progress:
         self._guessed_done = self._spent = 0.0
 
     def left(self):
-        """Seconds left: the guesses, scaled by how far off they have been so far."""
+        """Returns the remaining seconds: the guesses, scaled by the ratio of measured to
+        guessed time so far."""
         pace = self._spent / self._guessed_done if self._guessed_done else 1.0
         return self._guessed_left * pace
 
@@ -96,7 +97,7 @@ def run(items, rows, progress=None):
         except LabError as error:
             if was_interrupted(error):
                 raise
-            # Not added to the rows, so a resumed run tries it again.
+            # A failed item is not added to the rows, so a resumed run tries it again.
             print(f"\nbench: {item.key}: {error}", file=sys.stderr, flush=True)
             failed.append(item.key)
             outcome = None

@@ -32,7 +32,8 @@ LOST = "service lost"
 
 
 class Clients:
-    """The address that moves, the node of the clients, and whether their packets may pass."""
+    """The address that moves, the node of the clients, and whether the packets of the clients
+    may pass."""
 
     def __init__(self, testbed):
         lab = testbed.lab
@@ -76,7 +77,7 @@ class Clients:
 
 
 class Redis(Tree):
-    """redis with its clients; their answers are its beats."""
+    """redis with its clients. The answers that the clients receive are the beats of redis."""
 
     dump_options = TCP
 
@@ -172,7 +173,7 @@ class Redis(Tree):
     def end(self, *nodes):
         self._clients.go_on(self.node)
         if self._load and self._load.poll() is None:
-            self._load.kill()  # mortal: the client ends with it
+            self._load.kill()  # mortal: the client ends, too
             self._load.wait()
         super().end(*nodes)
 

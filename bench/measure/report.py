@@ -26,7 +26,7 @@ CHAPTERS = {
 }
 FASTER_IS = {"GB/s": "more", "s": "less", "µs": "less"}
 NOT_COMPARED = ("MB", "MiB")
-# The ways that a wide table compares with the first one; otherwise all are.
+# The ways that a wide table compares with the first way. Any other table compares all ways.
 COMPARED = {"shapes": ("plain CRIU, tmpfs", "tmpfs + tar", "CRIU lazy pages")}
 
 
@@ -38,7 +38,7 @@ def cell(samples):
 
 
 def compared(ours, other, unit):
-    """The ratio of ppmr's samples to another way's."""
+    """Returns the ratio of ppmr's samples to the samples of another way."""
     if unit in NOT_COMPARED:
         return ""
     quotient = ratio(other, ours) if FASTER_IS.get(unit) == "less" else ratio(ours, other)
@@ -48,7 +48,7 @@ def compared(ours, other, unit):
 
 
 def columns_of(rows, what):
-    """The names in the order of the row that has most."""
+    """Returns the names in the order of the row that has most names."""
     complete_first = sorted(rows, key=lambda row: -len(row.get(what, ())))
     return list(dict.fromkeys(name for row in complete_first for name in row.get(what, ())))
 
@@ -70,13 +70,14 @@ def peers_of(section, ways, unit):
 
 
 def unit_of(name, unit):
-    """The unit of further samples: the last word of a name like "sent, MB", else that of the
-    row."""
+    """Returns the unit of further samples: the last word of a name like "sent, MB", else the
+    unit of the row."""
     return name.rsplit(", ", 1)[1] if ", " in name else unit
 
 
 def series_table(rows):
-    """Rows of one series: a column per way, and the ratio of the first way to each other one."""
+    """Returns the rows of one series: a column per way, and the ratio of the first way to each
+    other way."""
     unit, ways = rows[0]["unit"], columns_of(rows, "results")
     if len(rows) == 1:
         row = rows[0]
@@ -163,7 +164,7 @@ def facts_table(rows):
 
 
 def places(keys, rows):
-    """Which rows of a series: empty if all."""
+    """Names the rows of a series; empty if they are all rows."""
     names = [name_of(row) for row in rows if row["key"] in keys]
     return "" if len(names) == len(rows) else f" ({'; '.join(names)})"
 
@@ -207,8 +208,8 @@ RESULTS_HEAD = (
 
 
 def results_row(rows, today):
-    """The row of this run for the table in bench/README.md; None if its measurements are
-    missing."""
+    """Returns the row of this run for the table in bench/README.md; None if the measurements
+    for that row are missing."""
     move, dump = rows.get("moves/size/1024 MiB"), rows.get("dumps/one process/1024 MiB")
     if (
         not move

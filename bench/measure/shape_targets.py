@@ -36,7 +36,8 @@ def _against(key, way, other, what=None, other_what=None):
 
 
 def _fill(shape, pages, way):
-    """Pages per second from the first sign of life at the target until all memory is in place."""
+    """Returns the pages per second from the first sign of life at the target until all memory
+    is in place."""
 
     def value(rows):
         running, complete = _of(shape, way)(rows), _of(shape, way, IN_PLACE)(rows)
@@ -46,7 +47,7 @@ def _fill(shape, pages, way):
 
 
 def longest_of_tar(rows):
-    """(ratio, shape) of the shape that moves worst against tmpfs + tar + restore."""
+    """Returns (ratio, shape) of the shape with the worst ratio to tmpfs + tar + restore."""
     found = [
         (ratio(row["results"][DEFAULT], row["results"][TAR]), row["parameters"]["shape"])
         for row in rows.of("shapes", "downtime")

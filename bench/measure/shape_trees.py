@@ -65,7 +65,8 @@ def processes(count):
 
 
 def prefork(mib, count):
-    """Children that share the memory of their parent, each with a little of its own."""
+    """Makes children that share the memory of their parent. Each also has a little memory of
+    its own."""
     return (
         f"held = hold({mib})\n"
         f"fork({count - 1}, lambda number: os.urandom((number + 1) * 100_000))\n"
@@ -74,7 +75,7 @@ def prefork(mib, count):
 
 
 def mappings(count):
-    """Pages that alternate between read-only and writable are as many mappings."""
+    """Makes many mappings: pages that alternate between read-only and writable."""
     return (
         f"held = anonymous({2 * count})\n"
         "address = ctypes.addressof(ctypes.c_char.from_buffer(held))\n"
@@ -89,7 +90,7 @@ SPARSE_PAGES = 65536
 
 
 def sparse(pages):
-    """Single pages, 1 MiB apart."""
+    """Makes single pages, 1 MiB apart."""
     return (
         f"held = anonymous({pages << 8}, {MAP_NORESERVE})\n"
         f"for page in range({pages}): held[page << 20] = 1 + page % 250\n"
@@ -105,7 +106,7 @@ def python(shape, beat_s=0.001):
 class Shape:
     name: str
     command: list  # the path of the beats is appended
-    mib: int  # of memory in use
+    mib: int  # MiB of memory in use
     images_mib: int = 0  # of images, if that is more
     checks: bool = True  # whether the program checks itself
     needs: str = ""  # a command that must be installed
@@ -157,13 +158,12 @@ def shapes(effort):
 
 
 def await_free(node, pid):
-    """Waits until nothing has this pid, not even a process that has ended and whose parent has not
-    noticed yet."""
+    """Waits until no process has this pid, not even a zombie."""
     wait_until(lambda: not node.exists(f"/proc/{pid}"), 30, f"pid {pid} to be free", interval=0.001)
 
 
 def tasks_of(node, pid):
-    """A process and its descendants."""
+    """Returns a process and its descendants."""
     shown = node.run(["ps", "-eo", "pid=,ppid="]).stdout.split()
     parents = dict(zip(map(int, shown[::2]), map(int, shown[1::2])))
     found = [pid]
@@ -205,7 +205,8 @@ class Tree:
         self._beats = self._directory / "beats"
         self._log = self._directory / "log"
         self.pid = self.node.spawn([*shape.command, self._beats], log=self._log)
-        # The first touch of memory that the host has not backed can be as slow as 64 MiB a second.
+        # The first touch of memory that the host has not backed can be as slow as 64 MiB per
+        # second.
         self._tasks = [self.pid]
         self.await_beats(BEATS_BEFORE, timeout=60 + shape.mib / 64)
         self._tasks = tasks_of(self.node, self.pid)
@@ -259,7 +260,8 @@ class Tree:
         return sum(int(line.split()[1]) for line in shown.splitlines()) / 1024
 
     def end(self, *nodes):
-        """Kills what is left of the tree on these nodes, also if its first process has ended."""
+        """Kills the remaining processes of the tree on these nodes, also if the first process
+        has ended."""
         for node in nodes:
             left = [pid for pid in self._tasks if node.exists(f"/proc/{pid}")]
             if left:

@@ -22,7 +22,7 @@ DEFAULT, POST_COPY, EAGER = "ppmr", "ppmr --post-copy", "ppmr --eager"
 MODES = {DEFAULT: [], POST_COPY: ["--post-copy"], EAGER: ["--eager"]}
 PLAIN, TAR, PAGE_SERVER = "plain CRIU, tmpfs", "tmpfs + tar", "CRIU page server"
 LAZY_PAGES = "CRIU lazy pages"
-SPARE_MIB = 512  # of memory, for the daemons and the machine
+SPARE_MIB = 512  # memory for the daemons and the machine
 
 
 class PlainMove(Move):
@@ -65,7 +65,7 @@ class Way:
         return self.name in MODES
 
     def lacks_memory(self, mib):
-        """Why there is too little memory for a tree of this size, or an empty string."""
+        """Returns why there is too little memory for a tree of this size, or an empty string."""
         needed, free = self.copies * mib + SPARE_MIB, available_memory_bytes() / MIB
         if needed <= free:
             return ""
@@ -73,7 +73,7 @@ class Way:
 
 
 def ways_of(testbed, mounts):
-    """ppmr first: the others are compared with it."""
+    """Returns the ways, ppmr first, because the others are compared with ppmr."""
     at, to = testbed.source, testbed.target
     copies = {DEFAULT: 2, POST_COPY: 3, EAGER: 3}
     return [
@@ -112,12 +112,13 @@ def move_tree(testbed, way, tree):
             move.when_running = lambda: tree.arrived(move.target)
         timeline = move.move_tree(tree.pid, tree.dump_options, tree.dump_options)
         restored = now()
-        frozen = timeline.extra.get("held", timeline.dump_done)  # a moment at which it was
+        # A moment at which the tree was frozen.
+        frozen = timeline.extra.get("held", timeline.dump_done)
         tree.arrived(move.target)
         try:
             tree.await_beats(BEATS_AFTER, after=frozen)
         except LabError:
-            move.check()  # raises the cause if it knows one
+            move.check()  # raises the cause if the command has reported one
             raise
         move.finish()
         if "complete" not in timeline.extra:
@@ -143,7 +144,7 @@ def move_tree(testbed, way, tree):
 
 
 def what_failed(error):
-    """The first line of an error, or, of a failed CRIU, the first error of its log."""
+    """Returns the first line of an error. For a failed CRIU, returns the first error in its log."""
     lines = str(error).splitlines()
     errors = [line for line in lines[1:] if "Error" in line and "rlimit" not in line]
     return ": ".join(line.strip(" :") for line in [lines[0], *errors[:1]])[:300]

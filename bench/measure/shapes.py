@@ -96,8 +96,8 @@ class Moves:
                 self.moved[way.name].append(moved)
                 self._after(way.name, tree)
         except LabError as error:
-            # Another way that does not manage this shape is listed with the reason; a failure of
-            # ppmr fails the row.
+            # If another way cannot move this shape, the report lists it with the reason. A failure
+            # of ppmr fails the row.
             if way.is_ppmr:
                 raise
             self.not_measured[way.name] = what_failed(error)
@@ -111,7 +111,7 @@ class Moves:
 
 
 def phases(moved):
-    """What `ppmr migrate` says about the phases of its moves in the default mode."""
+    """Measures the phases of moves in the default mode, as `ppmr migrate` reports them."""
     return {
         f"{DEFAULT}: {what}, s": spread([one.summary[field] for one in moved]).median
         for what, field in (("dump", "dump_s"), ("seal", "seal_s"), ("restart", "restart_s"))
@@ -140,7 +140,7 @@ def measure(testbed, shape):
 
 
 def evacuate(testbed, count):
-    """Seconds that `ppmr evacuate` needs for many processes."""
+    """Measures the seconds that `ppmr evacuate` needs for many processes."""
     taken = []
     with mounts_for(testbed, count * EVACUATED_MIB) as mounts, room_in_pipes():
         mounts.await_ready()

@@ -13,7 +13,7 @@ class Spread:
 
     @property
     def relative(self):
-        """Half the distance between the extremes, divided by the median."""
+        """Returns half the distance between the extremes, divided by the median."""
         return (self.high - self.low) / 2 / self.median if self.median else math.inf
 
 
@@ -27,7 +27,8 @@ def spread(samples):
 
 
 def ratio(samples, against):
-    """Median over median; None if one of them was not measured."""
+    """Returns the median of the first samples divided by the median of the second; None if one
+    of the two was not measured."""
     if not samples or not against:
         return None
     base = spread(against).median
@@ -43,7 +44,7 @@ def size_text(count):
 
 
 def figure(value):
-    """Three significant digits: 12.3, 0.123, 1230."""
+    """Returns three significant digits: 12.3, 0.123, 1230."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

@@ -127,7 +127,8 @@ class Testbed:
             try:
                 self._source, self._target, self._link = self._lab.pair()
                 self._allow_congestion_control()
-                # ppmr selects it for near peers. iperf3 and the other ways must use the same.
+                # ppmr selects this algorithm for near peers. iperf3 and the other ways must use the
+                # same algorithm.
                 for node in (self._source, self._target):
                     node.run(
                         ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"]
@@ -186,7 +187,7 @@ class Testbed:
         return next(self._ports)
 
     def bytes_for(self, link):
-        """Bytes of one sample over a link, in whole MiB."""
+        """Returns the bytes of one sample over a link, in whole MiB."""
         if link not in BYTES_PER_SECOND:
             return self.effort.bytes
         wanted = BYTES_PER_SECOND[link] * self.effort.limited_seconds

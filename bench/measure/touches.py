@@ -18,7 +18,7 @@ CURVE_POINTS_PER_DECADE = 20
 
 
 class TouchingTree(Tree):
-    """Its first beats on the target precede the pass."""
+    """A tree whose program touches its memory. Its first beats on the target precede the pass."""
 
     def __init__(self, testbed, shape):
         super().__init__(testbed, shape)
@@ -43,8 +43,8 @@ def quantile(ordered, share):
 
 
 def slower_than(ordered):
-    """Points (ms, share of the touches that took at least as long), of sorted ns: more of the few
-    slow ones than of the many fast ones."""
+    """Returns points (ms, share of the touches that took at least as long). `ns` is sorted.
+    There are more points for the few slow touches than for the many fast ones."""
     count, points, left = len(ordered), [], 1.0
     while left * count >= 1:
         points.append([quantile(ordered, 1 - left) / 1e6, left])

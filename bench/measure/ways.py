@@ -81,8 +81,8 @@ def to_disk(at, directory):
 
 
 class LocalMove(Move):
-    """The paper's *Local*: CRIU to a local disk, the files copied to the other node's disk,
-    restored from there."""
+    """The paper's *Local*: CRIU dumps to a local disk; the files are copied to the other node's
+    disk; CRIU restores from there."""
 
     name = "Local"
 
@@ -325,7 +325,7 @@ class LazyPagesMove(_PeerMove):
         if getattr(self, "_dump", None) and self._dump.poll() is None:
             self._dump.kill()
             self._dump.wait()
-            wait_until(  # CRIU, which ends with it, uses these files
+            wait_until(  # the dump uses these files, and ends with its page server
                 lambda: self.source.run(["umount", self._at_source], check=False).returncode == 0,
                 10,
                 "criu dump to end",
@@ -390,7 +390,7 @@ def filesystem_of(at, directory):
 
 
 class Named:
-    """A way and its name in the report."""
+    """A way to move, and its name in the report."""
 
     def __init__(self, name, move):
         self.name, self.move = name, move
