@@ -51,7 +51,7 @@ class CriuChecks {
       return fmt::format("criu did not end within {} s", kCriuTimeout.count());
     }
     const std::string error = running_[i]->errors().summary();
-    return error.empty() ? "it " + running_[i]->how_it_ended() : error;
+    return error.empty() ? "criu " + running_[i]->how_it_ended() : error;
   }
   const std::string& output(size_t i) const { return outputs_[i]; }
 

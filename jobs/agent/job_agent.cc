@@ -214,7 +214,7 @@ void JobAgent::report_loss(const HostNode& node) {
 // The job has lost its home and cannot get it back. The other host removes its part in the same
 // way.
 void JobAgent::forget_move(const HostNode& node) {
-  spdlog::info("{}: its home does not answer any more", node.spec.container());
+  spdlog::info("{}: its home no longer answers", node.spec.container());
   remove_source_mount(options_.evacuation, node);
   if (Status removed = nodes_.remove_claimed(node.spec.container()); !removed) {
     spdlog::warn("{}", removed.error().message);
@@ -262,7 +262,7 @@ void JobAgent::remove_orphans(unsigned round) {
       report_loss(node);
       continue;
     }
-    spdlog::info("{} does not belong here any more: {}", node.spec.container(),
+    spdlog::info("{} no longer belongs to this host: {}", node.spec.container(),
                  !place                             ? place.error().message
                  : place->value("job_ended", false) ? "its job has ended"
                                                     : "it is on host " + place->value("host", ""));

@@ -95,7 +95,7 @@ struct TreeRecord {
   int64_t held_ns = 0;          // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
   std::vector<RoundRecord> rounds;  // source
-  // Of the target. The record of the source has them, too, when the migration is over.
+  // Times of the target. When the migration is over, the record of the source has these times, too.
   int64_t restore_began_ns = 0;
   int64_t restored_ns = 0;  // source only: at the target it is held_ns
   int64_t running_ns = 0;
@@ -125,8 +125,8 @@ struct OwnershipRecord {
   int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
   bool leave_running = false;
   bool lazily = true;
-  // Whether the decision does not wait for the memory: after it the source keeps the frozen tasks
-  // until the target has all of it.
+  // Whether the decision does not wait for the memory. If true, the source keeps the frozen tasks
+  // after the decision until the target has all memory.
   bool post_copy = false;
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy =
@@ -140,7 +140,7 @@ struct OwnershipRecord {
   // "source" or "target": the node that may run the processes. An explanation instead if both may
   // (`leave_running`) or this record cannot tell.
   const char* owner() const;
-  // Whether all trees have reached at least this phase.
+  // Returns whether all trees have reached at least this phase.
   bool all_trees(TreePhase phase) const;
   // The record's error, else the first error of a tree; empty: none.
   const std::string& first_error() const;

@@ -95,8 +95,8 @@ TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItOwnsTheProcess
   }
 }
 
-// At most one node lets the processes run: the source before the commit, the target in `running`,
-// which follows only on `owned` and thereby on the commit.
+// At most one node lets the processes run: before the commit the source, and then the target in the
+// state `running`. `running` follows only on `owned`, and `owned` only on the commit.
 TEST(OwnershipRecord, TargetRunsOnlyProcessesThatItOwns) {
   for (const MigrationState from : all_states()) {
     if (from == kOwned) continue;

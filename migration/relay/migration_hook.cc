@@ -25,13 +25,13 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// How often a hook checks which processes are still alive.
+// The interval at which a hook checks which processes are still alive.
 constexpr milliseconds kLookInterval{200};
-// How often the target's hook looks whether all memory has arrived.
+// The interval at which the target's hook checks whether all memory has arrived.
 constexpr milliseconds kMemoryInterval{2};
 // How long a hook whose coordinator died tries to notify the target.
 constexpr milliseconds kNotifyPatience{10'000};
-// Includes the time until CRIU has let the tree run on.
+// This includes the time until CRIU has let the tree run.
 constexpr milliseconds kResumePatience{10'000};
 
 constexpr bool kLetCriuGoOn = true;
@@ -264,9 +264,9 @@ bool Hold::let_run_here() const {
   return kLetCriuGoOn;
 }
 
-// Before this node votes: unless it is post-copy, the pager must have all memory, so that the tree
-// needs neither the source nor the mount's daemon any more. False: the migration is over, or the
-// pager has ended.
+// Runs before this node votes. Unless the migration is post-copy, the pager must have all memory,
+// so that the tree no longer needs the source or the mount's daemon. Returns false if the migration
+// is over, or if the pager has ended.
 bool Hold::await_memory() const {
   auto record = store_.read(id_, role_);
   if (!record || tree_ >= record->trees.size() || record->trees[tree_].memory.empty()) return true;

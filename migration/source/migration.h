@@ -27,7 +27,7 @@ struct MigrationSettings {
   bool post_copy = false;  // the processes run at the target before their memory is there
   unsigned pre_copy_rounds_max = 0;
   std::chrono::milliseconds hold_limit{120'000};
-  // Time limit for processes that use RDMA to release it.
+  // Time limit for processes to release RDMA.
   std::chrono::milliseconds release_timeout{10'000};
   std::vector<std::string> criu_options;
   // Called for each event, from several threads at once.

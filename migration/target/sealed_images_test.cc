@@ -1,5 +1,5 @@
-// In these tests a control server takes the place of the target's daemon, and a directory that of
-// its mount.
+// In these tests a control server takes the place of the target's daemon, and a directory takes the
+// place of the daemon's mount.
 #include "migration/target/sealed_images.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// A runc container, as the record of a migration and the preflight checks name it.
+// The name and properties of a runc container, for the record of a migration and the preflight.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ class Runc {
 
   const std::string& path() const { return path_; }
   Result<std::string> version() const;
-  // Errors: ENOENT if runc has no such container; EPROTO.
+  // Returns the state of a container. Errors: ENOENT if runc has no such container; EPROTO.
   Result<ContainerState> state(const std::string& name) const;
   // Returns the names of all containers.
   Result<std::vector<std::string>> list() const;

@@ -16,7 +16,7 @@ namespace ppmr {
 // Threads: one.
 class ChildProcess {
  public:
-  // Errors: those of spawn() and pidfd_open(2).
+  // Starts the child. Errors: those of spawn() and pidfd_open(2).
   static Result<ChildProcess> start(const SpawnOptions& options);
 
   ChildProcess() = default;

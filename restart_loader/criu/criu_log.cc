@@ -95,7 +95,7 @@ CriuLine parse_criu_line(std::string_view line) {
         Word{"Warn (", CriuSeverity::kWarning}}) {
     const size_t at = line.find(known.word);
     if (at == std::string_view::npos) continue;
-    // In a line of the log, only time and pid precede the severity.
+    // Only time and pid precede the severity in a line of the log.
     if (line.substr(0, at).find_first_not_of("0123456789().: ") != std::string_view::npos) continue;
     const size_t end = line.find("): ", at);
     if (end == std::string_view::npos) continue;

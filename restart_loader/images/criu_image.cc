@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-// From criu/include/magic.h.
+// See criu/include/magic.h.
 constexpr uint32_t kImageMagic = 0x54564319;
 constexpr uint32_t kInventoryMagic = 0x58313116;
 

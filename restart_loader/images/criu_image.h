@@ -45,7 +45,7 @@ class ImageWriter {
  public:
   explicit ImageWriter(uint32_t magic);
   void add(const google::protobuf::MessageLite& message);
-  // Errors: of the file system.
+  // Writes the image. Errors: of the file system.
   Status write(const std::string& path) const;
 
  private:

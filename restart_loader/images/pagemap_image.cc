@@ -10,9 +10,9 @@
 namespace ppmr {
 namespace {
 
-// From criu/include/magic.h.
+// See criu/include/magic.h.
 constexpr uint32_t kPagemapMagic = 0x56084025;
-// From criu/include/pagemap.h.
+// See criu/include/pagemap.h.
 constexpr uint32_t kInParent = 1U << 0;
 constexpr uint32_t kLazy = 1U << 1;
 constexpr uint32_t kPresent = 1U << 2;

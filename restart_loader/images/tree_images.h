@@ -1,4 +1,4 @@
-// What CRIU's images say that a tree may do once it is restored: its credentials, files, namespaces
+// Reads from CRIU's images the rights of a tree after its restore: credentials, files, namespaces
 // and mounts.
 //
 // The images come from a peer. read_tree_images() reads every image that CRIU would read, except
