@@ -69,12 +69,11 @@ void check_peers(const std::string& mountpoint, const json& status, Diagnoses& f
   for (const json& peer : status.value("peers", json::array())) {
     if (peer.value("connected", true)) continue;
     const std::string error = peer.value("error", "");
-    found.push_back(
-        warning("mount",
-                fmt::format("{} is not connected to {} {}{}", mountpoint, peer.value("name", ""),
-                            peer.value("address", ""), error.empty() ? "" : ": " + error),
-                "Run `ppmr doctor --target` with the address of the target at the "
-                "source"));
+    found.push_back(warning(
+        "mount",
+        fmt::format("{} is not connected to {} {}{}", mountpoint, peer.value("name", ""),
+                    peer.value("address", ""), error.empty() ? "" : ": " + error),
+        "Run `ppmr doctor --target HOST:PORT` at the source, with the address of the target"));
   }
   for (const json& checkpoint : status.value("checkpoints", json::array())) {
     if (checkpoint.value("state", "") != "failed") continue;

@@ -28,7 +28,8 @@ constexpr size_t kAnswerMaxBytes = 256;
 Status connect_to(int socket, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (name.size() >= sizeof(address.sun_path)) return failure(EINVAL, "the name is too long");
+  if (name.size() >= sizeof(address.sun_path))
+    return failure(EINVAL, "connect to the RDMA socket '" + name + "': the name is too long");
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   if (connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) {

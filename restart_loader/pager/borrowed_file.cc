@@ -22,7 +22,8 @@ static_assert(BorrowedFile::kScratchMinBytes >= kBlockBytes);
 alignas(4096) constexpr std::array<std::byte, 64 << 10> kZeros{};
 
 tl::unexpected<Error> malformed(const std::string& what) {
-  return failure(EPROTO, "borrow a file of the checkpoint: malformed answer of the target's daemon: " + what);
+  return failure(
+      EPROTO, "borrow a file of the checkpoint: malformed answer of the target's daemon: " + what);
 }
 
 bool fits(uint64_t offset, uint64_t length, uint64_t size) {
