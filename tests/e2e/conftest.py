@@ -44,6 +44,7 @@ from lab import ppmr as lab_ppmr  # noqa: E402
 from lab.certificates import Authority  # noqa: E402
 from lab.migrations import Migrations  # noqa: E402
 from lab.node import wait_until  # noqa: E402
+from lab.pace import slowness  # noqa: E402
 from lab.world import World  # noqa: E402
 from vm.image import CannotRun  # noqa: E402
 from vm.virtual_lab import VirtualLab  # noqa: E402
@@ -66,6 +67,11 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: runs only with --long")
     config.addinivalue_line("markers", "first: takes long, so a parallel run starts it first")
     config.addinivalue_line("markers", "xdist_group(name): one process runs the tests of a group")
+
+
+def pytest_report_header():
+    # Measured before the processes of a parallel run start, which inherit it.
+    return f"pace: this machine is {slowness():.2f} times slower than the reference (lab/pace.py)"
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

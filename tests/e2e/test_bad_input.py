@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from lab.node import free_port
+from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.world import GRACE, MIB, PEER_TIMEOUT, digest_of_written
 
@@ -227,7 +228,7 @@ class ForeignServer:
     def close(self):
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=patience(5))
         for connection in self._open:
             connection.close()
 
@@ -331,8 +332,8 @@ def test_error_message_names_version_of_incompatible_target(world, foreign_serve
 
 def send_to(target, message, wait=True):
     """Sends the bytes to the target and returns its answer, up to the end of the connection."""
-    with socket.create_connection(("127.0.0.1", target.port), timeout=5) as connection:
-        connection.settimeout(PEER_TIMEOUT + GRACE + 5)
+    with socket.create_connection(("127.0.0.1", target.port), timeout=patience(5)) as connection:
+        connection.settimeout(patience(PEER_TIMEOUT + GRACE + 5))
         answer = b""
         try:
             connection.sendall(message)
@@ -400,7 +401,9 @@ def test_foreign_client_at_target_port_does_not_disturb_sessions(world, message)
 
 def test_fifty_silent_clients_do_not_block_a_source(world):
     target = world.target()
-    clients = [socket.create_connection(("127.0.0.1", target.port), timeout=5) for _ in range(50)]
+    clients = [
+        socket.create_connection(("127.0.0.1", target.port), timeout=patience(5)) for _ in range(50)
+    ]
     try:
         moves_a_file(world, world.source(target), target)
     finally:

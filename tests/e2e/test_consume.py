@@ -4,6 +4,7 @@ import subprocess
 import time
 
 from lab.node import wait_until
+from lab.pace import patience
 from lab.world import MIB, digest_of_written
 
 LONG_GIB, EVERYDAY_GIB = 20, 2
@@ -53,7 +54,7 @@ def test_source_unmounts_when_writer_was_killed_and_stream_has_no_reader(world):
     writer.wait_until_stuck()
     writer.kill()
     world.succeeds(["fusermount3", "-u", source.mountpoint])
-    source.process.wait(timeout=10)
+    source.process.wait(timeout=patience(10))
     [stream] = world.status(target.mountpoint)["checkpoints"]
     assert stream["state"] == "failed"
 
@@ -133,7 +134,7 @@ def test_tar_unpacks_stream_while_it_arrives(world):
         ["sh", "-c", 'tar -C "$1" -xf - < "$0"', target.mountpoint / "stream.tar", unpacked],
         within=60,
     )
-    assert packing.wait(timeout=10) == 0
+    assert packing.wait(timeout=patience(10)) == 0
     world.succeeds(["diff", "-r", tree, unpacked])
 
 
@@ -164,5 +165,5 @@ except OSError as error:
     assert read_at(world, target.mountpoint / "stream", (0, MIB)) == [str(MIB)]
     writer.stdin.write(b"\n")
     writer.stdin.close()
-    writer.wait(timeout=10)
+    writer.wait(timeout=patience(10))
     assert log_path.read_text().split()[1] in ("EIO", "ESPIPE")

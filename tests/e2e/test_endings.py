@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from lab.node import HOST, wait_until
+from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.world import MIB, NEVER
 
@@ -74,7 +75,7 @@ def test_unmount_right_after_close_seals_checkpoints_without_open_files(world):
     for directory in directories:
         os.close(directory)
     world.succeeds(["umount", source.mountpoint])
-    source.process.wait(timeout=20)
+    source.process.wait(timeout=patience(20))
 
     def states():
         return [
@@ -110,12 +111,12 @@ def test_waiting_commit_does_not_delay_closing_a_file_of_another_checkpoint(worl
     with pytest.raises(subprocess.TimeoutExpired):  # the command waits for the target
         commits[0].wait(timeout=1)
     holder.kill()
-    holder.wait(timeout=10)
+    holder.wait(timeout=patience(10))
     commits.append(HOST.popen([find_ppmr(), "commit", other]))
     with pytest.raises(subprocess.TimeoutExpired):  # a commit waits less than that for writers
         commits[1].wait(timeout=6)
     target.signal(signal.SIGCONT)
-    assert [commit.wait(timeout=10) for commit in commits] == [0, 0]
+    assert [commit.wait(timeout=patience(10)) for commit in commits] == [0, 0]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -138,4 +139,4 @@ def test_sigterm_ends_daemon_while_file_of_sealed_checkpoint_is_open(world, side
     assert holder.stdout.readline() == b"open\n"
     assert ending.stop() == 0, ending.output()
     holder.kill()
-    holder.wait(timeout=10)
+    holder.wait(timeout=patience(10))

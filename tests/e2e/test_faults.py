@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from lab.node import HOST, free_port, wait_until
+from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.world import (
     BIG,
@@ -247,7 +248,7 @@ def test_busy_source_refuses_unmount_and_loses_no_bytes(world):
         "sha256"
     ] == digest_of_written(32 * MIB)
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
-    assert source.process.wait(timeout=10) == 0
+    assert source.process.wait(timeout=patience(10)) == 0
 
 
 def test_busy_target_refuses_unmount_and_loses_no_bytes(world):
@@ -258,7 +259,7 @@ def test_busy_target_refuses_unmount_and_loses_no_bytes(world):
     assert world.answers(["fusermount3", "-u", target.mountpoint]).code != 0
     assert reader.succeeds()["sha256"] == digest_of_written(32 * MIB)
     assert world.answers(["fusermount3", "-u", target.mountpoint]).code == 0
-    assert target.process.wait(timeout=10) == 0
+    assert target.process.wait(timeout=patience(10)) == 0
 
 
 # -- several sources

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from lab.node import wait_until
+from lab.pace import patience, slowness
 from lab.programs import REPOSITORY
 from lab.world import MIB, control_socket, digest_of_written
 
@@ -38,7 +39,7 @@ class Borrower:
 
     def end(self):
         self.process.stdin.close()
-        assert self.process.wait(timeout=5) == 0
+        assert self.process.wait(timeout=patience(5)) == 0
 
 
 def seal(world, source, name, size):
@@ -116,6 +117,6 @@ def test_stopped_borrower_does_not_delay_the_end_of_the_daemon(world):
     os.kill(borrower.process.pid, signal.SIGSTOP)
     began = time.monotonic()
     assert target.stop() == 0
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 3 * slowness()
     os.kill(borrower.process.pid, signal.SIGCONT)
     assert borrower.digest() == digest_of_written(40 * MIB)

@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from lab.node import HOST  # noqa: E402
+from lab.pace import patience  # noqa: E402
 from lab.ppmr import Mounts, find_ppmr  # noqa: E402
 from lab.programs import REPOSITORY  # noqa: E402
 
@@ -121,7 +122,7 @@ class Ground:
         if self.mounts:
             self.mounts.close()
         elif (str(self.directory), "tmpfs") in HOST.mounts("tmpfs"):
-            subprocess.run(["umount", "-l", self.directory], check=False, timeout=10)
+            subprocess.run(["umount", "-l", self.directory], check=False, timeout=patience(10))
 
 
 def run_once(ground, cases):
@@ -153,7 +154,7 @@ def run_once(ground, cases):
         text = output.read().decode(errors="replace")
     # A process that blocks inside a mount dies only after its daemon.
     ground.__exit__()
-    binary.wait(timeout=30)
+    binary.wait(timeout=patience(30))
 
     results, began, marks = (
         {},

@@ -1,5 +1,6 @@
 """Access to a target: wrong credentials are refused at once, both sides log why, and other sessions
 go on."""
+import math
 import json
 import os
 import resource
@@ -13,15 +14,16 @@ import pytest
 
 from lab.certificates import Authority
 from lab.node import HOST, free_port, wait_until
+from lab.pace import patience, slowness
 from lab.ppmr import Daemon, find_ppmr, make_key
 from lab.relay import Relay
 from lab.world import MIB, PEER_TIMEOUT, digest_of_written
 
-LONG_TIMEOUT = 30  # seconds that a target waits for silent clients
-AT_ONCE = 15  # seconds, from the start of ppmr to its end: less than LONG_TIMEOUT
+LONG_TIMEOUT = math.ceil(30 * slowness())  # seconds: how long a target waits for silent clients
+AT_ONCE = 15 * slowness()  # seconds, from the start of ppmr to its end: less than LONG_TIMEOUT
 CONNECTIONS_MAX = 256  # rdma_stream/connection/acceptor.cc
-REFUSED_WITHIN = 1.0  # seconds, without the time that ppmr needs to start
-SMALL = ["--pool-size", "4MiB"]  # a small pool, because ppmr also needs time to touch the pool
+REFUSED_WITHIN = slowness()  # seconds, without the time that ppmr needs to start
+SMALL = ["--pool-size", "4MiB"]  # touching the pool counts, too
 
 
 def audited_target(world, *options):
@@ -221,7 +223,10 @@ def test_source_with_key_is_refused_by_target_without_key(world):
 
 def test_silent_and_slow_clients_do_not_delay_a_source(world):
     target = world.target(peer_timeout=LONG_TIMEOUT)
-    clients = [socket.create_connection(("127.0.0.1", target.port), timeout=20) for _ in range(60)]
+    clients = [
+        socket.create_connection(("127.0.0.1", target.port), timeout=patience(20))
+        for _ in range(60)
+    ]
     try:
         for client in clients[::2]:
             client.send(b"\x16")  # the first byte of TLS
@@ -244,7 +249,9 @@ def test_a_thousand_half_open_connections_do_not_disturb_sessions(world):
     clients = []
     try:
         for number in range(1000):
-            clients.append(socket.create_connection(("127.0.0.1", target.port), timeout=20))
+            clients.append(
+                socket.create_connection(("127.0.0.1", target.port), timeout=patience(20))
+            )
             if number % 2:
                 clients[-1].send(b"\x16\x03\x01\x02")  # the beginning of a TLS record
         assert threads_of(target.host_pid) < CONNECTIONS_MAX + 100
@@ -508,9 +515,9 @@ def test_replayed_hello_is_refused(world):
         hellos = [hello for hello in relay.hellos() if hello[:4] == b"PPMR"]
         assert hellos, "the relay recorded no data hello"
         for hello in hellos:
-            with socket.create_connection(("127.0.0.1", target.port), timeout=5) as thief:
+            with socket.create_connection(("127.0.0.1", target.port), timeout=patience(5)) as thief:
                 thief.sendall(hello)
-                thief.settimeout(5)
+                thief.settimeout(patience(5))
                 began = time.monotonic()
                 answer = thief.recv(4096)
                 assert time.monotonic() - began < REFUSED_WITHIN

@@ -8,6 +8,7 @@ import pytest
 
 from lab import ppmr as lab_ppmr
 from lab.node import wait_until
+from lab.pace import patience
 from lab.programs import REPOSITORY
 
 
@@ -125,7 +126,7 @@ def test_drained_mount_finishes_open_checkpoints_and_refuses_new_ones(mounts, si
     at.run(["sh", "-c", f"echo bytes >{mounts.out}/open/file"])
     assert waiting.poll() is None
     at.run([binary, "commit", mounts.out / "open"])
-    assert json.loads(waiting.communicate(timeout=20)[0])["draining"] is True
+    assert json.loads(waiting.communicate(timeout=patience(20))[0])["draining"] is True
 
     daemon.at.run([binary, "drain", daemon.mountpoint, "--resume"])
     at.run(["mkdir", mounts.out / "new"])

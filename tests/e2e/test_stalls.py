@@ -13,6 +13,7 @@ import pytest
 
 from lab import criu
 from lab.node import LabError, wait_until
+from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.programs import SteadyWorker, check_continuity
 from lab.world import (
@@ -56,7 +57,7 @@ def test_source_mount_answers_ls_and_status_while_target_is_stalled(world):
     assert world.answers([find_ppmr(), "status", source.mountpoint, "--json"]).code == 0
     writer.kill()
     assert world.answers(["fusermount3", "-u", source.mountpoint]).code == 0
-    source.process.wait(timeout=10)
+    source.process.wait(timeout=patience(10))
 
 
 def test_close_does_not_wait_if_errors_are_deferred_to_the_seal(world):
@@ -134,7 +135,7 @@ def test_source_serves_metadata_while_hundreds_of_writers_block(world):
     # 32 MiB, 64 KiB for each further writer, and the threads.
     assert grown_mib < 32 + BLOCKED_WRITERS * 0.125, f"{grown_mib:.0f} MiB more"
     target.signal(signal.SIGCONT)
-    assert writers.wait(timeout=60) == 0
+    assert writers.wait(timeout=patience(60)) == 0
     assert world.ppmr("commit", directory, within=60).code == 0
     for number in (0, BLOCKED_WRITERS - 1):
         content = (target.mountpoint / f"moved/pages-{number}.img").read_bytes()
@@ -157,7 +158,7 @@ def test_target_mount_answers_ls_and_status_while_source_is_stalled(world):
     assert world.answers([find_ppmr(), "status", target.mountpoint, "--json"]).code == 0
     reader.kill()
     assert world.answers(["fusermount3", "-u", target.mountpoint]).code == 0
-    target.process.wait(timeout=10)
+    target.process.wait(timeout=patience(10))
 
 
 @pytest.mark.parametrize("stalled", ["source", "target"])
@@ -305,7 +306,7 @@ def test_dump_fails_and_process_continues_when_target_is_killed(lab, nodes, worl
     )
     assert dump.poll() is None, "the dump ended before its target could be killed"
     target.kill()
-    assert dump.wait(timeout=PEER_TIMEOUT + GRACE + 10) != 0, "criu dump reported success"
+    assert dump.wait(timeout=patience(PEER_TIMEOUT + GRACE + 10)) != 0, "criu dump reported success"
     assert nodes.source.alive(worker.pid), "the process did not survive its failed dump"
     worker.wait_for_lines(30)
     check_continuity(worker.lines())

@@ -35,6 +35,7 @@ from .failure_cases import (
 )
 from .migrations import Migrations
 from .node import LabError, wait_until
+from .pace import patience
 from .witness import ABSENT, RUNS, Witness
 
 HOLD_LIMIT = 2  # seconds; --timeout of the migrations
@@ -292,7 +293,9 @@ class Arena:
     def _restart_daemons(self, killed):
         for daemon in (self.migrations.source, self.migrations.target):
             if killed == f"{daemon.role} daemon":
-                daemon.process.wait(timeout=30)  # nsenter ends shortly after the daemon
+                daemon.process.wait(
+                    timeout=patience(30)
+                )  # nsenter ends a little later than the daemon
         self.migrations.restart_dead()
 
     def _recover(self):
@@ -441,7 +444,7 @@ class Arena:
             time.sleep(random.Random(seed).uniform(0, IN_THE_MIDDLE_WITHIN))
             for pid in found if found is not True else []:
                 self._signal(pid, signal.SIGKILL)
-            dump.wait(timeout=20)
+            dump.wait(timeout=patience(20))
             try:
                 witness.wait_for_growth()
             except LabError:

@@ -2,6 +2,8 @@
 import subprocess
 from pathlib import Path
 
+from .pace import patience
+
 
 class Authority:
     def __init__(self, directory, name="authority"):
@@ -17,7 +19,7 @@ class Authority:
             cwd=self.directory,
             check=True,
             capture_output=True,
-            timeout=20,
+            timeout=patience(20),
         )
 
     def issue(self, name, *allowed_peers, days=365, usage=None):

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from .node import HOST, LabError, wait_until
+from .pace import patience
 
 
 class CriuError(LabError):
@@ -113,9 +114,9 @@ class LazyPages:
     def finish(self, timeout=400):
         """A process that touches its pages at random can take minutes."""
         try:
-            self._process.wait(timeout=timeout)
+            self._process.wait(timeout=patience(timeout))
         except subprocess.TimeoutExpired:
-            raise CriuError(f"criu lazy-pages did not end within {timeout} s") from None
+            raise CriuError(f"criu lazy-pages did not end within {patience(timeout):g} s") from None
         self.check()
 
     def check(self):
@@ -156,7 +157,7 @@ class PageServer:
         at.await_listener(port, self._process)
 
     def finish(self, timeout=120):
-        if self._process.wait(timeout=timeout) != 0:
+        if self._process.wait(timeout=patience(timeout)) != 0:
             raise CriuError(
                 f"criu page-server failed:\n{_errors(self._at, self._work / 'page-server.log')}"
             )

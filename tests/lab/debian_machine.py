@@ -3,6 +3,7 @@ its own."""
 import subprocess
 
 from .node import LabError, wait_until
+from .pace import patience
 
 # Runs as process 1. Systemd finds what a container manager gives it:
 # https://systemd.io/CONTAINER_INTERFACE
@@ -77,7 +78,7 @@ class DebianMachine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patience(timeout),
         )
         if check and done.returncode != 0:
             raise LabError(

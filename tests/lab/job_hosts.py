@@ -14,6 +14,7 @@ import threading
 import time
 
 from .node import LabError, wait_until
+from .pace import patience
 from .ppmr import find_ppmr, make_key
 
 BRIDGE = "jobs"
@@ -196,7 +197,7 @@ class RunningCommand:
     def wait(self, timeout=120):
         """Returns the exit code."""
         try:
-            code = self.process.wait(timeout)
+            code = self.process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
             raise LabError(
                 f"the job did not end: {self.output()[-5:]} {self.error_text()}"

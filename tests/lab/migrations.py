@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from .node import LabError, wait_until
+from .pace import patience
 from .ppmr import Mounts, find_ppmr
 
 
@@ -151,12 +152,13 @@ class Running:
             pass
 
     def wait(self, timeout=60):
+        timeout = patience(timeout)
         try:
             self.process.wait(timeout=timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise LabError(
-                f"ppmr migrate did not end within {timeout} s; its output: {self._read()[1]}"
+                f"ppmr migrate did not end within {timeout:g} s; its output: {self._read()[1]}"
             ) from None
         out, err = self._read()
         return Done(self.process.returncode, out, err)
@@ -164,7 +166,7 @@ class Running:
     def kill(self):
         if self.running():
             self.signal(9)
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=patience(20))
 
     def _read(self):
         texts = []

@@ -2,6 +2,8 @@
 import json
 import subprocess
 
+from .pace import patience
+
 
 class MovingAddress:
     """
@@ -97,4 +99,4 @@ class MovingAddress:
     def close(self):
         """Ends the process that put_behind started."""
         self._neighbours.stdin.close()
-        self._neighbours.wait(timeout=10)
+        self._neighbours.wait(timeout=patience(10))

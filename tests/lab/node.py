@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from .pace import patience
+
 HELPERS_FROM_PID = 300
 # First pid for programs: on a node that only ran helpers, these pids are free.
 FIRST_PROGRAM_PID = 3000
@@ -34,9 +36,8 @@ class LabError(Exception):
 
 
 def wait_until(condition, timeout, what, interval=0.005):
-    """Returns the first true value of condition(). Raises LabError when `timeout` seconds have
-    passed.
-    """
+    """Returns the first true value of condition(); LabError when patience(timeout) has passed."""
+    timeout = patience(timeout)
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
@@ -45,6 +46,14 @@ def wait_until(condition, timeout, what, interval=0.005):
         if time.monotonic() >= deadline:
             raise LabError(f"timed out after {timeout:g} s waiting for {what}")
         time.sleep(interval)
+
+
+def happens(condition, seconds):
+    """Whether condition() becomes true within exactly `seconds`: for what must not happen."""
+    deadline = time.monotonic() + seconds
+    while not (happened := condition()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return bool(happened)
 
 
 def free_port(address="127.0.0.1"):
@@ -79,8 +88,9 @@ class Commands:
     def run(self, argv, timeout=60, check=True, **options):
         """Runs to the end and returns the CompletedProcess with text output.
 
-        LabError on a timeout, and on failure if `check`.
+        LabError after patience(timeout), and on failure if `check`.
         """
+        timeout = patience(timeout)
         if "input" not in options:
             options.setdefault("stdin", subprocess.DEVNULL)
         try:
@@ -94,7 +104,7 @@ class Commands:
             )
         except subprocess.TimeoutExpired as late:
             raise LabError(
-                f"on {self.name}: '{' '.join(map(str, argv))}' did not end within {timeout} s"
+                f"on {self.name}: '{' '.join(map(str, argv))}' did not end within {timeout:g} s"
             ) from late
         self._check(argv, done, check)
         return done

@@ -9,6 +9,7 @@ from pathlib import Path
 from . import criu
 from .move import Move, now
 from .node import LabError
+from .pace import patience
 
 TAR_PORT = 7901
 PAGE_PORT = 7802
@@ -42,7 +43,7 @@ class TarCopy:
             ["/usr/bin/python3", "-SEc", SEND, self._target.address, self._port, directory],
             timeout=timeout,
         )
-        if self._receiver.wait(timeout=timeout) != 0:
+        if self._receiver.wait(timeout=patience(timeout)) != 0:
             raise LabError(
                 f"tar on {self._target.name} failed: {self._receiver.stderr.read().strip()}"
             )
@@ -60,7 +61,7 @@ class TarCopy:
                 ],
                 check=False,
             )
-            self._receiver.wait(timeout=10)
+            self._receiver.wait(timeout=patience(10))
         self._receiver.stdout.close()
         self._receiver.stderr.close()
 

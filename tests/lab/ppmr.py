@@ -11,6 +11,7 @@ from pathlib import Path
 from . import criu
 from .move import Move, now
 from .node import HOST, LabError, free_port, wait_until
+from .pace import patience
 from .programs import REPOSITORY
 
 MOUNT_TYPE = "fuse.ppmr"
@@ -89,7 +90,7 @@ class Daemon:
             except LabError:
                 self.kill()
                 raise LabError(
-                    f"ppmr {role} did not mount {mountpoint} within {timeout} s; log: {self.output()}"
+                    f"ppmr {role} did not mount {mountpoint}; log: {self.output()}"
                 ) from None
             if self.process.poll() is not None:
                 raise LabError(
@@ -122,15 +123,18 @@ class Daemon:
         )
 
     def stop(self, timeout=15):
-        """Sends SIGTERM and returns the exit code. Raises LabError if the daemon does not end."""
+        """Sends SIGTERM and returns the exit code. LabError if the daemon does not end."""
+        return self._stop(patience(timeout))
+
+    def _stop(self, seconds):
         if self.running():
             self.signal(signal.SIGTERM)
             try:
-                self.process.wait(timeout=timeout)
+                self.process.wait(timeout=seconds)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise LabError(
-                    f"ppmr {self.role} did not end within {timeout} s of SIGTERM; log: {self.output()}"
+                    f"ppmr {self.role} did not end within {seconds:g} s of SIGTERM; log: {self.output()}"
                 ) from None
         return self.process.returncode
 
@@ -145,7 +149,7 @@ class Daemon:
     def close(self):
         """Ends the daemon in any state."""
         try:
-            self.stop(timeout=5)
+            self._stop(5)  # the test is over: no reason for patience
         except (LabError, OSError):
             pass
         finally:
@@ -310,9 +314,9 @@ class PpmrMove(Move):
         """Waits until ppmr restart has succeeded."""
         if self._restart:
             try:
-                self._restart.wait(timeout=timeout)
+                self._restart.wait(timeout=patience(timeout))
             except subprocess.TimeoutExpired:
-                raise LabError(f"ppmr restart did not end within {timeout} s") from None
+                raise LabError(f"ppmr restart did not end within {patience(timeout):g} s") from None
             self.check()
 
     def clean(self):

@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 
 from .migrations import Migrations
+from .pace import patience
 
 HELLO_BYTES = 12 + 60 + 4  # length of the hello of a data connection: docs/protocol.md
 RESPONSE = struct.Struct("<IIII")  # fields: id, generation, length, crc
@@ -73,7 +74,7 @@ class TappedMigrations(Migrations):
         super().close()
         if self._tap.poll() is None:
             self.target_at.signal_process(self._tap, signal.SIGKILL)
-        self._tap.wait(timeout=5)
+        self._tap.wait(timeout=patience(5))
 
 
 class Tap:

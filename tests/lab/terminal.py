@@ -21,6 +21,7 @@ import time
 import pyte
 
 from .node import LabError
+from .pace import patience
 
 ESCAPE = "\x1b"
 ENTERS_ALTERNATE_SCREEN = "\x1b[?1049h"
@@ -95,8 +96,8 @@ class Terminal:
         return "\n".join(self.lines).rstrip()
 
     def wait_for(self, wanted, timeout=20):
-        """Waits until the terminal shows this pattern, or `wanted(terminal)` is true."""
-        end = time.monotonic() + timeout
+        """Until the terminal shows this pattern, or `wanted(terminal)` is true."""
+        end = time.monotonic() + patience(timeout)
         while True:
             ended = self.process.poll() is not None
             self.read(0 if ended else 0.05)
@@ -109,8 +110,8 @@ class Terminal:
                 )
 
     def end(self, timeout=20):
-        """Waits until the program has ended, and returns its exit code."""
-        stop = time.monotonic() + timeout
+        """The exit code, when the program has ended."""
+        stop = time.monotonic() + patience(timeout)
         while self.process.poll() is None:
             self.read(0.05)
             if time.monotonic() > stop:

@@ -5,6 +5,7 @@ hanging mount it cannot even die; `World.close` waits for it after it has ended 
 """
 import hashlib
 import json
+import math
 import os
 import signal
 import socket
@@ -13,15 +14,17 @@ import time
 from pathlib import Path
 
 from .node import HOST, free_port, wait_until
+from .pace import FACTOR_MAX, patience, slowness
 from .ppmr import MOUNT_TYPE, Daemon, find_ppmr, make_key, needs_key
 
 MIB = 1 << 20
-PEER_TIMEOUT = 3  # seconds; for tests that wait until it expires
+PEER_TIMEOUT = math.ceil(3 * slowness())  # seconds, where a test waits for it
 BIG = 4096 * MIB  # more than a test transfers
 SMALL_POOL = ["--pool-size", "8MiB"]
-NEVER = 120  # a --peer-timeout longer than any test
+NEVER = 120 * FACTOR_MAX  # a --peer-timeout longer than the patience of any test
 GRACE = 4  # seconds by which an answer may be late on a busy machine
-ANSWER_SECONDS = 2  # seconds by which an answer may be late on a busy machine
+# Limit for `ls`, `ppmr status` and unmounting, whatever the peer does; shorter than PEER_TIMEOUT.
+ANSWER_SECONDS = 2 * slowness()
 
 # A job that writes or reads one file. Prints one JSON line per MiB, and a last line with the
 # result: "errno" is "" on success.
@@ -103,7 +106,8 @@ class Job:
         assert self.mib() >= mib, f"the {self.what} ended early: {self.result(1)}"
 
     def wait_until_stuck(self, still=1.0, within=20):
-        """Waits until the job has made no progress for `still` seconds."""
+        """Waits until the job has made no progress for `still` seconds of the reference machine."""
+        still *= slowness()
         done, since = self.mib(), time.monotonic()
 
         def is_stuck():
@@ -118,15 +122,18 @@ class Job:
     def kill(self):
         """Kills the job, which must not have ended: SIGKILL ends it even while it blocks."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        assert self.process.wait(timeout=5) != 0, f"the {self.what} ended before it was killed"
+        assert (
+            self.process.wait(timeout=patience(5)) != 0
+        ), f"the {self.what} ended before it was killed"
 
     def result(self, within):
-        """Returns the last line: errno, step, bytes, sha256."""
+        """The last line: errno, step, bytes, sha256."""
+        within = patience(within)
         try:
             self.process.wait(timeout=within)
         except subprocess.TimeoutExpired:
             raise AssertionError(
-                f"the {self.what} of {self.path} did not end within {within} s; "
+                f"the {self.what} of {self.path} did not end within {within:g} s; "
                 f"it is at {self.mib()} MiB"
             ) from None
         lines = self._lines()
@@ -172,6 +179,7 @@ class World:
 
     def run(self, argv, within=10, at=HOST):
         """Runs a command to its end and returns an Ended."""
+        within = patience(within)
         number = len(self.started)
         out, err = self.directory / f"run-{number}.out", self.directory / f"run-{number}.err"
         began = time.monotonic()
@@ -182,7 +190,7 @@ class World:
         except subprocess.TimeoutExpired:
             _kill_group(process)
             raise AssertionError(
-                f"'{' '.join(map(str, argv))}' did not end within {within} s; "
+                f"'{' '.join(map(str, argv))}' did not end within {within:g} s; "
                 f"its errors: {err.read_text(errors='replace')}"
             ) from None
         return Ended(
@@ -316,7 +324,7 @@ class World:
             except ProcessLookupError:
                 pass
         for process in self.started:
-            process.wait(timeout=20)
+            process.wait(timeout=patience(20))
 
 
 class Ended:

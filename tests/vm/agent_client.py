@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from lab.node import LabError
+from lab.pace import patience
 
 from . import protocol
 from .protocol import ANSWER, EXIT, FAILED, PID, REQUEST, STDERR, STDIN, STDOUT
@@ -68,7 +69,8 @@ class Agent:
 
     def run(self, argv, timeout, stdin=None, env=None, cwd=None):
         """Runs a command to its end. Kills it in the machine and raises subprocess.TimeoutExpired
-        after `timeout` seconds."""
+        after patience(timeout)."""
+        timeout = patience(timeout)
         deadline = time.monotonic() + timeout
         out = {STDOUT: [], STDERR: []}
 

@@ -14,6 +14,7 @@ import signal
 
 from lab.job_hosts import BRIDGE, RunningCommand
 from lab.node import Commands, LabError, wait_until
+from lab.pace import patience
 from lab.ppmr import find_ppmr, make_key
 from lab.programs import REPOSITORY
 
@@ -212,8 +213,8 @@ class JobMachines:
         for name, node in self.nodes.items():
             if (process := self.agents.get(name)) and process.poll() is None:
                 node.signal_process(process, signal.SIGTERM)
-                process.wait(60)
-            # Ends the target by unmounting.
+                process.wait(patience(60))
+            # Ends the target.
             node.run(["sh", "-c", "umount -l /run/ppmr-job/in /etc/hosts"], check=False)
         self.beside.end()
         for node in self.machines.nodes:

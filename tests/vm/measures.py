@@ -4,6 +4,7 @@ import re
 import subprocess
 
 from lab.node import LabError, wait_until
+from lab.pace import patience
 
 PERFTEST_PORT = 18515
 IPERF_PORT = 5201
@@ -35,7 +36,7 @@ def read_bandwidth(lab, size, queue_pairs, seconds=3, depth=None):
     try:
         lab.b.await_listener(PERFTEST_PORT, server)
         shown = lab.a.run([*command, lab.b.address], timeout=60 + seconds).stdout
-        server.wait(timeout=30)
+        server.wait(timeout=patience(30))
     finally:
         server.kill()
         server.wait()
@@ -58,7 +59,7 @@ def tcp_bandwidth(lab, seconds=3):
             ["iperf3", "-c", lab.b.address, "-p", IPERF_PORT, "-t", seconds, "-R", "-f", "M"],
             timeout=60 + seconds,
         ).stdout
-        server.wait(timeout=30)
+        server.wait(timeout=patience(30))
     finally:
         server.kill()
         server.wait()

@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 
 from lab.node import Commands, LabError, wait_until
+from lab.pace import patience
 from lab.programs import REPOSITORY
 
 from . import image, qmp
@@ -106,7 +107,7 @@ class VirtualNode(Commands):
             )
         except subprocess.TimeoutExpired as late:
             raise LabError(
-                f"on {self.name}: '{' '.join(argv)}' did not end within {timeout} s; its output: {(late.stderr or late.output or b'none')[-2000:].decode(errors='replace')}"
+                f"on {self.name}: '{' '.join(argv)}' did not end within {patience(timeout):g} s; its output: {(late.stderr or late.output or b'none')[-2000:].decode(errors='replace')}"
             ) from late
         if text:
             done.stdout = done.stdout.decode(errors="replace")
