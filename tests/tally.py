@@ -2,10 +2,14 @@
 none failed.
 
 Bazel's build events name every test of a run and its test.xml, so that stale files of earlier runs
-do not count. pytest writes one junit file. Tests that failed run again alone, which writes a second
-file of either kind: a test that passes alone counts as passed, and is named. Each of these also
-counts as one failure: a test that Bazel reports as failed without a failure in its file (a crash, a
-timeout), a missing or broken result file, and a failed step without any failed test.
+do not count. pytest writes junit files. Tests that failed run again alone, which writes a second
+file of either kind. A test that passes only then counts as passed, and a line `flaky: NAME` above
+the last one names it: it is a defect to mend, and stands in tests/flaky.md until then. A test that
+pytest collected but did not run counts as skipped, and is named.
+
+Each of these also counts as one failure: a test that Bazel reports as failed without a failure in
+its file (a crash, a timeout), a missing or broken result file, and a failed step without any failed
+test.
 """
 
 import argparse
@@ -14,11 +18,15 @@ import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+FLAKY_LIST = Path(__file__).with_name("flaky.md")
 
 
 class Total:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
+        self.flaky = []  # the names of those that passed only when repeated
 
     def add_failure(self, message):
         print(f"tally: {message}", file=sys.stderr)
@@ -97,7 +105,7 @@ def add_bazel(total, path, again):
     for test, result in ran.items():
         label = test[0]
         if not passed(result) and passed(ran_again.get(test, {})):
-            print(f"tally: failed beside other tests, passed alone: {label}", file=sys.stderr)
+            total.flaky.append(label)
             result = ran_again[test]
         passed_already, failed_already = total.passed, total.failed
         files = output_of(result, "test.xml")
@@ -115,9 +123,12 @@ def add_bazel(total, path, again):
 
 
 def pytest_argument_of(case):
-    """Returns the argument with which pytest runs this test; xdist adds the group to the name."""
-    name = re.sub(r"@[\w ]+$", "", case.get("name"))
-    return f"{case.get('classname').replace('.', '/')}.py::{name}"
+    """The argument with which pytest runs this test; xdist appends its group to the name."""
+    return without_group(f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}")
+
+
+def without_group(name):
+    return re.sub(r"@[\w ]+$", "", name)
 
 
 def failed_tests(path):
@@ -137,11 +148,40 @@ def add_junit(total, path, again):
         ran = {pytest_argument_of(case) for case in ElementTree.parse(again).iter("testcase")}
         for test in failed_tests(path):
             if test in ran and test not in still_failed:
-                print(f"tally: failed beside other tests, passed alone: {test}", file=sys.stderr)
+                total.flaky.append(test)
                 total.failed -= 1
                 total.passed += 1
     except (OSError, ElementTree.ParseError) as error:
         total.add_failure(f"no usable pytest results: {error}")
+
+
+def add_not_run(total, collected, paths):
+    """Counts the tests that pytest collected and did not run as skipped, and names them."""
+    try:
+        names = {without_group(name) for name in Path(collected).read_text().splitlines()}
+    except OSError:
+        return  # no test was collected, which is a failed step
+    for path in paths:
+        try:
+            names -= {pytest_argument_of(case) for case in ElementTree.parse(path).iter("testcase")}
+        except (OSError, ElementTree.ParseError):
+            pass  # add_junit has counted it
+    for name in sorted(names):
+        print(f"did not run: {name}", file=sys.stderr)
+    total.skipped += len(names)
+
+
+def listed_as_flaky(text):
+    """The rows of the table in tests/flaky.md: (test, date, failures, runs, what is known)."""
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [tuple(cell.strip().strip("`") for cell in row) for row in rows[2:]]
+
+
+def name_flaky(total):
+    listed = {row[0] for row in listed_as_flaky(FLAKY_LIST.read_text(encoding="utf-8"))}
+    for name in sorted(total.flaky):
+        where = "as listed in" if name in listed else "not listed in"
+        print(f"flaky: {name} (passed only when repeated, {where} tests/flaky.md)")
 
 
 def main():
@@ -149,7 +189,8 @@ def main():
     parser.add_argument("--bazel", action="append", default=[], metavar="EVENTS.json")
     parser.add_argument("--bazel-again", metavar="EVENTS.json", help="its failed tests, alone")
     parser.add_argument("--list-failed-bazel", metavar="EVENTS.json")
-    parser.add_argument("--junit", metavar="FILE.xml")
+    parser.add_argument("--junit", action="append", default=[], metavar="FILE.xml")
+    parser.add_argument("--collected", metavar="FILE", help="the tests that pytest was to run")
     parser.add_argument("--again", metavar="FILE.xml", help="its failed tests, run again alone")
     parser.add_argument(
         "--list-failed", metavar="FILE.xml", help="only print the failed tests of a junit file"
@@ -166,14 +207,17 @@ def main():
     total = Total()
     for path in args.bazel:
         add_bazel(total, path, args.bazel_again)
-    if args.junit:
-        add_junit(total, args.junit, args.again)
+    for path in args.junit:
+        add_junit(total, path, args.again)
+    if args.collected:
+        add_not_run(total, args.collected, args.junit)
     if args.cut_short:
         # pytest records the case in which it was interrupted as passed.
         total.passed = max(0, total.passed - 1)
     total.failed = max(total.failed, args.failed_steps)
     if not total.passed and not total.failed:
         total.add_failure("no test ran")
+    name_flaky(total)
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed else 0
 

@@ -87,6 +87,15 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=_start)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    """Writes what is to run into $PPMR_COLLECTED, so that tests/tally.py can name what did not."""
+    worker = getattr(session.config, "workerinput", {"workerid": "gw0"})["workerid"]
+    if "PPMR_COLLECTED" in os.environ and worker == "gw0" and session.items:
+        names = "".join(f"{item.nodeid}\n" for item in session.items)
+        Path(os.environ["PPMR_COLLECTED"]).write_text(names)
+
+
 def _start(item):
     """The position in a parallel run: the longest tests start first."""
     if "virtual_lab" in item.fixturenames:
