@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/json_text.h"

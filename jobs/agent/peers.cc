@@ -1,5 +1,7 @@
 #include "jobs/agent/peers.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/parse_json.h"

@@ -1,6 +1,8 @@
 // Fuzzes requests on a control socket: lines of JSON from local users.
 #include <sys/socket.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/json_text.h"
 #include "base/line_socket.h"
 #include "base/parse_json.h"

@@ -2,6 +2,8 @@
 // between agents. The first byte of an input selects the kind.
 #include <sys/socket.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/parse_json.h"
 #include "jobs/command/command.h"
 #include "jobs/command/frame_socket.h"

@@ -1,4 +1,6 @@
-// Fuzzes the preflight: questions at the target, answers at the source.
+// The preflight: questions at the target, answers at the source.
+#include <nlohmann/json.hpp>
+
 #include "base/parse_json.h"
 #include "preflight/preflight.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,4 +1,6 @@
-// Fuzzes records of migrations, which come from a peer or from the state directory.
+// Records of migrations: from a peer, and from the state directory.
+#include <nlohmann/json.hpp>
+
 #include "base/json_text.h"
 #include "base/parse_json.h"
 #include "migration/records/ownership_record.h"
