@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_process_of_a_user_moves_to_a_target_that_does_not_accept_root(machines,
 
 
 class Postgres:
-    BIN = "/usr/lib/postgresql/15/bin"
+    BIN = str(next(Path("/usr/lib/postgresql").glob("*/bin"), "no PostgreSQL"))
 
     def __init__(self, machines, directory):
         if not machines.a.exists(f"{self.BIN}/postgres"):
