@@ -46,7 +46,7 @@ std::string target_of(const OwnershipRecord& record) {
 }
 
 int64_t reached_ns(const OwnershipRecord& record, MigrationState state) {
-  for (const StateChange& change : record.history) {
+  for (const StateChange& change : record.history()) {
     if (change.state == state) return change.at_ns;
   }
   return 0;
@@ -59,7 +59,8 @@ double downtime_of(const OwnershipRecord& record) {
   if (record.leave_running) return longest;
   const int64_t aborted_ns = reached_ns(record, MigrationState::kAborted);
   for (const TreeRecord& tree : record.trees) {
-    const int64_t end_ns = record.state == MigrationState::kAborted ? aborted_ns : tree.running_ns;
+    const int64_t end_ns =
+        record.state() == MigrationState::kAborted ? aborted_ns : tree.running_ns;
     if (tree.freeze_began_ns == 0 || end_ns < tree.freeze_began_ns) continue;
     longest = std::max(longest, static_cast<double>(end_ns - tree.freeze_began_ns) / kNsPerSecond);
   }
@@ -67,9 +68,9 @@ double downtime_of(const OwnershipRecord& record) {
 }
 
 std::string result_of(const OwnershipRecord& record) {
-  if (record.state == MigrationState::kAborted) return "stayed";
+  if (record.state() == MigrationState::kAborted) return "stayed";
   if (!record.first_error().empty()) return "FAILED";
-  if (record.state != MigrationState::kFinished) return "OPEN";
+  if (record.state() != MigrationState::kFinished) return "OPEN";
   return record.leave_running ? "copied" : "moved";
 }
 
@@ -98,7 +99,7 @@ std::string seconds_text(double seconds) {
 PastMigration describe_migration(const OwnershipRecord& record, const std::string& node) {
   const bool here = record.role == MigrationRole::kSource;
   return {.id = record.id,
-          .began_ns = record.history.front().at_ns,
+          .began_ns = record.history().front().at_ns,
           .from = here ? escaped(node) : name_of_peer(record.peer),
           .to = here ? target_of(record) : escaped(node),
           .processes = processes_of(record),
@@ -148,7 +149,7 @@ json history_json(const OwnershipRecord& record, const PastMigration& past) {
           {"to", past.to},
           {"downtime_s", past.downtime_s},
           {"result", past.result},
-          {"state", to_string(record.state)},
+          {"state", to_string(record.state())},
           {"error", record.first_error()},
           {"trees", trees}};
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/history_command.h"
+#include "migration/records/take_to.h"
 
 namespace ppmr {
 namespace {
@@ -16,8 +17,7 @@ OwnershipRecord moved_away() {
   OwnershipRecord record;
   record.id = std::string(32, 'a');
   record.peer = "node-b";
-  record.state = kFinished;
-  record.history = {{kPreparing, 10 * kSecond}, {kFinished, 14 * kSecond}};
+  take_to(record, kFinished, 10 * kSecond, 14 * kSecond);
   record.trees.resize(1);
   record.trees[0].root = 4711;
   record.trees[0].name = "worker";
@@ -47,10 +47,9 @@ TEST(HistoryView, LongestDowntimeOfSeveralProcessesCounts) {
 
 TEST(HistoryView, AbortedMigrationStoodStillUntilTheAbort) {
   auto record = moved_away();
-  record.state = kAborted;
+  take_to(record, kAborted, 10 * kSecond, 13 * kSecond);
   record.error = "the target's disk is full";
   record.trees[0].running_ns = 0;
-  record.history = {{kPreparing, 10 * kSecond}, {kAborted, 13 * kSecond}};
   const auto past = describe_migration(record, "node-a");
   EXPECT_EQ(past.result, "stayed");
   EXPECT_DOUBLE_EQ(past.downtime_s, 2);
@@ -71,7 +70,7 @@ TEST(HistoryView, RecordOfTheTargetNamesTheSourceAndHasNoDowntime) {
 
 TEST(HistoryView, UnfinishedMigrationIsOpen) {
   auto record = moved_away();
-  record.state = kCommitted;
+  take_to(record, kCommitted);
   record.trees[0].running_ns = 0;
   EXPECT_EQ(describe_migration(record, "node-a").result, "OPEN");
   EXPECT_TRUE(has_failed(describe_migration(record, "node-a")));

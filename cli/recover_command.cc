@@ -99,14 +99,14 @@ std::string pids_of(const OwnershipRecord& record) {
 }
 
 Verdict recover_source(const RecordStore& store, OwnershipRecord record, milliseconds timeout) {
-  if (is_over(record.state) && record.peer_notified) {
-    return {false, fmt::format("{}; complete", to_string(record.state))};
+  if (is_over(record.state()) && record.peer_notified) {
+    return {false, fmt::format("{}; complete", to_string(record.state()))};
   }
-  if (!is_over(record.state) && is_alive(record.coordinator)) {
+  if (!is_over(record.state()) && is_alive(record.coordinator)) {
     return {true, fmt::format("in progress: {}; ppmr migrate (pid {}) runs it",
-                              to_string(record.state), record.coordinator.pid)};
+                              to_string(record.state()), record.coordinator.pid)};
   }
-  if (!is_over(record.state) && record.state != MigrationState::kCommitted) {
+  if (!is_over(record.state()) && record.state() != MigrationState::kCommitted) {
     auto aborted = store.advance(
         record.id, record.role, MigrationState::kAborted, [](OwnershipRecord& latest) -> Status {
           latest.error = "interrupted before the decision, then aborted by --recover";
@@ -117,7 +117,7 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
     if (!aborted) return {true, aborted.error().message};
     record = std::move(*aborted);
   }
-  const bool committed = record.state != MigrationState::kAborted;
+  const bool committed = record.state() != MigrationState::kAborted;
   for (const TreeRecord& tree : record.trees) {
     if (committed && tree.phase != TreePhase::kComplete && needs_frozen_pages(record, tree)) {
       return {true, fmt::format("committed: the target owns the processes, but does not have all "
@@ -145,11 +145,11 @@ Verdict recover_source(const RecordStore& store, OwnershipRecord record, millise
 
 Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) {
   using enum MigrationState;
-  if (is_over(record.state)) {
-    return {false, fmt::format("{}{}{}", to_string(record.state), record.error.empty() ? "" : ": ",
-                               record.error)};
+  if (is_over(record.state())) {
+    return {false, fmt::format("{}{}{}", to_string(record.state()),
+                               record.error.empty() ? "" : ": ", record.error)};
   }
-  if (record.state == kRestoring) {
+  if (record.state() == kRestoring) {
     bool supervised = false;
     for (const TreeRecord& tree : record.trees)
       supervised = supervised || is_alive(tree.supervisor);
@@ -162,12 +162,12 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
     if (!aborted) return {true, aborted.error().message};
     return {false, "aborted: the restore was interrupted here"};
   }
-  if (record.state == kReady) {
+  if (record.state() == kReady) {
     return {true, fmt::format("in doubt: restored and stopped here; the source ({}) has the "
                               "decision: run ppmr migrate --recover {} there",
                               record.peer, record.id)};
   }
-  if (record.state == kOwned) {
+  if (record.state() == kOwned) {
     return {true, fmt::format("belongs to this node, but the source ({}) has not confirmed that "
                               "its processes are dead: run ppmr migrate --recover {} there",
                               record.peer, record.id)};
@@ -186,7 +186,7 @@ Verdict recover_target(const RecordStore& store, const OwnershipRecord& record) 
 // no hook that aborts the migration.
 void abort_if_abandoned(const RecordStore& store, OwnershipRecord& record) {
   const bool holds_no_tree =
-      record.state == MigrationState::kPreparing || record.state == MigrationState::kDumping;
+      record.state() == MigrationState::kPreparing || record.state() == MigrationState::kDumping;
   if (!holds_no_tree || is_alive(record.coordinator)) return;
   auto aborted = store.advance(record.id, record.role, MigrationState::kAborted,
                                [](OwnershipRecord& latest) -> Status {
@@ -205,7 +205,7 @@ void settle_aborted(const RecordStore& store, const json& endpoint) {
   for (OwnershipRecord& record : *records) {
     if (record.endpoint != endpoint) continue;
     abort_if_abandoned(store, record);
-    if (record.state != MigrationState::kAborted || record.peer_notified) continue;
+    if (record.state() != MigrationState::kAborted || record.peer_notified) continue;
     resume_source(record);
     if (!notify_target(store, agent, record, kSettleTimeout)) return;
   }
@@ -229,11 +229,11 @@ int RecoverCommand::run() const {
     // If the relay was killed before it removed the moved container, runc still has the container:
     // removes it. After an abort, settle_container_at_source() would resume the container, although
     // the operator may have paused it since.
-    if (record.role == MigrationRole::kSource && record.state == MigrationState::kFinished) {
+    if (record.role == MigrationRole::kSource && record.state() == MigrationState::kFinished) {
       settle_containers(record);
     }
     const bool settled =
-        is_over(record.state) && (record.role == MigrationRole::kTarget || record.peer_notified);
+        is_over(record.state()) && (record.role == MigrationRole::kTarget || record.peer_notified);
     if (id.empty() && settled) continue;
     found = true;
     const Verdict verdict = record.role == MigrationRole::kSource
@@ -246,7 +246,7 @@ int RecoverCommand::run() const {
       print_to(stdout, "{}\n",
                json_text({{"migration", record.id},
                           {"role", to_string(record.role)},
-                          {"state", to_string(after.state)},
+                          {"state", to_string(after.state())},
                           {"owner", after.owner()},
                           {"open", verdict.open},
                           {"what", verdict.what},

@@ -47,8 +47,8 @@ class Migrations {
       return;
     }
     for (OwnershipRecord& record : *records) {
-      const bool is_old = realtime_ns() - record.history.back().at_ns > kOverShownNs;
-      if (is_over(record.state) && is_old) {
+      const bool is_old = realtime_ns() - record.history().back().at_ns > kOverShownNs;
+      if (is_over(record.state()) && is_old) {
         known_as_over_.insert(RecordStore::name_of(record.id, record.role));
       } else {
         page.migrations.push_back(std::move(record));

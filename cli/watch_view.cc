@@ -120,14 +120,14 @@ void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
   if (tree.bytes > 0) bytes = tree.bytes;
   const bool is_source = record.role == MigrationRole::kSource;
   const std::string phase = phase_of(record, tree);
-  const Tone tone = phase == "moved"                           ? Tone::kGood
-                    : record.state == MigrationState::kAborted ? Tone::kBad
-                                                               : Tone::kPlain;
+  const Tone tone = phase == "moved"                             ? Tone::kGood
+                    : record.state() == MigrationState::kAborted ? Tone::kBad
+                                                                 : Tone::kPlain;
   ScreenLine line = {{fmt::format("  {}  {:>7} {} ", record.id.substr(0, 8), tree.root,
                                   fitted(printable(tree.name, charset_), 13, charset_))},
                      {fitted(phase, 12, charset_) + " ", tone}};
   std::string rest;
-  const bool is_open = !is_over(record.state);
+  const bool is_open = !is_over(record.state());
   if (is_open && tree.expected_bytes > 0) {
     if (columns_ >= 100) rest += gauge(bytes, tree.expected_bytes, kMigrationGaugeColumns) + " ";
     rest += fmt::format("{:>4}", percentage(bytes, tree.expected_bytes));
@@ -298,15 +298,15 @@ std::vector<ScreenLine> View::draw() {
 
 std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
   using enum MigrationState;
-  if (record.state == kAborted) return "stayed";
+  if (record.state() == kAborted) return "stayed";
   if (record.role == MigrationRole::kTarget) {
-    if (record.state == kFinished) return "moved";
-    if (record.state == kRestoring) return tree.phase < TreePhase::kReady ? "receiving" : "ready";
-    if (record.state == kReady) return "ready";
+    if (record.state() == kFinished) return "moved";
+    if (record.state() == kRestoring) return tree.phase < TreePhase::kReady ? "receiving" : "ready";
+    if (record.state() == kReady) return "ready";
     if (tree.phase == TreePhase::kRunning) return "filling";
     return tree.phase == TreePhase::kComplete ? "moved" : "handing over";
   }
-  switch (record.state) {
+  switch (record.state()) {
     case kFinished:
       return "moved";
     case kCommitted:
@@ -324,7 +324,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
     case TreePhase::kSealed:
       return "sealed";
     default:
-      return record.state == kPreparing ? "preparing" : "waiting";
+      return record.state() == kPreparing ? "preparing" : "waiting";
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "migration/records/take_to.h"
+
 namespace ppmr {
 namespace {
 
@@ -43,7 +45,7 @@ WatchedMount source() {
 OwnershipRecord dumping() {
   OwnershipRecord record;
   record.id = std::string(32, 'a');
-  record.state = MigrationState::kDumping;
+  take_to(record, MigrationState::kDumping);
   record.mountpoint = "/mnt/out";
   record.peer = "node2";
   record.trees.resize(1);
@@ -79,14 +81,14 @@ TEST(WatchView, PhaseFollowsTheRecord) {
   TreeRecord& tree = record.trees[0];
   tree.phase = TreePhase::kHeld;
   EXPECT_EQ(phase_of(record, tree), "sending");
-  record.state = MigrationState::kSealed;
+  take_to(record, MigrationState::kSealed);
   EXPECT_EQ(phase_of(record, tree), "restoring");
-  record.state = MigrationState::kCommitted;
+  take_to(record, MigrationState::kCommitted);
   EXPECT_EQ(phase_of(record, tree), "handing over");
-  record.state = MigrationState::kAborted;
+  take_to(record, MigrationState::kAborted);
   EXPECT_EQ(phase_of(record, tree), "stayed");
   record.role = MigrationRole::kTarget;
-  record.state = MigrationState::kRunning;
+  take_to(record, MigrationState::kRunning);
   tree.phase = TreePhase::kRunning;
   EXPECT_EQ(phase_of(record, tree), "filling");
 }

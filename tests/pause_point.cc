@@ -30,11 +30,11 @@ void pause_point(const std::string& directory, const OwnershipRecord& record) {
   const char* list = std::getenv("PPMR_PAUSE_FILE");
   if (list == nullptr) return;
   std::ifstream file(list);
-  const std::string here = to_string(record.role, record.state);
+  const std::string here = to_string(record.role, record.state());
   bool listed = false;
   for (std::string state; file >> state;) listed = listed || state == here;
   if (!listed) return;
-  const std::string marker = directory + "/paused-" + to_string(record.state);
+  const std::string marker = directory + "/paused-" + to_string(record.state());
   const UniqueFd made(::open(marker.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!made) return;
   const auto deadline = Clock::now() + kPauseMax;

@@ -27,15 +27,15 @@ std::string duration(double time_ms) {
 class Drawing {
  public:
   explicit Drawing(const OwnershipRecord& record)
-      : record_(record), origin_ns_(record.history.front().at_ns) {
-    if (is_aborted()) aborted_ms_ = at(record.history.back().at_ns);
+      : record_(record), origin_ns_(record.history().front().at_ns) {
+    if (is_aborted()) aborted_ms_ = at(record.history().back().at_ns);
   }
   Result<Timeline> draw();
 
  private:
   using Time = std::optional<double>;
 
-  bool is_aborted() const { return record_.state == MigrationState::kAborted; }
+  bool is_aborted() const { return record_.state() == MigrationState::kAborted; }
   Time at(int64_t time_ns) const;
   void add(TimelineRow& row, BarKind kind, Time begin, Time end, const std::string& note = "");
   void add_process(const TreeRecord& tree, TimelineTree& drawn);
@@ -168,10 +168,10 @@ std::string Drawing::title() const {
 std::string Drawing::subtitle() const {
   const bool has_run =
       record_.all_trees(TreePhase::kRunning) || record_.trees.front().running_ns > 0;
-  std::string text = record_.state == MigrationState::kAborted ? "stayed"
-                     : record_.leave_running && has_run        ? "copied"
-                     : has_run                                 ? "moved"
-                                                               : to_string(record_.state);
+  std::string text = record_.state() == MigrationState::kAborted ? "stayed"
+                     : record_.leave_running && has_run          ? "copied"
+                     : has_run                                   ? "moved"
+                                                                 : to_string(record_.state());
   if (is_aborted()) {
     const std::string& why = record_.first_error();
     if (!why.empty()) text += ": " + cut(printable(why, Charset::kUtf8), kReasonColumns, kAscii);
@@ -220,7 +220,7 @@ Result<Timeline> Drawing::draw() {
     return failure(ENODATA,
                    fmt::format("migration {} has nothing to draw: it is {}, and no process "
                                "was dumped or restored on this node",
-                               record_.id, to_string(record_.state)));
+                               record_.id, to_string(record_.state())));
   }
   return std::move(timeline_);
 }

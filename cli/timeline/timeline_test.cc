@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "migration/records/take_to.h"
+
 namespace ppmr {
 namespace {
 
@@ -14,8 +16,7 @@ OwnershipRecord moved() {
   OwnershipRecord record;
   record.id = std::string(32, 'a');
   record.peer = "node2";
-  record.state = MigrationState::kFinished;
-  record.history = {{MigrationState::kPreparing, kBegin}, {MigrationState::kFinished, ms(150)}};
+  take_to(record, MigrationState::kFinished, kBegin, ms(150));
   TreeRecord tree;
   tree.root = 412;
   tree.name = "redis";
@@ -85,8 +86,7 @@ TEST(Timeline, EachPreCopyRoundHasABar) {
 
 TEST(Timeline, AbortedMigrationStandsStillUntilTheAbort) {
   OwnershipRecord record = moved();
-  record.state = MigrationState::kAborted;
-  record.history.back() = {MigrationState::kAborted, ms(90)};
+  take_to(record, MigrationState::kAborted, kBegin, ms(90));
   record.trees[0].restore_began_ns = record.trees[0].restored_ns = 0;
   record.trees[0].running_ns = record.trees[0].complete_ns = 0;
   record.trees[0].sealed_ns = ms(500);  // a thread recorded this time after the abort

@@ -167,7 +167,7 @@ bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
 // Aborts the restore. Errors: those of abort_arrival().
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
                      std::chrono::steady_clock::time_point deadline) {
-  if (record.state == MigrationState::kRestoring) {
+  if (record.state() == MigrationState::kRestoring) {
     auto aborted =
         store.advance(record.id, record.role, MigrationState::kAborted, [](auto& latest) -> Status {
           latest.error = "the job of this node has ended";
@@ -183,14 +183,14 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
   };
   const ProcessIdentity& supervisor = record.trees[0].supervisor;
   const bool voted =
-      record.state == MigrationState::kReady || record.state == MigrationState::kOwned;
+      record.state() == MigrationState::kReady || record.state() == MigrationState::kOwned;
   if (voted) return still("is being restored here, and its source decides about it");
   // The migration is decided. A supervisor that is alive lets the node run soon, and a supervisor
   // that has given up is no obstacle.
-  if (record.state == MigrationState::kRunning && is_alive(supervisor)) {
+  if (record.state() == MigrationState::kRunning && is_alive(supervisor)) {
     return still("is about to run here");
   }
-  while (record.state == MigrationState::kAborted && is_alive(supervisor)) {
+  while (record.state() == MigrationState::kAborted && is_alive(supervisor)) {
     if (std::chrono::steady_clock::now() > deadline) return still("is still being restored here");
     std::this_thread::sleep_for(kSupervisorInterval);
   }
@@ -200,9 +200,9 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
 MoveReport report_of(const OwnershipRecord& record) {
   using enum MigrationState;
   MoveReport report{.error = record.first_error()};
-  if (record.state == kAborted) report.result = MoveResult::kStayed;
+  if (record.state() == kAborted) report.result = MoveResult::kStayed;
   // The target runs the node only after the notification of the decision.
-  if (record.state == kFinished || (record.state == kCommitted && record.peer_notified)) {
+  if (record.state() == kFinished || (record.state() == kCommitted && record.peer_notified)) {
     report.result = MoveResult::kMoved;
     report.error.clear();
   }
@@ -244,7 +244,7 @@ MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
   if (!move) return {.error = move.error().message};
   // The migration writes its record before it touches a process.
   if (!*move) return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
-  if (!is_over((*move)->state) || !(*move)->peer_notified) {
+  if (!is_over((*move)->state()) || !(*move)->peer_notified) {
     auto recovered = run_command({options.program, "migrate", "--recover", (*move)->id, "--json",
                                   "--state-dir", options.state_directory},
                                  kRecoverPatience);

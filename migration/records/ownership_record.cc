@@ -6,6 +6,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
+
 namespace ppmr {
 namespace {
 
@@ -93,6 +95,28 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   return tree;
 }
 
+// Takes the record through the states of its history. Throws like unpack_tree().
+Status replay_history(const json& packed, OwnershipRecord& record) {
+  bool begun = false;
+  for (const json& change : packed.at("history")) {
+    const auto state = parse_state(change.at(0));
+    const int64_t at_ns = change.at(1);
+    if (!state || (!begun && *state != first_state(record.role))) {
+      return failure(EPROTO, "the history of the record has the state " + change.at(0).dump());
+    }
+    if (!begun) {
+      record.begin(at_ns);
+    } else if (Status moved = record.move_to(*state, at_ns); !moved) {
+      return moved;
+    }
+    begun = true;
+  }
+  if (!begun) return failure(EPROTO, "no history");
+  const std::string state = packed.at("state");
+  if (state == to_string(record.state())) return {};
+  return failure(EPROTO, "the state '" + state + "' is not the last one of the history");
+}
+
 Result<OwnershipRecord> unpack(const json& packed) {
   OwnershipRecord record;
   record.id = packed.at("id");
@@ -100,10 +124,6 @@ Result<OwnershipRecord> unpack(const json& packed) {
   const std::string role = packed.at("role");
   if (role != "source" && role != "target") return failure(EPROTO, "unknown role '" + role + "'");
   record.role = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
-  const std::string state = packed.at("state");
-  const auto parsed = parse_state(state);
-  if (!parsed) return failure(EPROTO, "unknown state '" + state + "'");
-  record.state = *parsed;
   record.version = packed.at("version");
   record.epoch = packed.at("epoch");
   record.peer = packed.at("peer");
@@ -133,14 +153,9 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.tasks_stopped = packed.at("tasks_stopped");
   record.peer_notified = packed.at("peer_notified");
   record.error = packed.at("error");
-  for (const json& change : packed.at("history")) {
-    const auto at = parse_state(change.at(0));
-    if (!at)
-      return failure(EPROTO,
-                     "the history of the record has the unknown state " + change.at(0).dump());
-    record.history.push_back({*at, change.at(1)});
+  if (Status replayed = replay_history(packed, record); !replayed) {
+    return failure(replayed.error());
   }
-  if (record.history.empty()) return failure(EPROTO, "no history");
   return record;
 }
 
@@ -201,15 +216,29 @@ bool is_over(MigrationState state) {
   return state == MigrationState::kFinished || state == MigrationState::kAborted;
 }
 
+void OwnershipRecord::begin(int64_t at_ns) { history_ = {{first_state(role), at_ns}}; }
+
+Status OwnershipRecord::move_to(MigrationState to) { return move_to(to, realtime_ns()); }
+
+Status OwnershipRecord::move_to(MigrationState to, int64_t at_ns) {
+  if (!may_change(role, state(), to)) {
+    return failure(EPERM, std::string("migration ") + id + " is " + to_string(state()) +
+                              " at the " + to_string(role) + " and cannot become " + to_string(to) +
+                              (error.empty() ? "" : " (" + error + ")"));
+  }
+  history_.push_back({to, at_ns});
+  return {};
+}
+
 const char* OwnershipRecord::owner() const {
   using enum MigrationState;
   if (leave_running) return "both: the copy has a pid namespace of its own";
-  if (state == kAborted) return "source";
+  if (state() == kAborted) return "source";
   if (role == MigrationRole::kSource) {
-    return state == kCommitted || state == kFinished ? "target" : "source";
+    return state() == kCommitted || state() == kFinished ? "target" : "source";
   }
-  if (state == kReady) return "undecided: see the record of the source";
-  return state == kRestoring ? "source" : "target";
+  if (state() == kReady) return "undecided: see the record of the source";
+  return state() == kRestoring ? "source" : "target";
 }
 
 bool OwnershipRecord::all_trees(TreePhase phase) const {
@@ -271,12 +300,12 @@ void to_json(json& packed, const TreeRecord& tree) {
 
 void to_json(json& packed, const OwnershipRecord& record) {
   auto history = json::array();
-  for (const StateChange& change : record.history) {
+  for (const StateChange& change : record.history()) {
     history.push_back({to_string(change.state), change.at_ns});
   }
   packed = {{"id", record.id},
             {"role", to_string(record.role)},
-            {"state", to_string(record.state)},
+            {"state", to_string(record.state())},
             {"version", record.version},
             {"epoch", record.epoch},
             {"owner", record.owner()},

@@ -107,12 +107,23 @@ struct TreeRecord {
 struct StateChange {
   MigrationState state = MigrationState::kPreparing;
   int64_t at_ns = 0;
+  bool operator==(const StateChange&) const = default;
 };
 
+// The state has one door, move_to(), which refuses what may_change() refuses. Everything else is
+// plain data.
 struct OwnershipRecord {
+  MigrationState state() const { return history_.back().state; }
+  // The states so far, the first and the present one included.
+  const std::vector<StateChange>& history() const { return history_; }
+  // For a new record: sets the first state of `role`, and forgets the history.
+  void begin(int64_t at_ns);
+  // Errors: EPERM if `to` may not follow the present state; the message names both.
+  Status move_to(MigrationState to);
+  Status move_to(MigrationState to, int64_t at_ns);
+
   std::string id;  // 32 hexadecimal digits
   MigrationRole role = MigrationRole::kSource;
-  MigrationState state = MigrationState::kPreparing;
   uint64_t version = 0;  // set by RecordStore, counts from 1
   uint64_t epoch = 1;    // how many nodes have owned the processes, including this one
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
@@ -135,7 +146,6 @@ struct OwnershipRecord {
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
   bool peer_notified = false;  // source: the target was notified of the outcome
   std::string error;           // why the migration was aborted or is stuck
-  std::vector<StateChange> history;
 
   // "source" or "target": the node that may run the processes. An explanation instead if both may
   // (`leave_running`) or this record cannot tell.
@@ -144,6 +154,9 @@ struct OwnershipRecord {
   bool all_trees(TreePhase phase) const;
   // The record's error, else the first error of a tree; empty: none.
   const std::string& first_error() const;
+
+ private:
+  std::vector<StateChange> history_{{}};
 };
 
 // The directory with the images of a tree's last dump, in the mount of the record's node.

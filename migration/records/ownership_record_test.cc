@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "migration/records/take_to.h"
+
 namespace ppmr {
 namespace {
 
@@ -13,7 +15,7 @@ using enum MigrationState;
 OwnershipRecord record_of_two_trees() {
   OwnershipRecord record;
   record.id = random_migration_id();
-  record.history = {{kPreparing, 1}};
+  record.begin(1);
   record.peer = "there";
   record.endpoint = nlohmann::json::object();
   record.criu_options = {"--shell-job"};
@@ -72,6 +74,102 @@ TEST(OwnershipRecord, EveryStateHasADistinctName) {
   }
   EXPECT_EQ(names.size(), kMigrationStateCount);
   EXPECT_FALSE(parse_state("sealing"));
+}
+
+// The table of docs/migration.md. Rows: the present state, columns: the next one; both in the order
+// of MigrationState.
+constexpr const char* kStepsOfSource[] = {
+    // clang-format off
+    // p d f s c r r o r f a
+    "  . + . . . . . . . . +",  // preparing
+    "  . . + . . . . . . . +",  // dumping
+    "  . . . + . . . . . . +",  // frozen
+    "  . . . . + . . . . . +",  // sealed
+    "  . . . . . . . . . + .",  // committed
+    "  . . . . . . . . . . .",  // restoring
+    "  . . . . . . . . . . .",  // ready
+    "  . . . . . . . . . . .",  // owned
+    "  . . . . . . . . . . .",  // running
+    "  . . . . . . . . . . .",  // finished
+    "  . . . . . . . . . . .",  // aborted
+    // clang-format on
+};
+constexpr const char* kStepsOfTarget[] = {
+    // clang-format off
+    // p d f s c r r o r f a
+    "  . . . . . . . . . . .",  // preparing
+    "  . . . . . . . . . . .",  // dumping
+    "  . . . . . . . . . . .",  // frozen
+    "  . . . . . . . . . . .",  // sealed
+    "  . . . . . . . . . . .",  // committed
+    "  . . . . . . + . . . +",  // restoring
+    "  . . . . . . . + . . +",  // ready
+    "  . . . . . . . . + . .",  // owned
+    "  . . . . . . . . . + .",  // running
+    "  . . . . . . . . . . .",  // finished
+    "  . . . . . . . . . . .",  // aborted
+    // clang-format on
+};
+static_assert(std::size(kStepsOfSource) == kMigrationStateCount);
+static_assert(std::size(kStepsOfTarget) == kMigrationStateCount);
+
+bool is_step(MigrationRole role, MigrationState from, MigrationState to) {
+  const auto& table = role == MigrationRole::kSource ? kStepsOfSource : kStepsOfTarget;
+  return table[static_cast<size_t>(from)][2 + 2 * static_cast<size_t>(to)] == '+';
+}
+
+bool has_state(MigrationRole role, MigrationState state) {
+  const bool of_target =
+      state == kRestoring || state == kReady || state == kOwned || state == kRunning;
+  return is_over(state) || (role == MigrationRole::kTarget) == of_target;
+}
+
+TEST(OwnershipRecord, EveryPairOfStatesIsAllowedOrRefusedAsInTheTable) {
+  for (const MigrationRole role : {MigrationRole::kSource, MigrationRole::kTarget}) {
+    for (const MigrationState from : all_states()) {
+      for (const MigrationState to : all_states()) {
+        SCOPED_TRACE(to_string(role, from) + " -> " + to_string(to));
+        const bool allowed = is_step(role, from, to);
+        EXPECT_EQ(may_change(role, from, to), allowed);
+        if (!has_state(role, from)) continue;  // no record can be in it
+        OwnershipRecord record = record_of_two_trees();
+        record.role = role;
+        take_to(record, from);
+        const auto before = record.history();
+        const Status moved = record.move_to(to, 9);
+        EXPECT_EQ(moved.has_value(), allowed);
+        EXPECT_EQ(record.state(), allowed ? to : from);
+        if (!moved) {
+          EXPECT_EQ(moved.error().errno_value, EPERM);
+        }
+        if (!moved) {
+          EXPECT_EQ(record.history(), before);
+        }
+        if (moved) {
+          EXPECT_EQ(record.history().back(), (StateChange{to, 9}));
+        }
+      }
+    }
+  }
+}
+
+TEST(OwnershipRecord, HistoryThatIsNoPathThroughTheStatesIsRefused) {
+  using nlohmann::json;
+  const json good = record_of_two_trees();
+  const auto with = [&](const char* state, const char* history) {
+    json record = good;
+    record["state"] = state;
+    record["history"] = json::parse(history);
+    return parse_record(record).has_value();
+  };
+  EXPECT_TRUE(with("dumping", R"([["preparing", 1], ["dumping", 2]])"));
+  EXPECT_FALSE(with("dumping", R"([["preparing", 1], ["dumping", 2], ["frozen", 3]])"));
+  EXPECT_FALSE(with("dumping", R"([["dumping", 2]])"));
+  EXPECT_FALSE(with("committed", R"([["preparing", 1], ["committed", 2]])"));
+  EXPECT_FALSE(with("preparing", R"([["preparing", 1], ["preparing", 2]])"));
+  EXPECT_FALSE(with("preparing", "[]"));
+  EXPECT_FALSE(with("restoring", R"([["restoring", 1]])")) << "a state of the target";
+  EXPECT_FALSE(with("sealing", R"([["preparing", 1], ["sealing", 2]])"));
 }
 
 TEST(OwnershipRecord, CommittedSourceCanOnlyFinishAndFinalStatesNeverChange) {

@@ -86,8 +86,24 @@ bool is_record(const std::string& name, MigrationRole role) {
 
 void sort_by_age(std::vector<OwnershipRecord>& records) {
   std::sort(records.begin(), records.end(), [](const auto& left, const auto& right) {
-    return left.history.front().at_ns < right.history.front().at_ns;
+    return left.history().front().at_ns < right.history().front().at_ns;
   });
+}
+
+// Whether `after` is the same record and has taken at most one step that is allowed. A change could
+// have put another record in its place. One step, because a reader sees versions only.
+Status check_follows(const OwnershipRecord& before, const OwnershipRecord& after) {
+  auto expected = before.history();
+  const bool moved = after.history().size() > expected.size();
+  if (moved) expected.push_back(after.history().back());
+  if (after.id == before.id && after.role == before.role && after.history() == expected &&
+      (!moved || may_change(before.role, before.state(), after.state()))) {
+    return {};
+  }
+  return failure(EPERM, "migration " + before.id + " is " + to_string(before.state()) + " at the " +
+                            to_string(before.role) + "; a change to migration " + after.id + ", " +
+                            to_string(after.state()) + " at the " + to_string(after.role) +
+                            ", is not a step of the protocol");
 }
 
 }  // namespace
@@ -142,9 +158,8 @@ Result<std::string> RecordStore::make_work_directory(const std::string& id, Migr
 Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
   const std::string path = path_of(record.id, record.role);
   if (mkdir(path.c_str(), 0700) != 0) return system_failure("make record", path);
-  record.state = first_state(record.role);
+  record.begin(realtime_ns());
   record.version = 1;
-  record.history = {{record.state, realtime_ns()}};
   if (auto written = write(path, record); !written) {
     std::error_code ignored;
     fs::remove_all(path, ignored);
@@ -242,7 +257,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
     if (marks.contains(path)) continue;
     auto record = read_directory(path);
     if (!record) continue;
-    if (is_over(record->state) && record->peer_notified) {
+    if (is_over(record->state()) && record->peer_notified) {
       // Without the mark, the record is read again.
       std::ofstream(path + std::string(kSettledMark));
     } else {
@@ -267,7 +282,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
     if (changed_ns < created_from_ns - kTickMaxNs) continue;
     auto record = read_directory(path, Reading::kAsItIs);
     if (record) {
-      if (record->history.front().at_ns >= created_from_ns) records.push_back(std::move(*record));
+      if (record->history().front().at_ns >= created_from_ns) records.push_back(std::move(*record));
     } else if (unreadable != nullptr && record.error().errno_value != ENOENT) {
       unreadable->push_back(record.error());
     }
@@ -282,14 +297,16 @@ Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole
   for (;;) {
     auto record = read(id, role);
     if (!record) return record;
-    const MigrationState before = record->state;
+    const OwnershipRecord before = *record;
     if (Status changed = change(*record); !changed) return failure(changed.error());
-    if (record->state != before) record->history.push_back({record->state, realtime_ns()});
-    ++record->version;
+    if (Status follows = check_follows(before, *record); !follows) {
+      return failure(follows.error());
+    }
+    record->version = before.version + 1;
     const Status written = write(path_of(id, role), *record);
     if (!written && written.error().errno_value == EEXIST) continue;  // another process was faster
     if (!written) return failure(written.error());
-    if (record->state != before) pause_point(path_of(id, role), *record);
+    if (record->state() != before.state()) pause_point(path_of(id, role), *record);
     return record;
   }
 }
@@ -298,14 +315,8 @@ Result<OwnershipRecord> RecordStore::advance(const std::string& id, MigrationRol
                                              MigrationState state, const Change& also) const {
   constexpr int kUnchanged = EALREADY;
   auto changed = change(id, role, [&](OwnershipRecord& record) -> Status {
-    if (record.state == state) return failure(kUnchanged, "");
-    if (!may_change(role, record.state, state)) {
-      return failure(EPERM, std::string("migration ") + id + " is " + to_string(record.state) +
-                                " at the " + to_string(role) + " and cannot become " +
-                                to_string(state) +
-                                (record.error.empty() ? "" : " (" + record.error + ")"));
-    }
-    record.state = state;
+    if (record.state() == state) return failure(kUnchanged, "");
+    if (Status moved = record.move_to(state); !moved) return moved;
     return also ? also(record) : Status{};
   });
   if (!changed && changed.error().errno_value == kUnchanged) return read(id, role);
@@ -334,7 +345,7 @@ void RecordStore::prune(std::chrono::seconds kept) const {
     const auto changed_at = fs::last_write_time(path, ignored);
     if (ignored || fs::file_time_type::clock::now() - changed_at < kept) continue;
     const auto record = read_directory(path);
-    if (!record || !is_over(record->state)) continue;
+    if (!record || !is_over(record->state())) continue;
     if (record->role == MigrationRole::kSource && !record->peer_notified) continue;
     fs::remove_all(path, ignored);
     fs::remove(path + std::string(kSettledMark), ignored);

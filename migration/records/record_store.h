@@ -67,7 +67,8 @@ class RecordStore {
 
   // Applies `change` to the latest version and writes the result, which is durable on return. If
   // another process writes a version in the meantime, calls `change` again. If `change` returns an
-  // error, writes nothing.
+  // error, writes nothing. Errors: EPERM if the result is not the same migration in the same state
+  // or in one that may follow it.
   using Change = std::function<Status(OwnershipRecord&)>;
   Result<OwnershipRecord> change(const std::string& id, MigrationRole role,
                                  const Change& change) const;

@@ -11,6 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/clock.h"
+#include "migration/records/take_to.h"
+
 namespace ppmr {
 namespace {
 
@@ -49,7 +52,7 @@ TEST_F(RecordStoreTest, CreatedRecordIsVisibleToAnotherStore) {
   ASSERT_TRUE(created) << created.error().message;
   const auto read = open().read(created->id, kSource);
   ASSERT_TRUE(read) << read.error().message;
-  EXPECT_EQ(read->state, kPreparing);
+  EXPECT_EQ(read->state(), kPreparing);
   EXPECT_EQ(read->version, 1u);
   struct stat info;
   ASSERT_EQ(stat((directory_ + "/state").c_str(), &info), 0);
@@ -71,8 +74,8 @@ TEST_F(RecordStoreTest, AdvancingTwiceToTheSameStateChangesTheRecordOnce) {
   const auto dumping = store.advance(created->id, kSource, kDumping);
   ASSERT_TRUE(dumping);
   EXPECT_EQ(dumping->version, 2u);
-  ASSERT_EQ(dumping->history.size(), 2u);
-  EXPECT_EQ(dumping->history[1].state, kDumping);
+  ASSERT_EQ(dumping->history().size(), 2u);
+  EXPECT_EQ(dumping->history()[1].state, kDumping);
   const auto again = store.advance(created->id, kSource, kDumping);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->version, 2u);
@@ -90,7 +93,7 @@ TEST_F(RecordStoreTest, LateDecisionFailsAndQuotesTheEarlierDecision) {
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().errno_value, EPERM);
   EXPECT_NE(late.error().message.find("the hook was faster"), std::string::npos);
-  EXPECT_EQ(store.read(created->id, kSource)->state, kAborted);
+  EXPECT_EQ(store.read(created->id, kSource)->state(), kAborted);
 }
 
 TEST_F(RecordStoreTest, ExactlyOneOfManyDecisionsWins) {
@@ -108,11 +111,7 @@ TEST_F(RecordStoreTest, ExactlyOneOfManyDecisionsWins) {
         const bool won = store
                              .change(created->id, kSource,
                                      [&](OwnershipRecord& record) -> Status {
-                                       const auto to = i % 2 == 0 ? kCommitted : kAborted;
-                                       if (!may_change(kSource, record.state, to))
-                                         return failure(EPERM, "decided already");
-                                       record.state = to;
-                                       return {};
+                                       return record.move_to(i % 2 == 0 ? kCommitted : kAborted);
                                      })
                              .has_value();
         if (won) ++winners;
@@ -121,6 +120,47 @@ TEST_F(RecordStoreTest, ExactlyOneOfManyDecisionsWins) {
     for (std::thread& decider : deciders) decider.join();
     EXPECT_EQ(winners, 1);
   }
+}
+
+TEST_F(RecordStoreTest, ChangeThatSmugglesAnotherStateIsRefused) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  ASSERT_TRUE(store.advance(created->id, kSource, kDumping));
+  const auto smuggle = [&](const std::function<void(OwnershipRecord&)>& change) {
+    const auto changed = store.change(created->id, kSource, [&](OwnershipRecord& record) -> Status {
+      change(record);
+      return {};
+    });
+    EXPECT_FALSE(changed);
+    if (!changed) {
+      EXPECT_EQ(changed.error().errno_value, EPERM) << changed.error().message;
+    }
+    EXPECT_EQ(store.read(created->id, kSource)->version, 2u);
+    EXPECT_EQ(store.read(created->id, kSource)->state(), kDumping);
+  };
+  for (const MigrationState state : {kPreparing, kSealed, kCommitted, kFinished}) {
+    smuggle([&](OwnershipRecord& record) { take_to(record, state); });
+  }
+  smuggle([](OwnershipRecord& record) { record.begin(realtime_ns()); });
+  // The same state, with another past.
+  smuggle([](OwnershipRecord& record) { take_to(record, kDumping, 7, 7); });
+  smuggle([](OwnershipRecord& record) { record.id = random_migration_id(); });
+  smuggle([](OwnershipRecord& record) {
+    record.role = MigrationRole::kTarget;
+    take_to(record, kReady);
+  });
+}
+
+TEST_F(RecordStoreTest, VersionTakesAtMostOneStep) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  EXPECT_FALSE(store.change(created->id, kSource, [](OwnershipRecord& record) -> Status {
+    if (Status moved = record.move_to(kDumping); !moved) return moved;
+    return record.move_to(kFrozen);
+  }));
+  EXPECT_EQ(store.read(created->id, kSource)->state(), kPreparing);
 }
 
 TEST_F(RecordStoreTest, ConcurrentChangesAreAllApplied) {
@@ -153,7 +193,7 @@ TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {
   const auto changed = store.wait(created->id, kSource, 1, milliseconds(10'000));
   writer.join();
   ASSERT_TRUE(changed);
-  EXPECT_EQ(changed->state, kDumping);
+  EXPECT_EQ(changed->state(), kDumping);
 }
 
 TEST_F(RecordStoreTest, NoteContactRestartsTheTimeSinceTheLastContact) {
@@ -302,7 +342,7 @@ TEST_F(RecordStoreTest, DisplaysRecordsOfATimeAndReportsDamagedOnes) {
   const auto all = store.list_for_display(0);
   ASSERT_EQ(all->size(), 2u);
   EXPECT_EQ((*all)[0].id, early->id);
-  const auto recent = store.list_for_display(late->history.front().at_ns);
+  const auto recent = store.list_for_display(late->history().front().at_ns);
   ASSERT_EQ(recent->size(), 1u);
   EXPECT_EQ((*recent)[0].id, late->id);
   std::ofstream(directory_ + "/state/" + early->id + ".source/2.json") << "nonsense";

@@ -29,9 +29,9 @@ Status settle_container_at_source(const OwnershipRecord& record, const TreeRecor
   if (!state && state.error().errno_value == ENOENT) return {};  // runc checkpoint has removed it
   if (!state) return failure(state.error());
   if (state->created != container.created) return {};  // a newer container of the same name
-  if (record.state == MigrationState::kAborted) return undo_dump(*runc, *state);
+  if (record.state() == MigrationState::kAborted) return undo_dump(*runc, *state);
   const bool committed =
-      record.state == MigrationState::kCommitted || record.state == MigrationState::kFinished;
+      record.state() == MigrationState::kCommitted || record.state() == MigrationState::kFinished;
   return committed ? runc->remove(container.name) : Status{};
 }
 

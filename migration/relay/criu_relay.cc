@@ -365,7 +365,7 @@ void CriuRelay::settle_container(const ProcessIdentity& runtime) const {
   // Settles the port even if runc has removed the container. runc does that when the container's
   // processes end after CRIU was killed.
   const auto port = port_of_container();
-  if (port && port->exists() && record->state == MigrationState::kAborted) {
+  if (port && port->exists() && record->state() == MigrationState::kAborted) {
     if (Status attached = port->attach(); !attached) (void)report_error(attached.error().message);
   }
   if (Status settled = settle_container_at_source(*record, record->trees[tree]); !settled) {

@@ -102,8 +102,8 @@ void notify_target_in_background(const RecordStore& store, const OwnershipRecord
 Status Hold::note_held(OwnershipRecord& record) const {
   if (tree_ >= record.trees.size())
     return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
-  if (record.state != MigrationState::kDumping) {
-    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
+  if (record.state() != MigrationState::kDumping) {
+    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state()));
   }
   TreeRecord& tree = record.trees[tree_];
   if (Status same = check_identity({tree.root, tree.root_start_time}, record.boot_id); !same) {
@@ -115,8 +115,7 @@ Status Hold::note_held(OwnershipRecord& record) const {
   tree.criu = criu_;
   tree.phase = TreePhase::kHeld;
   tree.held_ns = realtime_ns();
-  if (record.all_trees(TreePhase::kHeld)) record.state = MigrationState::kFrozen;
-  return {};
+  return record.all_trees(TreePhase::kHeld) ? record.move_to(MigrationState::kFrozen) : Status{};
 }
 
 bool Hold::at_source() {
@@ -131,7 +130,7 @@ bool Hold::at_source() {
   }
   if (record->leave_running) return kLetCriuGoOn;  // with --leave-running CRIU lets the tree run
   for (;;) {
-    switch (record->state) {
+    switch (record->state()) {
       case MigrationState::kAborted:
         return let_run_on(*record);
       case MigrationState::kCommitted:
@@ -187,8 +186,8 @@ std::optional<bool> Hold::abort(const std::string& why) {
     return verdict;
   }
   auto record = store_.read(id_, role_);
-  if (record && record->state == MigrationState::kAborted) return let_run_on(*record);
-  if (record && (record->state == MigrationState::kCommitted || is_over(record->state))) {
+  if (record && record->state() == MigrationState::kAborted) return let_run_on(*record);
+  if (record && (record->state() == MigrationState::kCommitted || is_over(record->state()))) {
     return finish_committed(*record);
   }
   if (!logged_that_it_holds_) {
@@ -232,8 +231,8 @@ bool Hold::finish_committed(OwnershipRecord record) {
 Status Hold::note_ready(OwnershipRecord& record) const {
   if (tree_ >= record.trees.size())
     return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
-  if (is_over(record.state)) {
-    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state));
+  if (is_over(record.state())) {
+    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state()));
   }
   auto tasks = tasks_of_tree(restored_root_);
   if (!tasks) return failure(tasks.error());
@@ -244,8 +243,8 @@ Status Hold::note_ready(OwnershipRecord& record) const {
   tree.criu = criu_;
   if (tree.phase < TreePhase::kReady) tree.held_ns = realtime_ns();
   tree.phase = std::max(tree.phase, TreePhase::kReady);
-  if (record.state == MigrationState::kRestoring && record.all_trees(TreePhase::kReady)) {
-    record.state = MigrationState::kReady;
+  if (record.state() == MigrationState::kRestoring && record.all_trees(TreePhase::kReady)) {
+    return record.move_to(MigrationState::kReady);
   }
   return {};
 }
@@ -274,7 +273,7 @@ bool Hold::await_memory() const {
   const auto work = store_.make_work_directory(id_, role_, tree_);
   if (!work) return log(work.error().message), false;
   while (access((*work + kMemoryCompleteFile).c_str(), F_OK) != 0) {
-    if (pages_server_is_lost(*work) || !is_alive(criu_) || is_over(record->state)) return false;
+    if (pages_server_is_lost(*work) || !is_alive(criu_) || is_over(record->state())) return false;
     if (auto next = store_.wait(id_, role_, record->version, kMemoryInterval)) record = next;
   }
   return true;
@@ -288,7 +287,7 @@ bool Hold::at_target() {
     return kStopCriu;
   }
   for (;;) {
-    switch (record->state) {
+    switch (record->state()) {
       case MigrationState::kAborted:
         return kStopCriu;
       case MigrationState::kRunning:

@@ -4,7 +4,7 @@ namespace ppmr {
 
 Status notify_target(const RecordStore& store, AgentClient& agent, const OwnershipRecord& record,
                      std::chrono::milliseconds patience) {
-  const bool aborted = record.state == MigrationState::kAborted;
+  const bool aborted = record.state() == MigrationState::kAborted;
   const auto decided = aborted ? MigrationState::kAborted : MigrationState::kRunning;
   const auto notified = agent.insist(
       {{"op", "decide"}, {"id", record.id}, {"state", to_string(decided)}, {"error", record.error}},
@@ -14,8 +14,8 @@ Status notify_target(const RecordStore& store, AgentClient& agent, const Ownersh
     return failure(notified.error());
   auto noted = store.change(record.id, record.role, [](OwnershipRecord& latest) -> Status {
     latest.peer_notified = true;
-    if (latest.state == MigrationState::kCommitted) latest.state = MigrationState::kFinished;
-    return {};
+    const bool committed = latest.state() == MigrationState::kCommitted;
+    return committed ? latest.move_to(MigrationState::kFinished) : Status{};
   });
   if (!noted) return failure(noted.error());
   return {};

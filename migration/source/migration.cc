@@ -207,7 +207,7 @@ void Migration::finish_memory(Tree& tree, size_t number) {
       note_failure_locked(tree, memory.error());
     }
     const auto decided = await_decision();
-    if (decided && decided->state == MigrationState::kCommitted) {
+    if (decided && decided->state() == MigrationState::kCommitted) {
       ppmr::await_memory_moved(*decided, decided->trees[number], settings_.hold_limit);
     }
   }
@@ -225,7 +225,7 @@ void Migration::finish_memory(Tree& tree, size_t number) {
 // Returns the record when it is committed or aborted, or when the coordinator has given up.
 Result<OwnershipRecord> Migration::await_decision() const {
   auto record = store_.read(id_, kRole);
-  while (record && record->state < MigrationState::kCommitted && !has_given_up_) {
+  while (record && record->state() < MigrationState::kCommitted && !has_given_up_) {
     record = store_.wait(id_, kRole, record->version, kLookInterval);
   }
   return record;
@@ -270,7 +270,7 @@ std::vector<pid_t> Migration::roots() const {
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {
   auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    if (is_over(latest.state))
+    if (is_over(latest.state()))
       return failure(ECANCELED, "the migration was aborted before the dump began");
     TreeRecord& entry = latest.trees[number];
     // The pid may have been reused while the tree waited for its turn.
@@ -332,7 +332,7 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
 // cause is the target's error, not the error of the dump.
 Error Migration::root_cause(const Error& own) {
   auto target = look_at_target(milliseconds(0), kRootCausePatience);
-  if (target && target->state == MigrationState::kAborted && !target->error.empty()) {
+  if (target && target->state() == MigrationState::kAborted && !target->error.empty()) {
     return {ECHILD, "the target aborted: " + target->error};
   }
   return own;
@@ -358,7 +358,7 @@ Status Migration::await_all_sealed() {
     if (!alive) return failure(EIO, alive.error().message);
     auto target = look_at_target(milliseconds(0), kReachPatience);
     if (!target) return failure(target.error());
-    if (target->state == MigrationState::kAborted) {
+    if (target->state() == MigrationState::kAborted) {
       return failure(ECHILD, "the target aborted: " + target->error);
     }
     lock.lock();
@@ -374,8 +374,8 @@ Status Migration::await_ready() {
   for (;;) {
     auto target = look_at_target(kLookSlice, kReachPatience);
     if (!target) return failure(target.error());
-    if (target->state == MigrationState::kReady) return {};
-    if (target->state == MigrationState::kAborted) {
+    if (target->state() == MigrationState::kReady) return {};
+    if (target->state() == MigrationState::kAborted) {
       return failure(ECHILD, "the target could not restore the processes: " + target->error);
     }
     if (stop_) return failure(EINTR, "interrupted");

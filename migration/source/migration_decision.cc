@@ -26,9 +26,9 @@ constexpr milliseconds kNotifyAbortPatience{5000};
 // task has run since its dump, and none can run until the decision, even if CRIU is killed.
 Status Migration::hold_tasks() {
   auto stopping = store_.change(id_, kRole, [](OwnershipRecord& record) -> Status {
-    if (record.state != MigrationState::kSealed) {
-      return failure(
-          EPERM, std::string("the migration is ") + to_string(record.state) + ": " + record.error);
+    if (record.state() != MigrationState::kSealed) {
+      return failure(EPERM, std::string("the migration is ") + to_string(record.state()) + ": " +
+                                record.error);
     }
     record.tasks_stopped = !record.leave_running;
     return {};
@@ -79,7 +79,7 @@ Status Migration::commit() {
     // If advance() failed, the record on disk decides: it may say `committed`.
     const auto now = committed ? committed : store_.read(id_, kRole);
     if (!now) return failure(now.error());
-    if (now->state == MigrationState::kCommitted) {
+    if (now->state() == MigrationState::kCommitted) {
       report_event({{"event", "committed"}});
       // From now on, a lost connection must not end the session that is sending the memory.
       for (const TreeRecord& tree : now->trees) wait_for_peer(*now, tree);
@@ -117,8 +117,9 @@ void Migration::kill_tasks() {
   (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
     for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
     latest.peer_notified = latest.peer_notified || target_runs_;
-    if (latest.peer_notified) latest.state = MigrationState::kFinished;
-    return {};
+    // A hook may have recorded the end already.
+    const bool ends = latest.peer_notified && latest.state() == MigrationState::kCommitted;
+    return ends ? latest.move_to(MigrationState::kFinished) : Status{};
   });
 }
 
@@ -175,7 +176,7 @@ Status Migration::await_running() {
                       "run `ppmr migrate --recover {}` at the target to try again",
                       target->first_error(), id_));
     }
-    if (target->state == MigrationState::kFinished) return {};
+    if (target->state() == MigrationState::kFinished) return {};
     if (stop_) {
       return failure(EINTR,
                      fmt::format("interrupted after the commit: the target continues. To see "
@@ -210,7 +211,7 @@ Status Migration::abort(const Error& why) {
   if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
   // A hook may have recorded the abort in the meantime.
   const auto end = store_.read(id_, kRole);
-  if (aborted || (end && end->state == MigrationState::kAborted)) return {};
+  if (aborted || (end && end->state() == MigrationState::kAborted)) return {};
   return failure(aborted.error());
 }
 

@@ -153,7 +153,7 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
   std::optional<bool> done;
   wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
   auto record = store_.read(options_.id, kRole);
-  if (record && is_over(record->state)) return failure(ECANCELED, record->error);
+  if (record && is_over(record->state())) return failure(ECANCELED, record->error);
   if (*done) return {};
   held_->hang_up();
   (void)held_->process().await_end(kEndPatience);
@@ -253,7 +253,7 @@ Result<bool> TreeDump::await_held() {
     if (record->trees[options_.tree].phase >= TreePhase::kHeld) return true;
     if (criu()->ended()) return false;
     // Does not wait for CRIU's end if the migration is over: a stopped CRIU (SIGSTOP) never ends.
-    if (is_over(record->state)) return failure(ECANCELED, record->error);
+    if (is_over(record->state())) return failure(ECANCELED, record->error);
     wait_and_process({{watch ? watch->fd() : -1, POLLIN, 0}});
     if (watch) watch->drain();
   }
@@ -389,7 +389,7 @@ void TreeDump::wait_for_end() {
 void TreeDump::unblock_criu() {
   auto record = store_.read(options_.id, kRole);
   const bool decided =
-      record && (is_over(record->state) || record->state == MigrationState::kCommitted);
+      record && (is_over(record->state()) || record->state() == MigrationState::kCommitted);
   if (!decided) return;
   // While CRIU is stopped (SIGSTOP), its tree stays frozen.
   criu()->resume();

@@ -45,7 +45,7 @@ json answer_of(const Result<OwnershipRecord>& record) {
 }
 
 Error wrong_state(const OwnershipRecord& record) {
-  return {EPERM, std::string("the migration is ") + to_string(record.state) + " at the target" +
+  return {EPERM, std::string("the migration is ") + to_string(record.state()) + " at the target" +
                      (record.error.empty() ? "" : ": " + record.error)};
 }
 
@@ -209,7 +209,7 @@ json Agent::look(const json& request) const {
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
-  if (record && record->state == MigrationState::kRunning && record->first_error().empty()) {
+  if (record && record->state() == MigrationState::kRunning && record->first_error().empty()) {
     if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);
@@ -220,7 +220,7 @@ json Agent::look(const json& request) const {
 json Agent::vote(const json& request) const {
   auto record = read_of_peer(request.at("id"));
   if (!record) return refusal(record.error());
-  if (record->state != MigrationState::kReady) return refusal(wrong_state(*record));
+  if (record->state() != MigrationState::kReady) return refusal(wrong_state(*record));
   if (const std::string& error = record->first_error(); !error.empty()) {
     return refusal({ECHILD, error});
   }
@@ -253,15 +253,15 @@ json Agent::decide(const json& request) const {
   }
   if (state != kOwned && state != kRunning)
     return refusal({EINVAL, "'" + request.value("state", "") + "' is not a decision"});
-  if (record->state == kReady) record = store_.advance(id, kRole, kOwned);
-  if (record && state == kRunning && record->state == kOwned) {
+  if (record->state() == kReady) record = store_.advance(id, kRole, kOwned);
+  if (record && state == kRunning && record->state() == kOwned) {
     record = store_.advance(id, kRole, kRunning);
   }
   if (!record) return refusal(record.error());
-  if (record->state != kOwned && record->state != kRunning && record->state != kFinished) {
+  if (record->state() != kOwned && record->state() != kRunning && record->state() != kFinished) {
     return refusal(wrong_state(*record));
   }
-  if (record->state != kFinished) {
+  if (record->state() != kFinished) {
     if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
   }
   return answer_of(record);

@@ -104,7 +104,7 @@ TEST_F(MigrationAgentTest, VoteIsRefusedAfterARestoreFailed) {
   const json reply = vote();
   EXPECT_FALSE(reply.at("ok"));
   EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("no restore today"));
-  EXPECT_EQ(store().read(id_, kTarget)->state, kReady) << "only the source may abort now";
+  EXPECT_EQ(store().read(id_, kTarget)->state(), kReady) << "only the source may abort now";
 }
 
 TEST_F(MigrationAgentTest, VoteIsRefusedWithoutTheCheckpoint) {
@@ -141,7 +141,7 @@ TEST_F(MigrationAgentTest, TargetThatCannotRestoreAcceptsTheAbort) {
   EXPECT_TRUE(
       ask({{"op", "decide"}, {"id", id_}, {"state", "aborted"}, {"error", "why"}}).at("ok"));
   const auto record = store().read(id_, kTarget);
-  EXPECT_EQ(record->state, kAborted);
+  EXPECT_EQ(record->state(), kAborted);
   EXPECT_EQ(record->error, "why");
 }
 
@@ -170,7 +170,7 @@ TEST_F(AgentOfAnotherPeer, CannotSeeDecideOrEndTheMigration) {
     EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("belongs to another source"));
     EXPECT_FALSE(reply.contains("record"));
   }
-  EXPECT_EQ(store().read(id_, kTarget)->state, kReady);
+  EXPECT_EQ(store().read(id_, kTarget)->state(), kReady);
   const auto lines = audit();
   ASSERT_EQ(lines.size(), 4u);
   for (const json& line : lines) {

@@ -67,11 +67,8 @@ class TreeRestore {
   int supervise();
   Status record_namespace_init(pid_t child) const;
   Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
-  Result<OwnershipRecord> change(const std::function<void(OwnershipRecord&)>& change) const {
-    return store_.change(id_, kRole, [&](OwnershipRecord& record) -> Status {
-      change(record);
-      return {};
-    });
+  Result<OwnershipRecord> change(const RecordStore::Change& change) const {
+    return store_.change(id_, kRole, change);
   }
   Result<std::string> control_socket() const;
   Status await_sealed();
@@ -131,7 +128,7 @@ Status TreeRestore::await_sealed() {
   for (;;) {
     auto record = read();
     if (!record) return failure(record.error());
-    if (record->state == MigrationState::kAborted) {
+    if (record->state() == MigrationState::kAborted) {
       return failure(ECANCELED, "aborted: " + record->error);
     }
     const json request = {{"op", "wait"},
@@ -222,7 +219,10 @@ Status TreeRestore::prepare() {
   // Records CRIU's pid. If this supervisor dies, the next supervisor must be able to find CRIU.
   auto criu = identify(prepared_->process().pid());
   if (!criu) return failure(criu.error());
-  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].criu = *criu; });
+  auto noted = change([&](OwnershipRecord& record) -> Status {
+    record.trees[tree_].criu = *criu;
+    return {};
+  });
   if (!noted) return failure(noted.error());
   return {};
 }
@@ -265,7 +265,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& 
 
 bool TreeRestore::was_aborted_for(milliseconds time) {
   const auto record = read();
-  if (!record || record->state != MigrationState::kAborted) return false;
+  if (!record || record->state() != MigrationState::kAborted) return false;
   if (!saw_abort_) saw_abort_ = Clock::now();
   return Clock::now() - *saw_abort_ >= time;
 }
@@ -355,11 +355,12 @@ void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
   log(fmt::format("running: pid {}", pid));
   const int64_t since = runs_since_ns(work_);
-  (void)change([&](OwnershipRecord& record) {
+  (void)change([&](OwnershipRecord& record) -> Status {
     record.trees[tree_].phase = TreePhase::kRunning;
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].restore_began_ns = restore_began_ns_;
     record.trees[tree_].lazily = record_.lazily;
+    return {};
   });
   // From now on, orphans of the running tree become children of init instead of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
@@ -379,7 +380,7 @@ void TreeRestore::let_resume_rdma() const {
 // `lost`: why the tree has lost memory; empty: it has not.
 int TreeRestore::finish(const std::string& lost) {
   const int64_t now = realtime_ns();
-  (void)change([&](OwnershipRecord& record) {
+  (void)change([&](OwnershipRecord& record) -> Status {
     if (!lost.empty()) {
       record.error = fmt::format(
           "MEMORY LOST: process {} was killed, because not all of its pages had arrived and it "
@@ -389,9 +390,10 @@ int TreeRestore::finish(const std::string& lost) {
     }
     record.trees[tree_].phase = TreePhase::kComplete;
     record.trees[tree_].complete_ns = now;
-    if (record.all_trees(TreePhase::kComplete) && record.state == MigrationState::kRunning) {
-      record.state = MigrationState::kFinished;
+    if (record.all_trees(TreePhase::kComplete) && record.state() == MigrationState::kRunning) {
+      return record.move_to(MigrationState::kFinished);
     }
+    return {};
   });
   report_outcome(lost.empty() ? "complete" : "lost", lost);
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
@@ -425,26 +427,27 @@ int TreeRestore::give_up(const Error& error) {
   log(error.message);
   report_outcome("failed", error.message);
   const std::string lost = why_lost();
-  (void)change([&](OwnershipRecord& record) {
-    if (!lost.empty() && record.state == MigrationState::kRunning) {
+  (void)change([&](OwnershipRecord& record) -> Status {
+    if (!lost.empty() && record.state() == MigrationState::kRunning) {
       // There can be no other attempt.
       record.error = fmt::format("MEMORY LOST: process {} cannot be restored, {}: {}. Logs: {}",
                                  record.trees[tree_].root, lost, error.message, work_);
       record.trees[tree_].phase = TreePhase::kComplete;
-      if (record.all_trees(TreePhase::kComplete)) record.state = MigrationState::kFinished;
+      if (record.all_trees(TreePhase::kComplete)) return record.move_to(MigrationState::kFinished);
     }
-    if (is_over(record.state)) return;
+    if (is_over(record.state())) return {};
     TreeRecord& tree = record.trees[tree_];
     tree.error =
         fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
     // Before the vote this node may abort alone. After the vote, Agent::vote() reports
     // `tree.error`.
-    if (record.state == MigrationState::kRestoring) {
+    if (record.state() == MigrationState::kRestoring) {
       record.error = tree.error;
-      record.state = MigrationState::kAborted;
+      return record.move_to(MigrationState::kAborted);
     }
+    return {};
   });
-  if (auto record = read(); record && record->state == MigrationState::kAborted) {
+  if (auto record = read(); record && record->state() == MigrationState::kAborted) {
     (void)remove_checkpoint(record_, record_.trees[tree_]);
   }
   return to_int(ExitCode::kRestoreFailed);
@@ -481,7 +484,10 @@ int TreeRestore::run() {
 Status TreeRestore::record_namespace_init(pid_t child) const {
   auto init = identify(child);
   if (!init) return failure(init.error());
-  auto noted = change([&](OwnershipRecord& record) { record.trees[tree_].supervisor = *init; });
+  auto noted = change([&](OwnershipRecord& record) -> Status {
+    record.trees[tree_].supervisor = *init;
+    return {};
+  });
   if (!noted) return failure(noted.error());
   return {};
 }
@@ -521,7 +527,8 @@ int TreeRestore::supervise() {
     criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
     if (Status settled = settle(); !settled) return give_up(settled.error());
     if (runs_) return note_running(record_.trees[tree_].root), await_pages();
-    const bool promised = record_.state != MigrationState::kRestoring && !is_over(record_.state);
+    const bool promised =
+        record_.state() != MigrationState::kRestoring && !is_over(record_.state());
     if (!promised || attempt == kAttemptsMax) return give_up(restore.error());
     std::this_thread::sleep_for(kBetweenAttempts);
   }
