@@ -234,19 +234,17 @@ struct MigrateOrRecover {
 // Adds the common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
-  auto* eager =
-      sub.add_flag("--eager", migrate.eager,
-                   "run the program at the target only after all of its memory is in place");
-  auto* post_copy = sub.add_flag(
-      "--post-copy", migrate.post_copy,
+  sub.add_flag("--eager", migrate.move.eager,
+               "run the program at the target only after all of its memory is in place");
+  sub.add_flag(
+      "--post-copy", migrate.move.post_copy,
       "run the program at the target before its memory is there; until all of it has arrived, the "
       "loss of a node or of the link loses the program");
-  sub.add_option("--pre-copy", migrate.pre_copy,
+  sub.add_option("--pre-copy", migrate.move.rounds_max,
                  "copy memory in up to this many rounds while the process runs, and freeze it only "
                  "for the rest")
       ->type_name("ROUNDS")
-      ->check(CLI::Range(1, 100));
-  post_copy->excludes(eager);
+      ->check(CLI::Range(1U, kRoundsMax));
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")
@@ -353,10 +351,9 @@ void add_migrate(CLI::App& app, int& exit_code) {
   add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
                "move each process independently; default: move all processes or none");
-  sub.add_flag("--leave-running", migrate.leave_running,
+  sub.add_flag("--leave-running", migrate.move.leave_running,
                "copy the process: it continues here, and the copy runs at the target in a new pid "
-               "namespace")
-      ->excludes("--post-copy");
+               "namespace");
   add_timeout(
       sub, command,
       "time limit from the dump of a process to the decision, default: 120; with --recover, "

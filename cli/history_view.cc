@@ -56,7 +56,7 @@ int64_t reached_ns(const OwnershipRecord& record, MigrationState state) {
 // it is unknown: the original runs on after a freeze, and no record has the end of that freeze.
 double downtime_of(const OwnershipRecord& record) {
   double longest = -1;
-  if (record.leave_running) return longest;
+  if (record.plan.original_goes_on) return longest;
   const int64_t aborted_ns = reached_ns(record, MigrationState::kAborted);
   for (const TreeRecord& tree : record.trees) {
     const int64_t end_ns =
@@ -71,7 +71,7 @@ std::string result_of(const OwnershipRecord& record) {
   if (record.state() == MigrationState::kAborted) return "stayed";
   if (!record.first_error().empty()) return "FAILED";
   if (record.state() != MigrationState::kFinished) return "OPEN";
-  return record.leave_running ? "copied" : "moved";
+  return record.plan.original_goes_on ? "copied" : "moved";
 }
 
 std::string processes_of(const OwnershipRecord& record) {

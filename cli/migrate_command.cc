@@ -89,7 +89,7 @@ class Migrate {
   CommandResult<void> check_both_sides();
   CommandResult<void> check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
                             AgentClient& agent, std::vector<Finding>& findings);
-  void check_post_copy();
+  void finish_plan();
   void print_findings() const;
   void print_needs() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
@@ -97,6 +97,8 @@ class Migrate {
   const MigrateCommand& command_;
   MigrationSettings settings_;
   MoveOptions move_options_;
+  MoveRequest request_;
+  MoveAbilities abilities_;  // as far as known
   std::vector<ProcessTree> trees_;
   std::map<pid_t, ContainerFacts> containers_;  // key: the root
   std::string processor_;
@@ -136,13 +138,6 @@ CommandResult<void> Migrate::find_target() {
     return command_failure(ExitCode::kUsage, passed.error().message);
   }
   settings_.criu_options = command_.criu_options;
-  // For a copy CRIU writes the memory. Then even a lazy restore reads the pages of earlier rounds
-  // before the process runs. The few pages that remain do not justify the time of starting the
-  // pager.
-  settings_.lazily = !command_.eager && !(command_.pre_copy > 0 && command_.leave_running);
-  settings_.leave_running = command_.leave_running;
-  settings_.post_copy = command_.post_copy;
-  settings_.pre_copy_rounds_max = command_.pre_copy;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
   if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
@@ -156,9 +151,6 @@ CommandResult<void> Migrate::find_containers() {
   const auto refuse = [](const std::string& why) {
     return command_failure(ExitCode::kUsage, "--runc: " + why);
   };
-  if (command_.leave_running)
-    return refuse("cannot copy a container (--leave-running), because its name is unique");
-  if (command_.pre_copy > 0) return refuse("cannot move a container with --pre-copy");
   if (auto options = runc_options(command_.criu_options); !options) {
     return refuse(options.error().message);
   }
@@ -172,10 +164,12 @@ CommandResult<void> Migrate::find_containers() {
 }
 
 CommandResult<void> Migrate::find_trees() {
+  const MovePlan& plan = settings_.plan;
   MoveOptions& options = move_options_;
-  options.lazily = settings_.lazily;
-  options.own_pid_namespace = settings_.leave_running;
-  options.pre_copy = command_.pre_copy > 0;
+  options.lazily = plan.restores_lazily();
+  options.memory_apart = plan.moves_memory_apart();
+  options.own_pid_namespace = plan.original_goes_on;
+  options.pre_copy = plan.has_rounds();
   options.read(command_.criu_options);
   if (auto found = find_containers(); !found) return found;
   std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
@@ -275,10 +269,9 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees, const 
   if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
   auto answers = read_answers(*answer, questions);
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
-  if (!answers->node.has_feature(kLazyFeature)) settings_.lazily = false;
+  if (!answers->node.has_feature(kLazyFeature)) abilities_.target_restores_lazily = false;
   for (const TreeFacts& tree : facts) {
-    if (!here.can_hold_in_pipes(tree.memory_bytes)) settings_.memory_apart = false;
-    if (!settings_.memory_apart && command_.pre_copy > 0) settings_.lazily = false;
+    if (!here.can_hold_in_pipes(tree.memory_bytes)) abilities_.pipes_hold_memory = false;
     memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
   }
   auto obstacles = check_move(move_options_, here, facts, questions, *answers);
@@ -286,15 +279,15 @@ CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees, const 
   return {};
 }
 
-void Migrate::check_post_copy() {
-  if (!settings_.lazily || !settings_.memory_apart) {
-    findings_.push_back(
-        {Severity::kStops,
-         "--post-copy is not possible: the memory cannot be moved apart from CRIU's "
-         "images (see the warnings)",
-         "migrate without --post-copy"});
+// With what both nodes can do.
+void Migrate::finish_plan() {
+  const auto plan = plan_move(request_, abilities_);
+  if (!plan) {
+    findings_.push_back({Severity::kStops, plan.error().message, "migrate without --post-copy"});
     return;
   }
+  settings_.plan = *plan;
+  if (!plan->may_run_before_memory()) return;
   findings_.push_back(
       {Severity::kWarns,
        "--post-copy: from the decision until all memory has arrived, the processes need both nodes "
@@ -390,12 +383,17 @@ int Migrate::run() {
   };
   ignore_sigpipe();
   raise_descriptor_limit();  // ppmr needs some descriptors for each tree and one for each task
+  request_ = command_.move;
+  request_.container = !command_.containers.empty();
+  const auto wanted = plan_move(request_);
+  if (!wanted) return failed({ExitCode::kUsage, wanted.error().message});
+  settings_.plan = *wanted;
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
   if (auto target = find_target(); !target) return failed(target.error());
   if (auto trees = find_trees(); !trees) return failed(trees.error());
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());
-  if (settings_.post_copy) check_post_copy();
+  finish_plan();
   print_findings();
   for (const std::string& tree : excluded_) {
     print_error("ppmr " + command_.name, tree + " stays because of the findings above");

@@ -14,12 +14,9 @@ struct MigrateCommand {
   std::vector<int> pids;
   std::vector<std::string> containers;  // names of runc containers
   std::string mountpoint;
-  bool eager = false;
+  MoveRequest move;
   bool independent = false;
-  bool leave_running = false;
-  bool post_copy = false;
   bool dry_run = false;
-  unsigned pre_copy = 0;  // maximum number of rounds
   unsigned jobs = 2;
   std::optional<std::chrono::milliseconds> timeout;
   std::chrono::milliseconds release_timeout{10'000};

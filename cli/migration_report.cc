@@ -108,7 +108,7 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
       // A rate cannot be computed if most bytes were sent before the freeze (pre-copy) or after the
       // restart (post-copy).
-      const bool all_sent_frozen = tree.source.images.empty() && !tree.post_copy;
+      const bool all_sent_frozen = !tree.move.has_rounds() && !tree.move.may_run_before_memory();
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
                           tree.plan.root.pid, tree.plan.name, result_of(outcome),
                           cell(times.downtime), cell(times.dump), cell(times.seal),
@@ -132,8 +132,8 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
                        {"error", outcome.message},
                        {"bytes", tree.sealed.bytes},
                        {"files", tree.sealed.files},
-                       {"lazily", tree.target.lazily},
-                       {"post_copy", tree.post_copy},
+                       {"lazily", tree.move.restores_lazily() && tree.target.running_ns > 0},
+                       {"post_copy", tree.move.may_run_before_memory()},
                        {"freeze_began_ns", tree.source.freeze_began_ns},
                        {"held_ns", tree.source.held_ns},
                        {"sealed_ns", tree.source.sealed_ns},

@@ -74,7 +74,7 @@ void resume_source(const OwnershipRecord& record) {
 
 // After an error some of the processes may still be alive at the source.
 Status kill_source(const RecordStore& store, OwnershipRecord& record) {
-  if (!record.leave_running) {
+  if (!record.plan.original_goes_on) {
     for (const TreeRecord& tree : record.trees) {
       auto tasks = FrozenTasks::open(tree.tasks);
       if (!tasks) return failure(tasks.error());

@@ -108,11 +108,12 @@ void View::migrations() {
 void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
   uint64_t bytes = 0;
   uint64_t rate = 0;
+  const std::string memory = memory_checkpoint(record.plan, tree);
   for (const WatchedMount& mount : page_.mounts) {
     if (!mount.status || mount.mount.mountpoint != record.mountpoint) continue;
     for (const json& checkpoint : objects(*mount.status, "checkpoints")) {
       const auto name = checkpoint.find("name");
-      if (name == checkpoint.end() || (*name != tree.checkpoint && *name != tree.memory)) continue;
+      if (name == checkpoint.end() || (*name != tree.checkpoint && *name != memory)) continue;
       bytes += number(checkpoint, "bytes");
       rate += number(checkpoint, "rate_bytes_per_s");
     }
@@ -310,7 +311,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
     case kFinished:
       return "moved";
     case kCommitted:
-      return record.post_copy ? "filling" : "handing over";
+      return record.plan.may_run_before_memory() ? "filling" : "handing over";
     case kSealed:
       return "restoring";
     default:
@@ -318,7 +319,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
   }
   switch (tree.phase) {
     case TreePhase::kDumping:
-      return tree.images.empty() ? "dumping" : "copying";
+      return record.plan.has_rounds() ? "copying" : "dumping";
     case TreePhase::kHeld:
       return "sending";
     case TreePhase::kSealed:

@@ -101,14 +101,9 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
   }
 }
 
-// Returns whether CRIU may leave private memory out of its images.
-bool may_be_apart(const MoveOptions& options) {
-  return options.lazily && !options.own_pid_namespace;
-}
-
 void check_pipes(const MoveOptions& options, const NodeFacts& source,
                  const std::vector<TreeFacts>& trees, Findings& findings) {
-  if (!may_be_apart(options)) return;
+  if (!options.memory_apart) return;
   for (const TreeFacts& tree : trees) {
     if (source.can_hold_in_pipes(tree.memory_bytes)) continue;
     findings.warn(
@@ -161,7 +156,7 @@ uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& sourc
                               const TreeFacts& tree) {
   // CRIU's images, also the images of a pre-copy round, have the memory of each process in full.
   const bool is_apart =
-      may_be_apart(options) && !options.pre_copy && source.can_hold_in_pipes(tree.memory_bytes);
+      options.memory_apart && !options.pre_copy && source.can_hold_in_pipes(tree.memory_bytes);
   return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;
 }
 

@@ -182,7 +182,7 @@ TEST_F(Preflight, CountsMemoryThatProcessesShareOnceUnlessItGoesThroughTheImages
   EXPECT_EQ(memory_to_move_bytes(options_, source_, tree_), 1U << 30);
   target_.store_free_bytes = 1 << 30;
   EXPECT_THAT(find(), IsEmpty());
-  options_.lazily = false;
+  options_.memory_apart = false;
   EXPECT_EQ(memory_to_move_bytes(options_, source_, tree_), 4ULL << 30);
   expect_stop("the move needs 4.0 GiB of memory", "--spill-dir");
 }

@@ -90,7 +90,7 @@ void Drawing::add_process(const TreeRecord& tree, TimelineTree& drawn) {
   const Time again = tree.running_ns > 0 ? at(tree.running_ns) : aborted_ms_;
   const std::string length = frozen && again ? "stands still " + duration(*again - *frozen) : "";
   add(row, BarKind::kRuns, Time(0), frozen, "at the source");
-  if (!record_.leave_running) add(row, BarKind::kStands, frozen, again, length);
+  if (!record_.plan.original_goes_on) add(row, BarKind::kStands, frozen, again, length);
   // Without this minimum, a process that has all memory when it starts would have no bar.
   const Time shown = again ? Time(*again + timeline_.length_ms * 0.05) : Time();
   const Time end = std::max(at(tree.complete_ns), shown);
@@ -119,7 +119,8 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
   TimelineRow dump{"dump", {}};
   add(dump, BarKind::kDump, frozen, held, frozen && held ? duration(*held - *frozen) : "");
   TimelineRow transfer{"transfer", {}};
-  const Time arrived = record_.post_copy && at(tree.complete_ns) ? at(tree.complete_ns) : sealed;
+  const Time arrived =
+      record_.plan.may_run_before_memory() && at(tree.complete_ns) ? at(tree.complete_ns) : sealed;
   add(transfer, BarKind::kTransfer, sent, arrived,
       tree.bytes > 0 && !is_aborted() ? format_size(tree.bytes) : "");
   TimelineRow seal{"seal", {}};
@@ -169,7 +170,7 @@ std::string Drawing::subtitle() const {
   const bool has_run =
       record_.all_trees(TreePhase::kRunning) || record_.trees.front().running_ns > 0;
   std::string text = record_.state() == MigrationState::kAborted ? "stayed"
-                     : record_.leave_running && has_run          ? "copied"
+                     : record_.plan.original_goes_on && has_run  ? "copied"
                      : has_run                                   ? "moved"
                                                                  : to_string(record_.state());
   if (is_aborted()) {
@@ -184,7 +185,8 @@ std::string Drawing::subtitle() const {
     downtime_ms =
         std::max(downtime_ms, static_cast<double>(tree.running_ns - tree.freeze_began_ns) / 1e6);
   }
-  if (downtime_ms >= 0 && !record_.leave_running) text += ", downtime " + duration(downtime_ms);
+  if (downtime_ms >= 0 && !record_.plan.original_goes_on)
+    text += ", downtime " + duration(downtime_ms);
   if (bytes > 0 && !is_aborted()) text += ", " + format_size(bytes);
   const time_t began = static_cast<time_t>(origin_ns_ / 1'000'000'000);
   tm date{};

@@ -18,9 +18,9 @@ constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
     "ready",     "owned",   "running", "finished", "aborted"};
 constexpr std::array<const char*, 7> kPhaseNames = {"waiting", "dumping", "held",    "sealed",
                                                     "ready",   "running", "complete"};
+constexpr const char* kMemorySuffix = ".memory";
 constexpr size_t kTreesMax = 4096;
 constexpr size_t kTasksMax = 65536;
-constexpr size_t kRoundsMax = 100;  // the same limit as for --pre-copy
 
 Result<TreePhase> parse_phase(const std::string& name) {
   const auto found = std::find(kPhaseNames.begin(), kPhaseNames.end(), name);
@@ -58,8 +58,6 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.root_start_time = packed.at("root_start_time");
   tree.name = packed.at("name");
   tree.checkpoint = packed.at("checkpoint");
-  tree.memory = packed.at("memory");
-  tree.images = packed.at("images");
   auto container = unpack_container(packed.at("container"));
   if (!container) return failure(container.error());
   tree.container = std::move(*container);
@@ -85,12 +83,10 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.restored_ns = packed.value("restored_ns", int64_t{0});
   tree.running_ns = packed.at("running_ns");
   tree.complete_ns = packed.at("complete_ns");
-  tree.lazily = packed.at("lazily");
   tree.error = packed.at("error");
   // The target accepts names from a peer, but no paths.
-  for (const std::string* name : {&tree.checkpoint, &tree.memory, &tree.images}) {
-    if (name->empty() && name != &tree.checkpoint) continue;
-    if (!is_plain_name(*name)) return failure(EPROTO, "invalid checkpoint name '" + *name + "'");
+  for (const std::string& name : {tree.checkpoint, tree.checkpoint + kMemorySuffix}) {
+    if (!is_plain_name(name)) return failure(EPROTO, "invalid checkpoint name '" + name + "'");
   }
   return tree;
 }
@@ -134,9 +130,9 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.audit_file = packed.at("audit_file");
   record.coordinator = unpack_process(packed.at("coordinator"));
   record.hold_limit_ms = packed.at("hold_limit_ms");
-  record.leave_running = packed.at("leave_running");
-  record.lazily = packed.at("lazily");
-  record.post_copy = packed.at("post_copy");
+  auto plan = parse_plan(packed.at("plan"));
+  if (!plan) return failure(plan.error());
+  record.plan = *plan;
   record.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
   record.restart_policy = packed.at("restart_policy");
   if (!record.restart_policy.is_object()) {
@@ -149,6 +145,12 @@ Result<OwnershipRecord> unpack(const json& packed) {
     auto unpacked = unpack_tree(tree);
     if (!unpacked) return failure(unpacked.error());
     record.trees.push_back(std::move(*unpacked));
+  }
+  const bool has_container =
+      std::any_of(record.trees.begin(), record.trees.end(),
+                  [](const TreeRecord& tree) { return !tree.container.name.empty(); });
+  if (Status possible = check_plan(record.plan, has_container); !possible) {
+    return failure(possible.error());
   }
   record.tasks_stopped = packed.at("tasks_stopped");
   record.peer_notified = packed.at("peer_notified");
@@ -232,7 +234,7 @@ Status OwnershipRecord::move_to(MigrationState to, int64_t at_ns) {
 
 const char* OwnershipRecord::owner() const {
   using enum MigrationState;
-  if (leave_running) return "both: the copy has a pid namespace of its own";
+  if (plan.original_goes_on) return "both: the copy has a pid namespace of its own";
   if (state() == kAborted) return "source";
   if (role == MigrationRole::kSource) {
     return state() == kCommitted || state() == kFinished ? "target" : "source";
@@ -252,13 +254,21 @@ const std::string& OwnershipRecord::first_error() const {
   return error.empty() && failed != trees.end() ? failed->error : error;
 }
 
+std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree) {
+  return plan.moves_memory_apart() ? tree.checkpoint + kMemorySuffix : "";
+}
+
+std::string images_directory(const MovePlan& plan) { return plan.has_rounds() ? "last" : ""; }
+
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree) {
   const std::string top = record.mountpoint + "/" + tree.checkpoint;
-  return tree.images.empty() ? top : top + "/" + tree.images;
+  const std::string directory = images_directory(record.plan);
+  return directory.empty() ? top : top + "/" + directory;
 }
 
 std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {
-  return tree.memory.empty() ? "" : record.mountpoint + "/" + tree.memory;
+  const std::string name = memory_checkpoint(record.plan, tree);
+  return name.empty() ? "" : record.mountpoint + "/" + name;
 }
 
 void to_json(json& packed, const TreeRecord& tree) {
@@ -272,8 +282,6 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"root_start_time", tree.root_start_time},
             {"name", tree.name},
             {"checkpoint", tree.checkpoint},
-            {"memory", tree.memory},
-            {"images", tree.images},
             {"container",
              {{"name", tree.container.name},
               {"bundle", tree.container.bundle},
@@ -294,7 +302,6 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"restored_ns", tree.restored_ns},
             {"running_ns", tree.running_ns},
             {"complete_ns", tree.complete_ns},
-            {"lazily", tree.lazily},
             {"error", tree.error}};
 }
 
@@ -316,9 +323,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"audit_file", record.audit_file},
             {"coordinator", pack(record.coordinator)},
             {"hold_limit_ms", record.hold_limit_ms},
-            {"leave_running", record.leave_running},
-            {"lazily", record.lazily},
-            {"post_copy", record.post_copy},
+            {"plan", record.plan},
             {"criu_options", record.criu_options},
             {"restart_policy", record.restart_policy},
             {"trees", record.trees},

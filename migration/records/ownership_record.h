@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "migration/records/move_plan.h"
 #include "processes/process_identity.h"
 #include "restart_loader/containers/container_record.h"
 
@@ -78,9 +79,7 @@ struct TreeRecord {
   uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
   std::string name;              // name of the root's program, for messages
   std::string checkpoint;        // name of the tree's checkpoint in the mounts
-  std::string memory;  // name of the checkpoint of its memory; "": the images include the memory
   ContainerRecord container;
-  std::string images;  // directory of the last dump in the checkpoint; "" without pre-copy rounds
   TreePhase phase = TreePhase::kWaiting;
   std::vector<ProcessIdentity> tasks;  // frozen (source) or restored (target)
   std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
@@ -100,8 +99,7 @@ struct TreeRecord {
   int64_t restored_ns = 0;  // source only: at the target it is held_ns
   int64_t running_ns = 0;
   int64_t complete_ns = 0;
-  bool lazily = false;  // target: how it was restored
-  std::string error;    // target: why the supervisor gave up; the next supervisor clears it
+  std::string error;  // target: why the supervisor gave up; the next supervisor clears it
 };
 
 struct StateChange {
@@ -134,11 +132,7 @@ struct OwnershipRecord {
   std::string audit_file;       // on this node; empty: syslog only
   ProcessIdentity coordinator;  // source: `ppmr migrate`
   int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
-  bool leave_running = false;
-  bool lazily = true;
-  // Whether the decision does not wait for the memory. If true, the source keeps the frozen tasks
-  // after the decision until the target has all memory.
-  bool post_copy = false;
+  MovePlan plan;
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy =
       nlohmann::json::object();  // target: of this migration, see preflight/policy
@@ -148,7 +142,7 @@ struct OwnershipRecord {
   std::string error;           // why the migration was aborted or is stuck
 
   // "source" or "target": the node that may run the processes. An explanation instead if both may
-  // (`leave_running`) or this record cannot tell.
+  // (a copy) or this record cannot tell.
   const char* owner() const;
   // Returns whether all trees have reached at least this phase.
   bool all_trees(TreePhase phase) const;
@@ -159,6 +153,10 @@ struct OwnershipRecord {
   std::vector<StateChange> history_{{}};
 };
 
+// The name of the checkpoint of a tree's memory; "" if the images include the memory.
+std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree);
+// The directory of the last dump in a tree's checkpoint; "" if it is the checkpoint itself.
+std::string images_directory(const MovePlan& plan);
 // The directory with the images of a tree's last dump, in the mount of the record's node.
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree);
 // The memory file of a tree (processes/memory); "" if the images include the memory.

@@ -217,14 +217,41 @@ TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   EXPECT_FALSE(parse_record(nlohmann::json::array()));
 }
 
+TEST(OwnershipRecord, ContradictoryPlanIsRefused) {
+  const nlohmann::json good = record_of_two_trees();
+  const auto with = [&](const MovePlan& plan, bool container) {
+    nlohmann::json record = good;
+    record["plan"] = plan;
+    if (!container) record["trees"][1]["container"] = record["trees"][0]["container"];
+    return parse_record(record).has_value();
+  };
+  EXPECT_TRUE(with({}, true));
+  const MovePlan post_copy{.may_run = MayRun::kDecided};
+  EXPECT_TRUE(with(post_copy, true));
+  MovePlan post_copy_of_a_copy = post_copy;
+  post_copy_of_a_copy.original_goes_on = true;
+  EXPECT_FALSE(with(post_copy_of_a_copy, false));
+  const MovePlan copy{.memory = MemoryPath::kImages, .original_goes_on = true};
+  EXPECT_TRUE(with(copy, false));
+  EXPECT_FALSE(with(copy, true)) << "of a container";
+}
+
+TEST(OwnershipRecord, PlanNamesTheFilesOfATree) {
+  OwnershipRecord record = record_of_two_trees();
+  record.mountpoint = "/mnt";
+  const TreeRecord& tree = record.trees[0];
+  EXPECT_EQ(images_path(record, tree), "/mnt/worker-17");
+  EXPECT_EQ(memory_path(record, tree), "/mnt/worker-17.memory");
+  record.plan = {.memory = MemoryPath::kImages, .may_run = MayRun::kInPlace, .rounds_max = 2};
+  EXPECT_EQ(images_path(record, tree), "/mnt/worker-17/last");
+  EXPECT_EQ(memory_path(record, tree), "");
+}
+
 TEST(OwnershipRecord, RefusesNamesThatArePaths) {
-  for (const char* name : {"", ".", "..", "a/b", "../x", ".hidden"}) {
+  const std::string too_long(250, 'n');  // as the name of the memory
+  for (const char* name : {"", ".", "..", "a/b", "../x", ".hidden", too_long.c_str()}) {
     nlohmann::json record = record_of_two_trees();
     record["trees"][0]["checkpoint"] = name;
-    EXPECT_FALSE(parse_record(record)) << name;
-    if (*name == 0) continue;
-    record = record_of_two_trees();
-    record["trees"][0]["images"] = name;
     EXPECT_FALSE(parse_record(record)) << name;
   }
   for (const auto& [name, bundle] : {std::pair{"../job", "/srv"}, {"job", "srv"}, {"", "/srv"}}) {

@@ -286,7 +286,7 @@ int CriuRelay::run_for_runtime(int socket) const {
     const auto record = read_record();
     if (!record) return report_error(record.error().message);
     first->bytes = without_freezer(first->bytes);
-    if (!record->trees[tree].memory.empty()) first->bytes = with_lazy_pages(first->bytes);
+    if (record->plan.moves_memory_apart()) first->bytes = with_lazy_pages(first->bytes);
   }
   if (role == "target") {
     (void)leave_mark(work_directory, RelayMark::kContainerCreated, read_boot_id());

@@ -128,7 +128,8 @@ bool Hold::at_source() {
     log(record.error().message);
     return kStopCriu;
   }
-  if (record->leave_running) return kLetCriuGoOn;  // with --leave-running CRIU lets the tree run
+  if (record->plan.original_goes_on)
+    return kLetCriuGoOn;  // with --leave-running CRIU lets the tree run
   for (;;) {
     switch (record->state()) {
       case MigrationState::kAborted:
@@ -268,8 +269,8 @@ bool Hold::let_run_here() const {
 // is over, or if the pager has ended.
 bool Hold::await_memory() const {
   auto record = store_.read(id_, role_);
-  if (!record || tree_ >= record->trees.size() || record->trees[tree_].memory.empty()) return true;
-  if (record->post_copy) return true;
+  if (!record || tree_ >= record->trees.size()) return true;
+  if (!record->plan.moves_memory_apart() || record->plan.may_run_before_memory()) return true;
   const auto work = store_.make_work_directory(id_, role_, tree_);
   if (!work) return log(work.error().message), false;
   while (access((*work + kMemoryCompleteFile).c_str(), F_OK) != 0) {

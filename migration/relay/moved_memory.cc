@@ -22,12 +22,13 @@ constexpr milliseconds kInterval{100};
 // Like needs_frozen_pages(), but nullopt if the daemon does not answer. A daemon that is stopped
 // may continue later.
 std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord& tree) {
-  if (!record.post_copy || tree.memory.empty()) return false;
+  if (!record.plan.may_run_before_memory()) return false;
+  const std::string memory = memory_checkpoint(record.plan, tree);
   const auto mount = find_mount(record.mountpoint);
   if (!mount) return mount.error().errno_value != ENODEV;
   const std::string& daemon = mount->mount.source;
   // While the source sends the memory, the daemon refuses.
-  (void)call(daemon, {{"op", "commit"}, {"checkpoint", tree.memory}}, kSealPatience);
+  (void)call(daemon, {{"op", "commit"}, {"checkpoint", memory}}, kSealPatience);
   const auto status = call(daemon, {{"op", "status"}}, kPatience);
   if (!status) {
     const int error = status.error().errno_value;
@@ -35,7 +36,7 @@ std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord
     return std::nullopt;
   }
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
-    if (checkpoint.value("name", "") == tree.memory) return checkpoint.value("state", "") == "open";
+    if (checkpoint.value("name", "") == memory) return checkpoint.value("state", "") == "open";
   }
   return false;
 }
@@ -47,13 +48,14 @@ bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree) {
 }
 
 void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree) {
-  if (!record.post_copy || tree.memory.empty()) return;
+  if (!record.plan.may_run_before_memory()) return;
   const auto mount = find_mount(record.mountpoint);
   if (!mount) return;
-  (void)call(
-      mount->mount.source,
-      {{"op", "wait-for-peer"}, {"checkpoint", tree.memory}, {"timeout_ms", record.hold_limit_ms}},
-      kPatience);
+  (void)call(mount->mount.source,
+             {{"op", "wait-for-peer"},
+              {"checkpoint", memory_checkpoint(record.plan, tree)},
+              {"timeout_ms", record.hold_limit_ms}},
+             kPatience);
 }
 
 void await_memory_moved(const OwnershipRecord& record, const TreeRecord& tree,

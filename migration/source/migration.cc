@@ -96,11 +96,11 @@ MigrationOutcome Migration::run() {
   done = hand_over();
   // With post-copy the target still reads the memory of the frozen tasks.
   Status running;
-  if (done && settings_.post_copy) running = await_running();
+  if (done && settings_.plan.may_run_before_memory()) running = await_running();
   await_memory_moved();
   kill_tasks();
   join_dumps();
-  if (settings_.leave_running) resume_rdma_here();
+  if (settings_.plan.original_goes_on) resume_rdma_here();
   if (!done) {
     remove_checkpoints();
     return outcome(ExitCode::kMigrationOpen,
@@ -109,7 +109,7 @@ MigrationOutcome Migration::run() {
                                "migrate --recover {}` here when the target is reachable again",
                                done.error().message, id_));
   }
-  done = settings_.post_copy ? running : await_running();
+  done = settings_.plan.may_run_before_memory() ? running : await_running();
   remove_checkpoints();
   if (!done) {
     const bool lost = done.error().errno_value == EFAULT;
@@ -128,9 +128,7 @@ Status Migration::prepare() {
   record.boot_id = read_boot_id();
   record.coordinator = identify_self();
   record.hold_limit_ms = settings_.hold_limit.count();
-  record.leave_running = settings_.leave_running;
-  record.lazily = settings_.lazily;
-  record.post_copy = settings_.post_copy;
+  record.plan = settings_.plan;
   record.criu_options = settings_.criu_options;
   for (const Tree& tree : trees_) {
     TreeRecord entry;
@@ -140,8 +138,6 @@ Status Migration::prepare() {
     entry.container = tree.plan.container;
     entry.expected_bytes = tree.plan.expected_bytes;
     entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
-    if (settings_.pre_copy_rounds_max > 0) entry.images = "last";
-    if (moves_memory_apart()) entry.memory = entry.checkpoint + ".memory";
     record.trees.push_back(std::move(entry));
   }
   auto created = store_.create(std::move(record));
@@ -169,12 +165,6 @@ Status Migration::prepare() {
   return {};
 }
 
-// The page reader moves the memory that is left after rounds of pre-copy, not CRIU. Not for a copy,
-// because the original runs on as soon as CRIU has dumped it.
-bool Migration::moves_memory_apart() const {
-  return settings_.memory_apart && settings_.lazily && !settings_.leave_running;
-}
-
 void Migration::dump(Tree& tree, size_t number) {
   slots_.acquire();
   Status done = release_rdma_once();
@@ -183,11 +173,11 @@ void Migration::dump(Tree& tree, size_t number) {
   {
     std::lock_guard lock(mutex_);
     tree.is_sealed = done.has_value();
-    tree.memory_has_moved = !done || !settings_.post_copy;
+    tree.memory_has_moved = !done || !settings_.plan.may_run_before_memory();
     if (!done) note_failure_locked(tree, done.error());
   }
   changed_.notify_all();
-  if (done && settings_.post_copy) finish_memory(tree, number);
+  if (done && settings_.plan.may_run_before_memory()) finish_memory(tree, number);
   if (tree.dump) tree.dump->wait_for_end();
 }
 
@@ -282,26 +272,24 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
     return {};
   });
   if (!record) return failure(record.error());
-  report_event({{"event", settings_.pre_copy_rounds_max > 0 ? "pre-copying" : "dumping"},
+  report_event({{"event", settings_.plan.has_rounds() ? "pre-copying" : "dumping"},
                 {"checkpoint", record->trees[number].checkpoint},
-                {"memory", record->trees[number].memory}},
+                {"memory", memory_checkpoint(record->plan, record->trees[number])}},
                &tree);
   const auto on_round = [&](unsigned round, uint64_t bytes) {
     tree.rounds.push_back({realtime_ns(), bytes});
     report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
   };
-  tree.dump = std::make_unique<TreeDump>(
-      store_, TreeDumpOptions{.criu = settings_.criu,
-                              .mount = settings_.mount,
-                              .id = id_,
-                              .tree = number,
-                              .record = record->trees[number],
-                              .criu_options = settings_.criu_options,
-                              .leave_running = settings_.leave_running,
-                              .post_copy = settings_.post_copy,
-                              .pre_copy_rounds_max = settings_.pre_copy_rounds_max,
-                              .on_round = on_round,
-                              .seal_patience = settings_.hold_limit});
+  tree.dump =
+      std::make_unique<TreeDump>(store_, TreeDumpOptions{.criu = settings_.criu,
+                                                         .mount = settings_.mount,
+                                                         .id = id_,
+                                                         .tree = number,
+                                                         .record = record->trees[number],
+                                                         .criu_options = settings_.criu_options,
+                                                         .plan = settings_.plan,
+                                                         .on_round = on_round,
+                                                         .seal_patience = settings_.hold_limit});
   auto sealed = tree.dump->dump_and_seal();
   if (!sealed) return failure(sealed.error());
   tree.sealed = *sealed;
@@ -435,7 +423,7 @@ MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& messa
                     message.empty() ? json::object() : json{{"reason", message}});
   }
   for (size_t i = 0; i < trees_.size(); ++i) {
-    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.post_copy};
+    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.plan};
     if (record && i < record->trees.size()) tree.source = record->trees[i];
     if (i < target_.trees.size()) tree.target = target_.trees[i];
     result.trees.push_back(std::move(tree));

@@ -21,11 +21,7 @@ struct MigrationSettings {
   std::string criu;
   MountEntry mount;
   nlohmann::json endpoint;  // address and credentials for the target's agent, see parse_endpoint()
-  bool lazily = true;
-  bool memory_apart = true;  // if possible, the page reader moves the memory, not CRIU
-  bool leave_running = false;
-  bool post_copy = false;  // the processes run at the target before their memory is there
-  unsigned pre_copy_rounds_max = 0;
+  MovePlan plan;
   std::chrono::milliseconds hold_limit{120'000};
   // Time limit for processes to release RDMA.
   std::chrono::milliseconds release_timeout{10'000};
@@ -47,7 +43,7 @@ struct TreeOutcome {
   TreeRecord source;
   TreeRecord target;
   SealedTree sealed;
-  bool post_copy = false;
+  MovePlan move;
 };
 
 struct MigrationOutcome {
@@ -79,7 +75,6 @@ class Migration {
 
   // The steps before the decision. On an error the caller aborts the migration.
   Status prepare();
-  bool moves_memory_apart() const;
   void dump(Tree& tree, size_t number);  // runs in a thread of its own
   // Asks the trees to release RDMA, and returns when they have released it. Later calls return the
   // same result. All trees release before the first tree is frozen, because they may communicate

@@ -30,11 +30,11 @@ Status Migration::hold_tasks() {
       return failure(EPERM, std::string("the migration is ") + to_string(record.state()) + ": " +
                                 record.error);
     }
-    record.tasks_stopped = !record.leave_running;
+    record.tasks_stopped = !record.plan.original_goes_on;
     return {};
   });
   if (!stopping) return failure(stopping.error());
-  if (settings_.leave_running) return {};
+  if (settings_.plan.original_goes_on) return {};
   for (const TreeRecord& tree : stopping->trees) {
     auto tasks = FrozenTasks::open(tree.tasks);
     if (!tasks) return failure(tasks.error());
@@ -63,7 +63,7 @@ Status Migration::confirm_vote() {
 // With post-copy the source is still sending the memory. If that has failed, or if the source's
 // daemon does not answer, the trees stay here.
 Status Migration::check_memory() {
-  if (!settings_.post_copy) return {};
+  if (!settings_.plan.may_run_before_memory()) return {};
   const auto alive = ask(settings_.mount, {{"op", "status"}});
   if (!alive) return failure(EIO, alive.error().message);
   std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ Status Migration::hand_over() {
   auto owned =
       agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
   if (!owned) return failure(owned.error());
-  if (!settings_.post_copy) {
+  if (!settings_.plan.may_run_before_memory()) {
     for (const FrozenTasks& tasks : frozen_) tasks.kill();
   }
   auto running =
@@ -159,8 +159,8 @@ Status Migration::await_running() {
       const TreePhase phase = target->trees[i].phase;
       if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning) {
         report_event({{"event", "running"},
-                      {"lazily", target->trees[i].lazily},
-                      {"post_copy", settings_.post_copy}},
+                      {"lazily", settings_.plan.restores_lazily()},
+                      {"post_copy", settings_.plan.may_run_before_memory()}},
                      &trees_[i]);
       }
       if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete) {

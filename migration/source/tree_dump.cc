@@ -56,16 +56,16 @@ Status TreeDump::make_directories() {
   if (mkdir(top.c_str(), 0700) != 0) return system_failure("create the checkpoint", top);
   top_ = top;
   if (Status deferred = defer_errors(options_.record.checkpoint); !deferred) return deferred;
-  return moves_memory_apart() ? make_memory_file() : Status{};
+  return options_.plan.moves_memory_apart() ? make_memory_file() : Status{};
 }
 
 // The file stays open until the memory is in it, because the target takes a closed file for
 // complete.
 Status TreeDump::make_memory_file() {
-  const std::string path = options_.mount.mountpoint + "/" + options_.record.memory;
+  const std::string path = options_.mount.mountpoint + "/" + memory_name();
   const UniqueFd created(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!created) return system_failure("create the memory checkpoint", path);
-  if (Status deferred = defer_errors(options_.record.memory); !deferred) return deferred;
+  if (Status deferred = defer_errors(memory_name()); !deferred) return deferred;
   // This open comes after defer_errors(). So closing the file needs no answer from the daemon,
   // which may be stopped.
   memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
@@ -91,9 +91,9 @@ void TreeDump::remove_checkpoint() {
   if (top_.empty() || !check_daemon()) return;
   std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top_, ignored);
-  if (!moves_memory_apart()) return;
+  if (!options_.plan.moves_memory_apart()) return;
   memory_.reset();
-  std::filesystem::remove(options_.mount.mountpoint + "/" + options_.record.memory, ignored);
+  std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
 
 // Copies memory in rounds while the tree runs. The first round copies all memory, each later round
@@ -102,7 +102,7 @@ void TreeDump::remove_checkpoint() {
 Status TreeDump::pre_copy() {
   uint64_t first_bytes = 0;
   uint64_t last_bytes = 0;
-  for (; rounds_ < options_.pre_copy_rounds_max;) {
+  for (; rounds_ < options_.plan.rounds_max;) {
     auto bytes = pre_dump(rounds_);
     if (!bytes) return failure(bytes.error());
     if (options_.on_round) options_.on_round(rounds_, *bytes);
@@ -166,14 +166,14 @@ Status TreeDump::await_pre_dumped(const std::string& log) {
 bool TreeDump::describes_in_memory() const {
   const auto its = read_process_link(options_.record.root, "ns/mnt");
   const auto own = read_process_link(getpid(), "ns/mnt");
-  return moves_memory_apart() && options_.pre_copy_rounds_max == 0 && !is_container() && its &&
-         own && *its == *own;
+  return options_.plan.moves_memory_apart() && !options_.plan.has_rounds() && !is_container() &&
+         its && own && *its == *own;
 }
 
 // Starts CRIU and the page reader before the rounds of pre-copy: after them, every delay makes more
 // memory dirty.
 Status TreeDump::prepare() {
-  if (moves_memory_apart()) {
+  if (options_.plan.moves_memory_apart()) {
     auto reader = PageReaderProcess::start(work_ + "/" + kPageIndexFile);
     if (!reader) return failure(reader.error());
     page_reader_.emplace(std::move(*reader));
@@ -201,7 +201,8 @@ Status TreeDump::prepare() {
 // forgets the container after the dump.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
   std::string configuration = runc_configuration(options_.criu_options);
-  if (moves_memory_apart()) configuration += criu_settings(lazy_dump_options())->configuration;
+  if (options_.plan.moves_memory_apart())
+    configuration += criu_settings(lazy_dump_options())->configuration;
   const Status relay = write_relay_script(store_, options_.id, kRole, options_.tree, options_.criu,
                                           work_, configuration);
   if (!relay) return failure(relay.error());
@@ -217,7 +218,8 @@ Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string&
 
 // Returns the directory of the images of the last dump.
 std::string TreeDump::images() const {
-  return options_.record.images.empty() ? top_ : top_ + "/" + options_.record.images;
+  const std::string directory = images_directory(options_.plan);
+  return directory.empty() ? top_ : top_ + "/" + directory;
 }
 
 Status TreeDump::start() {
@@ -226,8 +228,8 @@ Status TreeDump::start() {
   }
   if (!is_container()) {
     auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
-    if (options_.leave_running) options.push_back("--leave-running");
-    if (moves_memory_apart()) {
+    if (options_.plan.original_goes_on) options.push_back("--leave-running");
+    if (options_.plan.moves_memory_apart()) {
       for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
     }
     return held_->request(CriuRequest::kDump, {description_ ? description_->path() : images(), kLog,
@@ -269,7 +271,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (!*held) {
     return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
   }
-  if (!moves_memory_apart()) return seal(options_.record.checkpoint);
+  if (!options_.plan.moves_memory_apart()) return seal(options_.record.checkpoint);
   const auto index = rounds_ > 0 ? index_unsent_memory() : index_frozen_memory();
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
@@ -277,7 +279,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
                             [this, index = *index] { return send_and_seal_memory(index); });
   if (Status added = add_description(*index); !added) return failure(added.error());
   auto sealed = seal(options_.record.checkpoint);
-  if (!sealed || options_.post_copy) return sealed;
+  if (!sealed || options_.plan.may_run_before_memory()) return sealed;
   auto memory = finish_memory();
   if (!memory) return memory;
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
@@ -304,7 +306,7 @@ Status TreeDump::add_description(const PageIndex& index) {
 
 Result<SealedTree> TreeDump::send_and_seal_memory(const PageIndex& index) {
   if (Status sent = send_memory(index); !sent) return failure(sent.error());
-  return seal(options_.record.memory);
+  return seal(memory_name());
 }
 
 Result<PageIndex> TreeDump::index_frozen_memory() const {
@@ -337,10 +339,9 @@ Result<PageIndex> TreeDump::index_unsent_memory() const {
 Status TreeDump::send_memory(const PageIndex& index) {
   const std::string path = work_ + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index); !written) return written;
-  nlohmann::json request = {{"op", "send-memory"},
-                            {"checkpoint", options_.record.memory},
-                            {"memory_bytes", index.memory_bytes}};
-  if (options_.post_copy) {
+  nlohmann::json request = {
+      {"op", "send-memory"}, {"checkpoint", memory_name()}, {"memory_bytes", index.memory_bytes}};
+  if (options_.plan.may_run_before_memory()) {
     request["first"] = nlohmann::json::array();
     for (const PageRange& range : small_ranges(index)) {
       request["first"].push_back({range.offset, range.bytes()});

@@ -25,9 +25,7 @@ struct TreeDumpOptions {
   size_t tree = 0;
   TreeRecord record;
   std::vector<std::string> criu_options;
-  bool leave_running = false;
-  bool post_copy = false;
-  unsigned pre_copy_rounds_max = 0;  // 0: all memory is dumped while the tree is frozen
+  MovePlan plan;
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::chrono::milliseconds seal_patience{0};
 };
@@ -67,7 +65,7 @@ class TreeDump {
   bool is_container() const { return !options_.record.container.name.empty(); }
   Status prepare();
   Status start();
-  bool moves_memory_apart() const { return !options_.record.memory.empty(); }
+  std::string memory_name() const { return memory_checkpoint(options_.plan, options_.record); }
   Status make_memory_file();
   bool describes_in_memory() const;
   Status add_description(const PageIndex& index);

@@ -93,7 +93,7 @@ Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree) 
   auto mount = find_mount(record.mountpoint);
   if (!mount) return failure(mount.error());
   Status all;
-  for (const std::string& name : {tree.checkpoint, tree.memory}) {
+  for (const std::string& name : {tree.checkpoint, memory_checkpoint(record.plan, tree)}) {
     if (name.empty()) continue;
     const auto removed =
         call(mount->mount.source, {{"op", "remove"}, {"checkpoint", name}, {"owner", record.peer}},

@@ -166,7 +166,7 @@ Status TreeRestore::judge() {
   auto images = SealedImages::open({.control_socket = *socket,
                                     .mountpoint = record_.mountpoint,
                                     .checkpoint = tree.checkpoint,
-                                    .directory = tree.images,
+                                    .directory = images_directory(record_.plan),
                                     .inode = sealed_inode_});
   Status accepted = images ? Status{} : failure(images.error());
   if (images) {
@@ -198,7 +198,7 @@ void TreeRestore::note_refusal(const Error& error) const {
 
 // The memory must come from the peer that asks for the restore. The memory may still be on its way.
 Status TreeRestore::check_owner_of_memory() const {
-  const std::string& memory = record_.trees[tree_].memory;
+  const std::string memory = memory_checkpoint(record_.plan, record_.trees[tree_]);
   if (memory.empty()) return {};
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
@@ -235,7 +235,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& 
   prepared_.reset();
   std::vector<std::string> options = record_.criu_options;
   options.insert(options.end(), {"--pidfile", "pidfile"});
-  if (record_.lazily) options.push_back("--lazy-pages");
+  if (record_.plan.restores_lazily()) options.push_back("--lazy-pages");
   const Status asked = criu.request(CriuRequest::kRestore, {images, kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
@@ -255,7 +255,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& 
   std::vector<std::string> words = {
       "restore", "--detach",    "--bundle", container.bundle, "--image-path",
       images,    "--work-path", work_,      "--pid-file",     work_ + "/pidfile"};
-  if (record_.lazily) words.push_back("--lazy-pages");
+  if (record_.plan.restores_lazily()) words.push_back("--lazy-pages");
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
   return CriuProcess::start({.argv = runc->restore_command(work_, words),
@@ -278,7 +278,7 @@ Status TreeRestore::keep_memory() const {
   const auto socket = control_socket();
   if (!socket) return failure(socket.error());
   const json request = {{"op", "promise"},
-                        {"checkpoint", record_.trees[tree_].memory},
+                        {"checkpoint", memory_checkpoint(record_.plan, record_.trees[tree_])},
                         {"bytes", index->memory_bytes}};
   const auto answer = call(*socket, request, kDaemonPatience);
   if (!answer) return failure(answer.error());
@@ -286,7 +286,7 @@ Status TreeRestore::keep_memory() const {
 }
 
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
-  if (record_.post_copy && !record_.trees[tree_].memory.empty()) {
+  if (record_.plan.may_run_before_memory()) {
     if (Status kept = keep_memory(); !kept) return failure(kept.error());
   }
   auto restore =
@@ -294,9 +294,9 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .images = images_->path(),
                        .memory = memory_path(record_, record_.trees[tree_]),
                        .bundle = images_->bundle_path(),
-                       .post_copy = record_.post_copy,
+                       .post_copy = record_.plan.may_run_before_memory(),
                        .work = work_,
-                       .lazily = record_.lazily,
+                       .lazily = record_.plan.restores_lazily(),
                        .start =
                            [this](const std::string& images) {
                              restore_began_ns_ = realtime_ns();
@@ -359,7 +359,6 @@ void TreeRestore::note_running(pid_t pid) {
     record.trees[tree_].phase = TreePhase::kRunning;
     record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
     record.trees[tree_].restore_began_ns = restore_began_ns_;
-    record.trees[tree_].lazily = record_.lazily;
     return {};
   });
   // From now on, orphans of the running tree become children of init instead of the supervisor.
@@ -417,8 +416,8 @@ std::string TreeRestore::why_lost() const {
     return "its checkpoint was lost with the target's daemon";
   }
   // After the decision, a session with the source can fail only in post-copy.
+  if (!record_.plan.may_run_before_memory()) return "";
   const std::string memory = memory_path(record_, record_.trees[tree_]);
-  if (!record_.post_copy || memory.empty()) return "";
   const UniqueFd file(open(memory.c_str(), O_RDONLY | O_CLOEXEC));
   return !file && errno == EIO ? "its memory did not arrive from the source" : "";
 }
@@ -467,7 +466,7 @@ int TreeRestore::run() {
   });
   if (!begun) return log(begun.error().message), to_int(ExitCode::kFailure);
   record_ = std::move(*begun);
-  if (!record_.leave_running) return supervise();
+  if (!record_.plan.original_goes_on) return supervise();
   auto kept = run_in_own_pid_namespace(
       record_.mountpoint, [this](pid_t child) { return record_namespace_init(child); },
       [this] { return supervise(); });
@@ -499,10 +498,6 @@ int TreeRestore::supervise() {
   auto criu = find_criu();
   if (!criu) return give_up(criu.error());
   criu_ = *criu;
-  if (!record_.lazily && !record_.trees[tree_].memory.empty()) {
-    // An eager CRIU would leave zeros in the memory that is not in the images.
-    return give_up({EINVAL, "the memory is apart from the images: this restore must be lazy"});
-  }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   // An earlier supervisor may have died at any step. Continues from that step.

@@ -1,0 +1,111 @@
+#include "migration/records/move_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<const char*, 2> kMemoryNames = {"apart", "images"};
+constexpr std::array<const char*, 3> kMayRunNames = {"arrived", "decided", "in-place"};
+
+// The value whose name stands in the field.
+template <typename Enum, size_t kCount>
+Result<Enum> parse_name(const json& packed, const char* field,
+                        const std::array<const char*, kCount>& names) {
+  const std::string name = packed.at(field);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    return failure(EPROTO, std::string("unknown ") + field + " '" + name + "' in the plan");
+  }
+  return static_cast<Enum>(found - names.begin());
+}
+
+Status check_request(const MoveRequest& request) {
+  if (request.eager && request.post_copy) return failure(EINVAL, "--eager excludes --post-copy");
+  if (request.post_copy && request.leave_running) {
+    return failure(EINVAL, "--post-copy excludes --leave-running");
+  }
+  if (request.container && request.leave_running) {
+    return failure(EINVAL,
+                   "--runc: cannot copy a container (--leave-running), because its name is unique");
+  }
+  if (request.container && request.rounds_max > 0) {
+    return failure(EINVAL, "--runc: cannot move a container with --pre-copy");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<MovePlan> plan_move(const MoveRequest& request, const MoveAbilities& abilities) {
+  if (Status possible = check_request(request); !possible) return failure(possible.error());
+  MovePlan plan{.rounds_max = request.rounds_max, .original_goes_on = request.leave_running};
+  const bool can_be_lazy = !request.eager && abilities.target_restores_lazily;
+  // The page reader needs frozen processes, but an original that goes on runs as soon as CRIU has
+  // dumped it.
+  const bool is_apart = can_be_lazy && !request.leave_running && abilities.pipes_hold_memory;
+  plan.memory = is_apart ? MemoryPath::kApart : MemoryPath::kImages;
+  // From images, even a lazy restore reads the pages of the rounds before the process runs. The few
+  // pages that remain for the pager are not worth the time of its start.
+  const bool is_lazy = is_apart || (can_be_lazy && !plan.has_rounds());
+  plan.may_run = is_lazy ? MayRun::kArrived : MayRun::kInPlace;
+  if (!request.post_copy) return plan;
+  if (!is_apart) {
+    return failure(EOPNOTSUPP,
+                   "--post-copy is not possible: the memory cannot be moved apart from CRIU's "
+                   "images (see the warnings)");
+  }
+  plan.may_run = MayRun::kDecided;
+  return plan;
+}
+
+Status check_plan(const MovePlan& plan, bool has_container) {
+  const auto refuse = [](const char* why) {
+    return failure(EPROTO, std::string("impossible plan: ") + why);
+  };
+  if (plan.rounds_max > kRoundsMax) return refuse("too many rounds of pre-copy");
+  if (plan.moves_memory_apart() && !plan.restores_lazily()) {
+    // An eager CRIU would leave zeros where the memory is not in the images.
+    return refuse("the memory is apart from the images, so the restore must be lazy");
+  }
+  if (!plan.moves_memory_apart() && plan.may_run_before_memory()) {
+    return refuse("processes cannot run before memory that is in the images");
+  }
+  if (!plan.moves_memory_apart() && plan.restores_lazily() && plan.has_rounds()) {
+    return refuse("after rounds of pre-copy, a restore from the images alone is not lazy");
+  }
+  if (plan.moves_memory_apart() && plan.original_goes_on) {
+    return refuse("the memory of an original that goes on cannot be read after its dump");
+  }
+  if (has_container && plan.original_goes_on) return refuse("a container cannot be copied");
+  if (has_container && plan.has_rounds()) return refuse("a container cannot have rounds");
+  return {};
+}
+
+void to_json(json& packed, const MovePlan& plan) {
+  packed = {{"memory", kMemoryNames[static_cast<size_t>(plan.memory)]},
+            {"may_run", kMayRunNames[static_cast<size_t>(plan.may_run)]},
+            {"rounds_max", plan.rounds_max},
+            {"original_goes_on", plan.original_goes_on}};
+}
+
+Result<MovePlan> parse_plan(const json& packed) {
+  const auto memory = parse_name<MemoryPath>(packed, "memory", kMemoryNames);
+  if (!memory) return failure(memory.error());
+  const auto may_run = parse_name<MayRun>(packed, "may_run", kMayRunNames);
+  if (!may_run) return failure(may_run.error());
+  const auto rounds_max = packed.at("rounds_max").get<int64_t>();
+  if (rounds_max < 0 || rounds_max > kRoundsMax) {
+    return failure(EPROTO, std::to_string(rounds_max) + " rounds of pre-copy in the plan");
+  }
+  return MovePlan{.memory = *memory,
+                  .may_run = *may_run,
+                  .rounds_max = static_cast<unsigned>(rounds_max),
+                  .original_goes_on = packed.at("original_goes_on")};
+}
+
+}  // namespace ppmr

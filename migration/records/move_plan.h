@@ -1,0 +1,73 @@
+// How a migration moves its trees. plan_move() computes the plan from what the user asked for and
+// from what both nodes can do; the record of each node holds it, and everything else reads it.
+//
+//   memory   may run    rounds   original   with
+//   apart    arrived    any      ends       no option
+//   apart    decided    any      ends       --post-copy
+//   images   arrived    none     any        --leave-running; CRIU cannot hold the memory in pipes
+//   images   in-place   any      any        --eager; --pre-copy with one of the two above;
+//                                           the target cannot restore lazily
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+// Upper bound of --pre-copy.
+inline constexpr unsigned kRoundsMax = 100;
+
+enum class MemoryPath {
+  kApart,   // the page reader sends the memory, as a checkpoint of its own
+  kImages,  // CRIU writes it to its images
+};
+
+// When a tree may run at the target.
+enum class MayRun {
+  kArrived,  // all of its memory is at the target; the pager puts it in place while the tree runs
+  kDecided,  // the decision is made; its memory follows, and the original stays frozen until then
+  kInPlace,  // CRIU has put all of its memory in place
+};
+
+// A plan that no row of the table above has is refused wherever a plan is made or read.
+struct MovePlan {
+  MemoryPath memory = MemoryPath::kApart;
+  MayRun may_run = MayRun::kArrived;
+  unsigned rounds_max = 0;        // of pre-copy
+  bool original_goes_on = false;  // a copy: both run, the copy in a pid namespace of its own
+
+  bool moves_memory_apart() const { return memory == MemoryPath::kApart; }
+  bool restores_lazily() const { return may_run != MayRun::kInPlace; }
+  bool may_run_before_memory() const { return may_run == MayRun::kDecided; }
+  bool has_rounds() const { return rounds_max > 0; }
+  bool operator==(const MovePlan&) const = default;
+};
+
+// The options of the user.
+struct MoveRequest {
+  bool eager = false;
+  bool post_copy = false;
+  bool leave_running = false;
+  unsigned rounds_max = 0;  // --pre-copy
+  bool container = false;   // at least one tree is a container (--runc)
+};
+
+struct MoveAbilities {
+  bool target_restores_lazily = true;  // its kernel has userfaultfd
+  bool pipes_hold_memory = true;       // CRIU can hold the memory of each tree in pipes
+};
+
+// Pure. Before the nodes were asked, leave `abilities` out. Errors, in words for the user: EINVAL
+// if the options exclude each other; EOPNOTSUPP if the nodes cannot do what was asked.
+Result<MovePlan> plan_move(const MoveRequest& request, const MoveAbilities& abilities = {});
+
+// Whether trees can move in this way. Errors: EPROTO.
+Status check_plan(const MovePlan& plan, bool has_container);
+
+void to_json(nlohmann::json& json, const MovePlan& plan);
+// Throws nlohmann::json::exception if a field is missing or has another type. Errors: EPROTO for
+// an unknown value. The caller checks the plan.
+Result<MovePlan> parse_plan(const nlohmann::json& json);
+
+}  // namespace ppmr

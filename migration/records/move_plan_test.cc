@@ -1,0 +1,156 @@
+#include "migration/records/move_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+void for_each_request(const std::function<void(const MoveRequest&)>& visit) {
+  for (int bits = 0; bits < 32; ++bits) {
+    visit({.eager = (bits & 1) != 0,
+           .post_copy = (bits & 2) != 0,
+           .leave_running = (bits & 4) != 0,
+           .rounds_max = (bits & 8) != 0 ? 3U : 0U,
+           .container = (bits & 16) != 0});
+  }
+}
+
+void for_each_plan(const std::function<void(const MovePlan&)>& visit) {
+  for (const MemoryPath memory : {MemoryPath::kApart, MemoryPath::kImages}) {
+    for (const MayRun may_run : {MayRun::kArrived, MayRun::kDecided, MayRun::kInPlace}) {
+      for (const unsigned rounds_max : {0U, 3U}) {
+        for (const bool goes_on : {false, true}) visit({memory, may_run, rounds_max, goes_on});
+      }
+    }
+  }
+}
+
+std::string refusal(const MoveRequest& request, const MoveAbilities& abilities = {}) {
+  const auto plan = plan_move(request, abilities);
+  EXPECT_FALSE(plan);
+  return plan ? "" : plan.error().message;
+}
+
+TEST(MovePlan, EachRowOfTheTable) {
+  using enum MemoryPath;
+  using enum MayRun;
+  const MoveAbilities all;
+  const MoveAbilities not_lazy{.target_restores_lazily = false};
+  const MoveAbilities no_pipes{.pipes_hold_memory = false};
+  const struct {
+    MoveRequest request;
+    MoveAbilities abilities;
+    MovePlan expected;
+  } rows[] = {
+      {{}, all, {kApart, kArrived, 0, false}},
+      {{}, not_lazy, {kImages, kInPlace, 0, false}},
+      {{}, no_pipes, {kImages, kArrived, 0, false}},
+      {{.container = true}, all, {kApart, kArrived, 0, false}},
+      {{.rounds_max = 3}, all, {kApart, kArrived, 3, false}},
+      {{.rounds_max = 3}, not_lazy, {kImages, kInPlace, 3, false}},
+      {{.rounds_max = 3}, no_pipes, {kImages, kInPlace, 3, false}},
+      {{.post_copy = true}, all, {kApart, kDecided, 0, false}},
+      {{.post_copy = true, .rounds_max = 3}, all, {kApart, kDecided, 3, false}},
+      {{.post_copy = true, .container = true}, all, {kApart, kDecided, 0, false}},
+      {{.eager = true}, all, {kImages, kInPlace, 0, false}},
+      {{.eager = true}, no_pipes, {kImages, kInPlace, 0, false}},
+      {{.eager = true, .rounds_max = 3}, all, {kImages, kInPlace, 3, false}},
+      {{.leave_running = true}, all, {kImages, kArrived, 0, true}},
+      {{.leave_running = true}, not_lazy, {kImages, kInPlace, 0, true}},
+      {{.leave_running = true, .rounds_max = 3}, all, {kImages, kInPlace, 3, true}},
+      {{.eager = true, .leave_running = true}, all, {kImages, kInPlace, 0, true}},
+  };
+  for (const auto& row : rows) {
+    const auto plan = plan_move(row.request, row.abilities);
+    ASSERT_TRUE(plan) << json(row.expected) << ": " << plan.error().message;
+    EXPECT_EQ(*plan, row.expected) << json(*plan) << " instead of " << json(row.expected);
+  }
+}
+
+TEST(MovePlan, OptionsThatExcludeEachOtherAreRefused) {
+  EXPECT_EQ(refusal({.eager = true, .post_copy = true}), "--eager excludes --post-copy");
+  EXPECT_EQ(refusal({.post_copy = true, .leave_running = true}),
+            "--post-copy excludes --leave-running");
+  EXPECT_EQ(refusal({.leave_running = true, .container = true}),
+            "--runc: cannot copy a container (--leave-running), because its name is unique");
+  EXPECT_EQ(refusal({.rounds_max = 1, .container = true}),
+            "--runc: cannot move a container with --pre-copy");
+}
+
+TEST(MovePlan, PostCopyNeedsMemoryApartFromTheImages) {
+  for (const MoveAbilities& lacking : {MoveAbilities{.target_restores_lazily = false},
+                                       MoveAbilities{.pipes_hold_memory = false}}) {
+    EXPECT_NE(refusal({.post_copy = true}, lacking).find("--post-copy is not possible"),
+              std::string::npos);
+    const auto plan = plan_move({.post_copy = true}, lacking);
+    EXPECT_EQ(plan.error().errno_value, EOPNOTSUPP);
+  }
+}
+
+TEST(MovePlan, EveryRequestLeadsToAPlanThatPassesTheCheckOrIsRefused) {
+  int plans = 0;
+  for_each_request([&](const MoveRequest& request) {
+    for (int bits = 0; bits < 4; ++bits) {
+      const auto plan = plan_move(request, {.target_restores_lazily = (bits & 1) != 0,
+                                            .pipes_hold_memory = (bits & 2) != 0});
+      if (!plan) continue;
+      ++plans;
+      const Status checked = check_plan(*plan, request.container);
+      EXPECT_TRUE(checked) << json(*plan) << ": " << checked.error().message;
+      EXPECT_EQ(plan->original_goes_on, request.leave_running);
+      EXPECT_EQ(plan->rounds_max, request.rounds_max);
+      EXPECT_EQ(plan->may_run_before_memory(), request.post_copy);
+      if (request.eager) {
+        EXPECT_FALSE(plan->restores_lazily());
+      }
+    }
+  });
+  // Of the 16 sets of options without a container 8 are possible without --post-copy, and 2 with
+  // it if the nodes can; with a container 2 and 1.
+  EXPECT_EQ(plans, 8 * 4 + 2 + 2 * 4 + 1);
+}
+
+TEST(MovePlan, CheckAcceptsOnlyPlansThatSomeRequestLeadsTo) {
+  for_each_plan([](const MovePlan& plan) {
+    for (const bool container : {false, true}) {
+      bool found = false;
+      for_each_request([&](const MoveRequest& request) {
+        if (request.container != container) return;
+        for (int bits = 0; bits < 4; ++bits) {
+          const auto made = plan_move(request, {.target_restores_lazily = (bits & 1) != 0,
+                                                .pipes_hold_memory = (bits & 2) != 0});
+          found = found || (made && *made == plan);
+        }
+      });
+      EXPECT_EQ(check_plan(plan, container).has_value(), found) << json(plan) << container;
+    }
+  });
+}
+
+TEST(MovePlan, SurvivesConversionToJsonAndBack) {
+  for_each_plan([](const MovePlan& plan) {
+    const auto back = parse_plan(json(plan));
+    ASSERT_TRUE(back) << back.error().message;
+    EXPECT_EQ(*back, plan);
+  });
+}
+
+TEST(MovePlan, UnknownValuesAreRefused) {
+  for (const auto& [field, wrong] : {std::pair<const char*, json>{"memory", "elsewhere"},
+                                     {"may_run", "soon"},
+                                     {"rounds_max", -1},
+                                     {"rounds_max", 101},
+                                     {"rounds_max", int64_t{1} << 32}}) {
+    json packed = MovePlan{};
+    packed[field] = wrong;
+    EXPECT_FALSE(parse_plan(packed)) << packed;
+  }
+}
+
+}  // namespace
+}  // namespace ppmr
