@@ -342,6 +342,12 @@ void add_migrate(CLI::App& app, int& exit_code) {
                    ->take_all();
   auto* mount = sub.add_option("--mount", migrate.mountpoint,
                                "source mount, whose target receives the processes");
+  // For a program that must find the migration again, whatever becomes of this process.
+  sub.add_option("--id", migrate.id)
+      ->check([](const std::string& id) {
+        return is_migration_id(id) ? "" : "'" + id + "' is not 32 hexadecimal digits";
+      })
+      ->group("");  // not shown
   auto* recover =
       sub.add_option("--recover", command->recover_id,
                      "finish or abort interrupted migrations, or the one with this ID, from the "

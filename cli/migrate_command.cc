@@ -387,6 +387,10 @@ int Migrate::run() {
   request_.container = !command_.containers.empty();
   const auto wanted = plan_move(request_);
   if (!wanted) return failed({ExitCode::kUsage, wanted.error().message});
+  if (!command_.id.empty() && command_.independent) {
+    return failed({ExitCode::kUsage, "--id excludes --independent: each tree has a migration"});
+  }
+  settings_.id = command_.id;
   settings_.plan = *wanted;
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});

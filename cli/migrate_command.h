@@ -11,6 +11,7 @@ namespace ppmr {
 
 struct MigrateCommand {
   std::string name = "migrate";  // name of the subcommand, for error messages
+  std::string id;                // of the migration; empty: a random one
   std::vector<int> pids;
   std::vector<std::string> containers;  // names of runc containers
   std::string mountpoint;

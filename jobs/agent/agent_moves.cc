@@ -3,6 +3,7 @@
 
 #include "jobs/agent/job_agent.h"
 #include "jobs/agent/parallel.h"
+#include "migration/records/ownership_record.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -61,24 +62,23 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!unmoved->moving_to.empty()) {
     return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
   }
-  const auto earlier = migrations_of(options_.evacuation, *unmoved);
-  if (!earlier) return refusal(earlier.error());
   Error last{EIO, "no spare could take the node"};
   for (int tried = 0; tried < kSparesTried; ++tried) {
     // Records the move first: if the agent dies after this line, the next agent gives the spare
     // back.
-    if (Status noted = nodes_.note_move(container, kNotChosen, *earlier); !noted) {
+    if (Status noted = nodes_.note_move(container, kNotChosen, ""); !noted) {
       return refusal(noted.error());
     }
     const auto reserved = reserve(node, to);
     // The home may have reserved a spare: finish_moves() gives it back.
     if (!reserved) return refusal(reserved.error());
     if (reserved->contains("refusal")) {
-      (void)nodes_.note_move(container, "", {});
+      (void)nodes_.note_move(container, "", "");
       return tried == 0 ? reserved->at("refusal") : refusal(last);
     }
     const std::string spare = reserved->at("to");
-    if (Status noted = nodes_.note_move(container, spare, *earlier); !noted) {
+    // The ID is noted before the migration begins: the next agent finds it by the ID.
+    if (Status noted = nodes_.note_move(container, spare, random_migration_id()); !noted) {
       return refusal(noted.error());
     }
     auto moving = nodes_.find(container);
@@ -150,7 +150,7 @@ Result<bool> JobAgent::conclude_move(const HostNode& node, const MoveReport& rep
     if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
   }
   const Status settled =
-      moved || *job_ended ? nodes_.remove_claimed(container) : nodes_.note_move(container, "", {});
+      moved || *job_ended ? nodes_.remove_claimed(container) : nodes_.note_move(container, "", "");
   if (!settled) return failure(settled.error());
   return job_ended;
 }

@@ -1,6 +1,5 @@
 #include "jobs/agent/evacuation.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -8,9 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -33,6 +30,7 @@ constexpr std::chrono::milliseconds kSupervisorInterval{50};
 // MPI libraries delete their shared memory segments as soon as all ranks have opened them. The
 // contents then travel in CRIU's images.
 constexpr const char* kGhostLimit = "--ghost-limit=1G";
+constexpr const char* kDidNotBegin = "the migration did not begin";
 
 std::string source_mount_of(const EvacuationOptions& options, const HostNode& node) {
   return options.mounts + "/" + node.spec.container();
@@ -106,11 +104,10 @@ MigrationOutput parse_output(const std::string& text) {
   return output;
 }
 
-// Returns the records of the node's migrations from here (kSource) or to here. Errors: a record
-// cannot be read, and it may be one of them.
-Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& options,
-                                                  const HostNode& node,
-                                                  MigrationRole role = MigrationRole::kSource) {
+// Returns the records of the node's migrations to this host. Errors: a record cannot be read, and
+// it may be one of them.
+Result<std::vector<OwnershipRecord>> find_arrivals(const EvacuationOptions& options,
+                                                   const HostNode& node) {
   auto store = RecordStore::open(options.state_directory);
   if (!store) return failure(store.error());
   std::vector<Error> unreadable;
@@ -118,50 +115,35 @@ Result<std::vector<OwnershipRecord>> find_records(const EvacuationOptions& optio
   if (!records) return failure(records.error());
   if (!unreadable.empty()) return failure(unreadable[0]);
   std::erase_if(*records, [&](const OwnershipRecord& record) {
-    return record.role != role || record.trees.size() != 1 ||
+    return record.role != MigrationRole::kTarget || record.trees.size() != 1 ||
            record.trees[0].container.name != node.spec.container();
   });
   return records;
 }
 
-// Returns the record of the move that `node` began; nullopt: it has no record.
-Result<std::optional<OwnershipRecord>> find_move(const EvacuationOptions& options,
-                                                 const HostNode& node) {
-  auto records = find_records(options, node);
-  if (!records) return failure(records.error());
-  for (OwnershipRecord& record : *records) {
-    if (std::find(node.earlier_migrations.begin(), node.earlier_migrations.end(), record.id) ==
-        node.earlier_migrations.end()) {
-      return std::optional(std::move(record));
-    }
-  }
-  return std::optional<OwnershipRecord>();
+// Returns the record of the migration that moves `node`. Errors: ENOENT: it has not begun.
+Result<OwnershipRecord> read_move(const EvacuationOptions& options, const HostNode& node) {
+  const auto store = RecordStore::open(options.state_directory);
+  if (!store) return failure(store.error());
+  return store->read(node.migration, MigrationRole::kSource);
 }
 
-std::string read_command_line(const std::string& process) {
-  const UniqueFd file(open((process + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  const ssize_t count = file ? read(file.get(), text, sizeof(text)) : 0;
-  return {text, static_cast<size_t>(std::max<ssize_t>(count, 0))};
-}
-
-// Returns whether a `ppmr migrate` of an earlier agent may still begin the migration. `ppmr
-// migrate` checks both hosts before it writes a record.
-bool migrate_runs(const EvacuationOptions& options, const HostNode& node) {
-  const std::string words =
-      std::string("migrate") + '\0' + "--runc" + '\0' + node.spec.container() + '\0';
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string process = entry.path();
-    struct stat status;
-    if (stat(process.c_str(), &status) != 0 || status.st_uid != 0) continue;
-    // Users can start other programs of root with arbitrary arguments.
-    std::error_code gone;
-    const std::string program = std::filesystem::read_symlink(process + "/exe", gone);
-    if (!program.starts_with(options.program)) continue;
-    if (read_command_line(process).find(words) != std::string::npos) return true;
-  }
-  return false;
+// As read_move(), but writes an aborted record if the migration has not begun: a `ppmr migrate` of
+// an earlier agent checks both hosts before it writes its record, and cannot write it after this.
+Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNode& node) {
+  auto move = read_move(options, node);
+  if (move || move.error().errno_value != ENOENT) return move;
+  const auto store = RecordStore::open(options.state_directory);
+  if (!store) return failure(store.error());
+  OwnershipRecord record;
+  record.id = node.migration;
+  record.endpoint = json::object();
+  record.error = kDidNotBegin;
+  record.trees.resize(1);
+  record.trees[0].name = record.trees[0].checkpoint = node.spec.container();
+  auto aborted = store->create_aborted(std::move(record));
+  if (aborted || aborted.error().errno_value != EEXIST) return aborted;
+  return read_move(options, node);  // the migration was faster
 }
 
 // Aborts the restore. Errors: those of abort_arrival().
@@ -229,37 +211,26 @@ void remove_source_mount(const EvacuationOptions& options, const HostNode& node)
   remove_mount(source_mount_of(options, node));
 }
 
-Result<std::vector<std::string>> migrations_of(const EvacuationOptions& options,
-                                               const HostNode& node) {
-  auto records = find_records(options, node);
-  if (!records) return failure(records.error());
-  std::vector<std::string> ids;
-  for (const OwnershipRecord& record : *records) ids.push_back(record.id);
-  return ids;
-}
-
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
-  if (migrate_runs(options, node)) return {.error = "ppmr migrate runs"};
-  const auto move = find_move(options, node);
+  if (node.migration.empty()) return {.result = MoveResult::kStayed, .error = kDidNotBegin};
+  const auto move = take_back(options, node);
   if (!move) return {.error = move.error().message};
-  // The migration writes its record before it touches a process.
-  if (!*move) return {.result = MoveResult::kStayed, .error = "the migration did not begin"};
-  if (!is_over((*move)->state()) || !(*move)->peer_notified) {
-    auto recovered = run_command({options.program, "migrate", "--recover", (*move)->id, "--json",
+  if (is_alive(move->coordinator)) return {.error = "ppmr migrate runs"};
+  if (!is_over(move->state()) || !move->peer_notified) {
+    auto recovered = run_command({options.program, "migrate", "--recover", move->id, "--json",
                                   "--state-dir", options.state_directory},
                                  kRecoverPatience);
     if (!recovered) spdlog::warn("{}: {}", node.spec.container(), recovered.error().message);
   }
-  const auto now = find_move(options, node);
-  if (!now) return {.error = now.error().message};
-  return *now ? report_of(**now) : MoveReport{.error = "the migration's record has gone"};
+  const auto now = read_move(options, node);
+  return now ? report_of(*now) : MoveReport{.error = now.error().message};
 }
 
 Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
                      std::chrono::milliseconds patience) {
   const auto store = RecordStore::open(options.state_directory);
   if (!store) return failure(store.error());
-  const auto records = find_records(options, node, MigrationRole::kTarget);
+  const auto records = find_arrivals(options, node);
   if (!records) return failure(records.error());
   const auto deadline = std::chrono::steady_clock::now() + patience;
   for (const OwnershipRecord& record : *records) {
@@ -272,12 +243,29 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to) {
   const auto mount = SourceMount::open(options, node, to);
   if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
-  std::vector<std::string> argv = {
-      options.program,     "migrate",      "--runc",      node.spec.container(),   "--mount",
-      mount->path(),       "--json",       "--state-dir", options.state_directory, "--",
-      "--tcp-established", "--file-locks", kGhostLimit};
+  std::vector<std::string> argv = {options.program,
+                                   "migrate",
+                                   "--runc",
+                                   node.spec.container(),
+                                   "--mount",
+                                   mount->path(),
+                                   "--json",
+                                   "--state-dir",
+                                   options.state_directory,
+                                   "--id",
+                                   node.migration,
+                                   "--",
+                                   "--tcp-established",
+                                   "--file-locks",
+                                   kGhostLimit};
   auto ended = run_command(argv, kMovePatience);
-  MoveReport report = move_result(options, node);
+  // A `ppmr migrate` that has ended begins nothing. What stopped it is no migration for the
+  // history.
+  const auto move = read_move(options, node);
+  const bool did_not_begin = ended && !move && move.error().errno_value == ENOENT;
+  MoveReport report = did_not_begin
+                          ? MoveReport{.result = MoveResult::kStayed, .error = kDidNotBegin}
+                          : move_result(options, node);
   if (!ended) {
     if (report.error.empty()) report.error = ended.error().message;
     return report;

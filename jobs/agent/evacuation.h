@@ -33,16 +33,13 @@ struct MoveReport {
   std::string error{};     // why the node did not move
 };
 
-// Blocks until the migration is decided, or open. Threads: any.
+// Runs the migration HostNode::migration. Blocks until it is decided, or open. Threads: any.
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to);
 
-// Returns the IDs of the node's migrations from this host. Errors: a record cannot be read.
-Result<std::vector<std::string>> migrations_of(const EvacuationOptions& options,
-                                               const HostNode& node);
-
-// Returns the result of the move that `node` began, from the records. Finishes or aborts the
-// migration if its processes were killed. Threads: any.
+// Returns the result of the move that `node` began, from its record. Finishes or aborts the
+// migration if its processes were killed. If the migration has no record, writes an aborted one:
+// a `ppmr migrate` that is still checking the hosts can then not begin. Threads: any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);
 
 // Call before removing a node that has not arrived yet. Aborts the node's migration to this host,

@@ -1,5 +1,5 @@
-// Tests what an agent does to the records of migrations before it removes a node that is on its
-// way.
+// Tests what an agent does to the records of migrations: to the record of a move that an earlier
+// agent began, and to those of nodes that are on their way to this host.
 #include "jobs/agent/evacuation.h"
 
 #include <gtest/gtest.h>
@@ -57,6 +57,73 @@ class AbortArrival : public testing::Test {
   EvacuationOptions options_;
   HostNode node_;
 };
+
+class MoveOfAnEarlierAgent : public AbortArrival {
+ protected:
+  MoveOfAnEarlierAgent() {
+    options_.program = "/bin/false";  // in place of ppmr migrate --recover
+    node_.migration = random_migration_id();
+  }
+  OwnershipRecord record(const ProcessIdentity& coordinator = {}) const {
+    OwnershipRecord record;
+    record.id = node_.migration;
+    record.endpoint = nlohmann::json::object();
+    record.coordinator = coordinator;
+    record.trees.resize(1);
+    record.trees[0].checkpoint = "job-17";
+    return record;
+  }
+  void advance(std::initializer_list<MigrationState> states, bool notified) const {
+    for (const MigrationState state : states) {
+      const auto moved = store().advance(node_.migration, MigrationRole::kSource, state,
+                                         [&](OwnershipRecord& latest) -> Status {
+                                           latest.peer_notified = notified;
+                                           return {};
+                                         });
+      ASSERT_TRUE(moved) << moved.error().message;
+    }
+  }
+};
+
+TEST_F(MoveOfAnEarlierAgent, ThatWasNotStartedLeavesNoRecord) {
+  node_.migration = "";
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kStayed);
+  EXPECT_TRUE(store().list()->empty());
+}
+
+TEST_F(MoveOfAnEarlierAgent, ThatHasNotBegunStaysAndCannotBeginAnyMore) {
+  const MoveReport report = move_result(options_, node_);
+  EXPECT_EQ(report.result, MoveResult::kStayed) << report.error;
+  EXPECT_EQ(report.error, "the migration did not begin");
+  const auto late = store().create(record());
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().errno_value, EEXIST);
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kStayed) << "idempotent";
+}
+
+TEST_F(MoveOfAnEarlierAgent, IsOpenWhileItsCoordinatorLives) {
+  ASSERT_TRUE(store().create(record(identify_self())));
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kOpen);
+  advance({kDumping, kFrozen, kSealed, kCommitted, kFinished}, true);
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kOpen);
+}
+
+TEST_F(MoveOfAnEarlierAgent, HasTheResultOfItsRecord) {
+  ASSERT_TRUE(store().create(record()));
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kOpen);
+  advance({kDumping, kFrozen, kSealed, kCommitted}, false);
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kOpen);
+  advance({kFinished}, true);
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kMoved);
+}
+
+TEST_F(MoveOfAnEarlierAgent, OfAnotherNodeDoesNotCount) {
+  OwnershipRecord other = record();
+  other.id = random_migration_id();
+  ASSERT_TRUE(store().create(other));
+  EXPECT_EQ(move_result(options_, node_).result, MoveResult::kStayed);
+  EXPECT_EQ(store().read(other.id, MigrationRole::kSource)->state(), kPreparing);
+}
 
 TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
   begin(node_.spec.container());

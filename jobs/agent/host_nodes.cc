@@ -16,19 +16,18 @@ json to_json(const HostNode& node) {
           {"holder", to_json(node.holder)},
           {"expected", node.expected},
           {"moving_to", node.moving_to},
-          {"earlier_migrations", node.earlier_migrations}};
+          {"migration", node.migration}};
 }
 
 Result<HostNode> parse_host_node(const json& json) {
   try {
     auto spec = parse_node_spec(json.at("spec"));
     if (!spec) return failure(spec.error());
-    return HostNode{
-        .spec = std::move(*spec),
-        .holder = parse_step_holder(json.at("holder")),
-        .expected = json.at("expected"),
-        .moving_to = json.at("moving_to"),
-        .earlier_migrations = json.at("earlier_migrations").get<std::vector<std::string>>()};
+    return HostNode{.spec = std::move(*spec),
+                    .holder = parse_step_holder(json.at("holder")),
+                    .expected = json.at("expected"),
+                    .moving_to = json.at("moving_to"),
+                    .migration = json.at("migration")};
   } catch (const json::exception& error) {
     return failure(EPROTO, error.what());
   }
@@ -148,10 +147,10 @@ Status HostNodes::change(const std::string& container,
 }
 
 Status HostNodes::note_move(const std::string& container, const std::string& to,
-                            const std::vector<std::string>& earlier_migrations) {
+                            const std::string& migration) {
   return change(container, [&](HostNode& node) {
     node.moving_to = to;
-    node.earlier_migrations = earlier_migrations;
+    node.migration = migration;
   });
 }
 

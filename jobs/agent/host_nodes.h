@@ -16,12 +16,10 @@ namespace ppmr {
 
 struct HostNode {
   NodeSpec spec;
-  // The holder whose group has the node; the node ends with the holder; pid 0: none.
-  StepHolder holder{};
-  bool expected = false;    // prepared for a node that is on its way to this host
-  std::string moving_to{};  // the host to which the node moves; empty: it stays
-  // The node's earlier migrations from this host. Any other migration is the present move.
-  std::vector<std::string> earlier_migrations{};
+  StepHolder holder{};      // its group has the node, and the node ends with it; pid 0: none
+  bool expected = false;    // prepared for a node that is on its way here
+  std::string moving_to{};  // the host that it is leaving for; empty: it stays
+  std::string migration{};  // the ID of the migration that moves it; empty: none was started
 };
 
 // Threads: any. While one thread works on a node, the node is busy for all others (EBUSY).
@@ -72,7 +70,7 @@ class HostNodes {
 
   // Records the move. The caller must have claimed the node.
   Status note_move(const std::string& container, const std::string& to,
-                   const std::vector<std::string>& earlier_migrations);
+                   const std::string& migration);
   Status remove_claimed(const std::string& container);
 
  private:

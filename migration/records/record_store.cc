@@ -54,8 +54,10 @@ uint64_t version_of(const std::string& name) {
   return std::stoull(name);
 }
 
+// 0: there is none, or the directory cannot be read; then errno says why.
 uint64_t latest_version(const std::string& path) {
   uint64_t latest = 0;
+  errno = 0;
   std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
   if (!directory) return 0;
   while (const dirent* entry = readdir(directory.get())) {
@@ -156,13 +158,26 @@ Result<std::string> RecordStore::make_work_directory(const std::string& id, Migr
 }
 
 Result<OwnershipRecord> RecordStore::create(OwnershipRecord record) const {
-  const std::string path = path_of(record.id, record.role);
-  if (mkdir(path.c_str(), 0700) != 0) return system_failure("make record", path);
   record.begin(realtime_ns());
+  return write_first(std::move(record));
+}
+
+Result<OwnershipRecord> RecordStore::create_aborted(OwnershipRecord record) const {
+  record.begin(realtime_ns());
+  if (Status aborted = record.move_to(MigrationState::kAborted); !aborted) {
+    return failure(aborted.error());
+  }
+  record.peer_notified = true;
+  return write_first(std::move(record));
+}
+
+// The first version decides, not the directory: its creator may have died before that version.
+Result<OwnershipRecord> RecordStore::write_first(OwnershipRecord record) const {
+  const std::string path = path_of(record.id, record.role);
+  if (auto made = make_private_directory(path); !made) return failure(made.error());
   record.version = 1;
   if (auto written = write(path, record); !written) {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
+    rmdir(path.c_str());  // fails if another creator is at work
     return failure(written.error());
   }
   if (auto synced = sync_directory(directory_); !synced) return failure(synced.error());
@@ -190,6 +205,7 @@ Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole r
 Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
                                                     Reading reading) const {
   const uint64_t version = latest_version(path);
+  if (version == 0 && errno != 0 && errno != ENOENT) return system_failure("read record", path);
   if (version == 0) return failure(ENOENT, "no record " + path);
   // Makes this version durable: the process that wrote it may not have synced the directory yet.
   if (reading == Reading::kSynced) {

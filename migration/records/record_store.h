@@ -43,8 +43,12 @@ class RecordStore {
   Result<std::string> make_work_directory(const std::string& id, MigrationRole role,
                                           size_t tree) const;
 
-  // Writes the first version of a record. Errors: EEXIST.
+  // Writes the first version of a record. Of several creators of one ID, one succeeds. Errors:
+  // EEXIST.
   Result<OwnershipRecord> create(OwnershipRecord record) const;
+  // Creates a record that is aborted from the start, and of which the peer needs to know nothing: a
+  // migration of this ID that has not begun never will. Errors: EEXIST: it has begun.
+  Result<OwnershipRecord> create_aborted(OwnershipRecord record) const;
   // Returns the latest version, which is durable on return. Errors: ENOENT, EPROTO.
   Result<OwnershipRecord> read(const std::string& id, MigrationRole role) const;
   // Returns all records, oldest first, except those whose name_of() is in `without`. Appends the
@@ -89,6 +93,7 @@ class RecordStore {
 
  private:
   explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
+  Result<OwnershipRecord> write_first(OwnershipRecord record) const;
   std::string path_of(const std::string& id, MigrationRole role) const;
   std::vector<std::string> record_directories(std::error_code& error) const;
   // kSynced: makes the version durable first, because a decision may depend on it.

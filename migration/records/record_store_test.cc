@@ -67,6 +67,56 @@ TEST_F(RecordStoreTest, RefusesToCreateTheSameIdTwice) {
   EXPECT_EQ(again.error().errno_value, EEXIST);
 }
 
+TEST_F(RecordStoreTest, CreatorThatDiedBeforeTheFirstVersionDoesNotTakeTheId) {
+  const RecordStore store = open();
+  const OwnershipRecord record = fresh();
+  ASSERT_EQ(mkdir((directory_ + "/state/" + record.id + ".source").c_str(), 0700), 0);
+  const auto created = store.create(record);
+  EXPECT_TRUE(created) << created.error().message;
+}
+
+TEST_F(RecordStoreTest, AbortedFromTheStartIsSettledAndKeepsTheMigrationFromBeginning) {
+  const RecordStore store = open();
+  auto record = fresh();
+  record.error = "taken back";
+  const auto aborted = store.create_aborted(record);
+  ASSERT_TRUE(aborted) << aborted.error().message;
+  EXPECT_EQ(store.read(record.id, kSource)->state(), kAborted);
+  EXPECT_EQ(store.read(record.id, kSource)->error, "taken back");
+  EXPECT_TRUE(store.list_unsettled()->empty());
+  const auto late = store.create(record);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().errno_value, EEXIST);
+  EXPECT_EQ(store.read(record.id, kSource)->state(), kAborted);
+}
+
+TEST_F(RecordStoreTest, MigrationThatHasBegunCannotBeTakenBack) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  const auto late = store.create_aborted(*created);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().errno_value, EEXIST);
+  EXPECT_EQ(store.read(created->id, kSource)->state(), kPreparing);
+}
+
+TEST_F(RecordStoreTest, ExactlyOneOfManyCreatorsWins) {
+  const RecordStore store = open();
+  for (int round = 0; round < 20; ++round) {
+    const OwnershipRecord record = fresh();
+    std::atomic<int> winners = 0;
+    std::vector<std::thread> creators;
+    for (int i = 0; i < 4; ++i) {
+      creators.emplace_back([&, i] {
+        const auto created = i % 2 == 0 ? store.create(record) : store.create_aborted(record);
+        if (created) ++winners;
+      });
+    }
+    for (std::thread& creator : creators) creator.join();
+    EXPECT_EQ(winners, 1);
+  }
+}
+
 TEST_F(RecordStoreTest, AdvancingTwiceToTheSameStateChangesTheRecordOnce) {
   const RecordStore store = open();
   const auto created = store.create(fresh());

@@ -67,7 +67,7 @@ Migration::Migration(const RecordStore& store, const MigrationSettings& settings
       settings_(settings),
       slots_(slots),
       stop_(stop),
-      id_(random_migration_id()),
+      id_(settings.id.empty() ? random_migration_id() : settings.id),
       agent_(parse_endpoint(settings.endpoint)),
       trees_(trees.size()) {
   for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);

@@ -22,6 +22,7 @@ struct MigrationSettings {
   MountEntry mount;
   nlohmann::json endpoint;  // address and credentials for the target's agent, see parse_endpoint()
   MovePlan plan;
+  std::string id;  // of the migration, see is_migration_id(); empty: a random one
   std::chrono::milliseconds hold_limit{120'000};
   // Time limit for processes to release RDMA.
   std::chrono::milliseconds release_timeout{10'000};
