@@ -1,14 +1,10 @@
-"""Several processes over a limited link with `ppmr migrate`: the time above what their bytes need,
-compared with moves one after the other.
+"""Several processes over a limited link with `ppmr migrate`: the time above what their bytes need, compared with moves one after the other.
 
-    /usr/bin/python3 bench/pipelined_moves.py [--processes 8] [--size-mib 128] [--rate 2500mbit]
-    [--runs 3] [--jobs 2] [--timeline FILE.svg]
+    /usr/bin/python3 bench/pipelined_moves.py [--processes 8] [--size-mib 128] [--rate 2500mbit] [--runs 3] [--jobs 2]
 
-Everything runs on this machine, as root, in two nodes made of namespaces. In each run iperf3
-measures the link, the processes move with one command (`--independent`, so that each is frozen only
-for its own dump and restore), and the same number moves with one command per process. Times are
-CLOCK_REALTIME from the lines that the programs write: the last one at the source, the first one at
-the target. The timeline is drawn from the JSON output of `ppmr migrate`.
+Everything runs on this machine, as root, in two nodes made of namespaces. In each run iperf3 measures the link, the processes move with one
+command (`--independent`, so that each is frozen only for its own dump and restore), and the same number moves with one command per process. Times
+are CLOCK_REALTIME from the lines that the programs write: the last one at the source, the first one at the target.
 """
 import argparse
 import statistics
@@ -22,7 +18,6 @@ from lab.node import Lab, LabError  # noqa: E402
 from lab.programs import SteadyWorker, check_continuity, gap_between  # noqa: E402
 from measure.loads import iperf  # noqa: E402
 from measure.machine import environment  # noqa: E402
-from timeline import drawing  # noqa: E402
 
 IPERF_PORT, IPERF_SECONDS = 5201, 3
 
@@ -62,8 +57,7 @@ class Bench:
         return made
 
     def measure(self, how, workers):
-        """Moves the workers. Returns {"whole": first freeze until the last runs, "frozen": mean,
-        "bytes": total}, and the trees of the summaries."""
+        """Moves the workers. Returns {"whole": first freeze until the last runs, "frozen": mean, "bytes": total}, and the trees of the summaries."""
         try:
             trees = how(workers)
             last, first = [], []
@@ -110,7 +104,6 @@ def main():
     parser.add_argument("--rate", default="2500mbit")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeline", help="write the timeline of the last run to this SVG file")
     arguments = parser.parse_args()
     for key, value in environment().items():
         print(f"{key:8} {value}")
@@ -118,7 +111,7 @@ def main():
     figures = {"pipelined": [], "one by one": []}
     ratios = []
     try:
-        bench.measure(bench.pipelined, bench.workers())  # the warm-up, which is not counted
+        bench.measure(bench.pipelined, bench.workers())  # warm-up, not counted
         for run in range(arguments.runs):
             ways = [("pipelined", bench.pipelined), ("one by one", bench.one_by_one)]
             rate = bench.link_bits_per_second()
@@ -133,12 +126,6 @@ def main():
                         f"each frozen {figure['frozen']:.2f} s",
                         flush=True,
                     )
-                    if arguments.timeline:
-                        title = (
-                            f"{arguments.processes} processes of {arguments.size_mib} MiB, ppmr migrate --independent --jobs {arguments.jobs}, "
-                            f"link of {rate / 1e9:.2f} Gb/s"
-                        )
-                        Path(arguments.timeline).write_text(drawing(trees, title))
                 else:
                     print(
                         f"run {run + 1}: one by one {figure['whole']:.2f} s, each frozen {figure['frozen']:.2f} s",

@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -412,56 +411,6 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
     for name in names:
         assert f"(pictures/{name})" in path.read_text()
         assert (tmp_path / "pictures" / name).read_text().startswith("<?xml")
-
-
-def timeline(output, picture):
-    return subprocess.run(
-        [REPOSITORY / "bench/timeline.py", output, picture],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-
-
-def tree(pid, **changes):
-    moments = dict(
-        zip(
-            ("freeze_began_ns", "held_ns", "sealed_ns", "running_ns", "complete_ns"),
-            (pid + number for number in range(5)),
-        )
-    )
-    return {"name": "a <b>", "pid": pid, "result": "moved", **moments, **changes}
-
-
-def test_timeline_shows_moved_trees(tmp_path):
-    output, picture = tmp_path / "output", tmp_path / "picture.svg"
-    events = [
-        {"event": "begun"},
-        {"event": "summary", "trees": [tree(2), tree(7, result="stayed")]},
-        {"event": "summary", "trees": [tree(5)]},
-    ]
-    output.write_text("".join(json.dumps(event) + "\n" for event in events))
-    done = timeline(output, picture)
-    assert done.returncode == 0, done.stderr
-    texts = [
-        element.text
-        for element in ElementTree.parse(picture).iter()
-        if element.tag.endswith("text")
-    ]
-    assert [text for text in texts if text.startswith("a <b>")] == ["a <b> 2", "a <b> 5"]
-
-
-@pytest.mark.parametrize(
-    "text, sentence",
-    [("", "no summary"), ("{}\nnonsense\n", "line 2 is not JSON"), ("[1]\n", "no summary")],
-)
-def test_timeline_tool_reports_invalid_input(tmp_path, text, sentence):
-    (tmp_path / "output").write_text(text)
-    done = timeline(tmp_path / "output", tmp_path / "picture.svg")
-    assert (
-        done.returncode == 1 and sentence in done.stderr and not (tmp_path / "picture.svg").exists()
-    )
-    assert "No such file" in timeline(tmp_path / "nothing", tmp_path / "picture.svg").stderr
 
 
 def bench(*options):

@@ -3,7 +3,6 @@ runs."""
 import json
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from lab.criu import IS_A_SUPERVISORS, WITHOUT_USERFAULTFD, criu_that, find_criu
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
-from lab.programs import REPOSITORY, SteadyWorker, find_program, gap_between
+from lab.programs import SteadyWorker, find_program, gap_between
 from lab.proofs import Before, prove
 from lab.workers import check_moved, check_stayed, pause_at, start_workers, take_pid
 
@@ -102,15 +101,8 @@ def test_several_processes_move_in_one_migration(lab, nodes, migrations):
         check_moved(worker, nodes)
         worker.end()
     assert len(migrations.records("source")) == 1, "several records for one migration"
-    assert [tree["result"] for tree in done.summary["trees"]] == ["moved"] * 3
-    (lab.home / "output").write_text(done.out)
-    subprocess.run(
-        [REPOSITORY / "bench/timeline.py", lab.home / "output", lab.home / "timeline.svg"],
-        check=True,
-        timeout=30,
-    )
-    drawn = (lab.home / "timeline.svg").read_text()
-    assert all(f">steady_worker {worker.pid}<" in drawn for worker in workers)
+    moved = {tree["pid"]: tree["result"] for tree in done.summary["trees"]}
+    assert moved == {worker.pid: "moved" for worker in workers}
 
 
 def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations):
