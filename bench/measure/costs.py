@@ -11,7 +11,7 @@ from lab.migrations import Migrations
 from lab.node import LabError, wait_until
 from lab.strangers import Strangers, result, threads_of
 
-from .machine import available_memory_bytes
+from .host import available_memory_bytes
 from .plan import Item, Outcome
 from .rounds import alternate
 from .testbed import MIB

@@ -99,7 +99,7 @@ def measure(testbed, mib):
 
 def plan(testbed):
     effort = testbed.effort
-    mib = 1024 if effort.sweeps else effort.move_mib[0]
+    mib = effort.dump_mib
     yield Item(
         SECTION,
         "one process",

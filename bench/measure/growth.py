@@ -3,7 +3,7 @@ writers."""
 from lab.node import LabError
 
 from .loads import memory_facts
-from .machine import available_memory_bytes
+from .host import available_memory_bytes
 from .pipeline import Costs, mounts_for, sample
 from .plan import Item, Outcome
 from .spread import size_text

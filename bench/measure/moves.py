@@ -14,7 +14,7 @@ from lab.ppmr import Mounts
 from lab.programs import SteadyWorker, check_continuity, find_program, gap_between
 
 from .loads import memory_facts
-from .machine import available_memory_bytes
+from .host import available_memory_bytes
 from .migrate import can_migrate
 from .plan import Item, Outcome
 from .rounds import rotate
@@ -167,7 +167,7 @@ def whole_move(testbed, way, count, mib_each):
             crowd.end()
 
 
-def measure(testbed, count, mib_each, only=()):
+def measure(testbed, count, mib_each):
     effort = testbed.effort
     runs = effort.move_runs if count * mib_each <= LARGE_MIB else min(effort.move_runs, LARGE_RUNS)
     total = count * mib_each * MIB
@@ -196,7 +196,6 @@ def measure(testbed, count, mib_each, only=()):
         name=testbed.label("moves"),
     ) as mounts, room_in_pipes():
         ways, why_not = all_ways(testbed, mounts, migrating)
-        ways = [way for way in ways if not only or way.name in only]
         timelines = {way.name: [] for way in ways}
         for number in range(effort.warm_ups + runs):
             for way in rotate(ways, number):

@@ -8,7 +8,7 @@ from lab.ppmr import Mounts
 
 from .aggregation import CHUNKS, POOLS
 from .loads import GB, Load, iperf, memory_facts, read_words, write_words
-from .machine import ProcessCost, machine_time, process_cost
+from .host import ProcessCost, machine_time, process_cost
 from .plan import Item, Outcome
 from .spread import size_text, spread
 from .testbed import BYTES_PER_SECOND, KIB, LINKS, MIB, flags

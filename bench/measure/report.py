@@ -1,11 +1,12 @@
 """One Markdown page of a run: the targets, every series as a table with medians, extremes and
 ratios, and the pictures."""
 import datetime
+from statistics import mean
 
 from . import pictures
 from .rows import name_of
 from .spread import figure, ratio, spread
-from .target import number
+from .verdict import number
 from .targets import TARGETS
 
 CHAPTERS = {
@@ -20,12 +21,17 @@ CHAPTERS = {
     "shapes": "Moves of trees of many shapes, with `ppmr migrate` in its three modes. Downtime: from the last sign of life of a tree before its move to the first one after it. "
     "Plain CRIU does not move the tree: dump into tmpfs and restore from there, together.",
     "costs": "Moves of one process with and without encryption, with each method of compression, and while strangers connect: from the freeze until all memory is in place.",
+    "pipelined moves": "Several processes over a limited link with one `ppmr migrate`, against one command per process, and against the time that the link alone needs for their bytes.",
+    "jobs": "MPI programs in job nodes with and without evacuations, against plain `mpirun`; and the stall of a ring of ranks in an evacuation.",
+    "job growth": "What a job costs as its nodes, or the processes of a node, grow.",
     "growth": "CPU and memory of the daemons as the checkpoint grows in bytes and files.",
     "machines": "Real RDMA verbs between two emulated machines: only ratios are meaningful.",
     "machine moves": "Whole moves between these machines.",
 }
 FASTER_IS = {"GB/s": "more", "s": "less", "µs": "less"}
 NOT_COMPARED = ("MB", "MiB")
+# Chapters whose samples are of one way: a ratio between them has no meaning.
+ONE_WAY = ("ceilings", "job growth")
 # The ways that a wide table compares with the first way. Any other table compares all ways.
 COMPARED = {"shapes": ("plain CRIU, tmpfs", "tmpfs + tar", "CRIU lazy pages")}
 
@@ -64,7 +70,7 @@ def table(head, lines):
 
 
 def peers_of(section, ways, unit):
-    if section == "ceilings" or unit in NOT_COMPARED:
+    if section in ONE_WAY or unit in NOT_COMPARED:
         return []
     return [way for way in ways[1:] if way in COMPARED.get(section, ways)]
 
@@ -101,7 +107,7 @@ def series_table(rows):
                 way,
                 cell(row["results"][way]),
                 ""
-                if way == ways[0] or row["section"] == "ceilings"
+                if way == ways[0] or row["section"] in ONE_WAY
                 else compared(own, row["results"][way], unit),
             ]
             for way in ways
@@ -110,11 +116,11 @@ def series_table(rows):
             [
                 name_of(row),
                 unit,
-                f"{ways[0]} is faster by"
+                ""
+                if row["section"] in ONE_WAY or unit in NOT_COMPARED
+                else f"{ways[0]} is faster by"
                 if FASTER_IS.get(unit) == "less"
-                else f"{ways[0]} reaches"
-                if row["section"] != "ceilings" and unit not in NOT_COMPARED
-                else "",
+                else f"{ways[0]} reaches",
             ],
             lines,
         )
@@ -133,6 +139,30 @@ def series_table(rows):
         ]
         lines.append(line)
     return table(head, lines)
+
+
+def line_through(points):
+    """(at zero, per n, largest deviation of a point) of the straight line with the least squares."""
+    mean_x, mean_y = mean(x for x, _ in points), mean(y for _, y in points)
+    square = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / square if square else 0.0
+    base = mean_y - slope * mean_x
+    return base, slope, max(abs(y - base - slope * x) for x, y in points)
+
+
+def lines_table(rows):
+    """The line through each fact as the parameter `n` grows; empty if it does not."""
+    if len({row["parameters"].get("n") for row in rows}) < 2:
+        return ""
+    lines = []
+    for name in columns_of(rows, "facts"):
+        points = [
+            (row["parameters"]["n"], row["facts"][name]) for row in rows if name in row["facts"]
+        ]
+        base, slope, off = line_through(points)
+        sign = "-" if slope < 0 else "+"
+        lines.append([name, f"{figure(base)} {sign} {figure(abs(slope))} n", figure(off)])
+    return table(["", "line through these", "off by at most"], lines)
 
 
 def facts_table(rows):
@@ -228,7 +258,7 @@ def results_row(rows, today):
     environment = rows.environment
     return [
         f"{today}, {environment['commit']}",
-        f"{environment['host'].split(': ', 1)[-1]}, Linux {environment['kernel'].split('-')[0]}, veth unlimited",
+        f"{environment['host'].split(': ', 1)[-1]}, Linux {environment['kernel'].split('-')[0]}, veth {environment.get('link', 'unlimited')}",
         f"{median(move, 'ppmr, lazy'):.2f}",
         peer("tmpfs + tar"),
         peer("CRIU page server"),
@@ -284,8 +314,8 @@ def write(rows, directory):
                     "",
                 ]
             text += [*not_measured(of_series), ""] if not_measured(of_series) else []
-            facts = facts_table(of_series)
-            text += [facts, ""] if facts else []
+            for facts in (facts_table(of_series), lines_table(of_series)):
+                text += [facts, ""] if facts else []
             text += [
                 f"![{title}](pictures/{name})\n"
                 for (where, name, title) in drawn

@@ -2,7 +2,7 @@
 from .shape_ways import DEFAULT, LAZY_PAGES, PLAIN, POST_COPY, TAR
 from .shapes import IN_PLACE, PSS, PSS_BEFORE, SENT
 from .spread import ratio, spread
-from .target import Target
+from .verdict import Target
 from .touches import FIRST_PASS, LATENCY_P99
 from .shape_trees import SPARSE_PAGES
 

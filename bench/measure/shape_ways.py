@@ -12,7 +12,7 @@ from lab.node import LabError
 
 from lab.peers import PageServerMove, TarMove
 
-from .machine import available_memory_bytes
+from .host import available_memory_bytes
 from .migrate import MigrateMove
 from .shape_trees import BEATS_AFTER, await_free, tasks_of
 from .testbed import MIB

@@ -3,10 +3,10 @@ reach them.
 
 A target whose figures are missing in the run is reported as not measured; figures of another run
 are never used."""
-from . import shape_targets
+from . import job_targets, shape_targets
 from .machine_moves import WRITTEN_MIB
 from .spread import ratio, spread
-from .target import Target
+from .verdict import Target
 
 
 def _ratio(key, of, against):
@@ -153,6 +153,7 @@ TARGETS = (
         _downtime(ONE_GIB, "CRIU page server", "ppmr migrate, lazy"),
     ),
     *shape_targets.TARGETS,
+    *job_targets.TARGETS,
     Target(
         "eager restore from the target mount against one from tmpfs",
         1.05,

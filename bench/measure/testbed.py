@@ -14,6 +14,7 @@ CONGESTION_CONTROL = "cubic"
 ALLOWED_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 LINKS = {"loopback": None, "veth": None, "10 Gb/s": "10gbit", "1 Gb/s": "1gbit"}
+OTHER_LINKS = {"2.5 Gb/s": "2500mbit"}  # of one chapter, not of the sweeps
 BYTES_PER_SECOND = {"10 Gb/s": 1.25e9, "1 Gb/s": 0.125e9}
 
 
@@ -31,12 +32,21 @@ class Effort:
     sweep: int = 3  # values of each sweep: 1 the first, 2 both ends, 3 all
     move_mib: tuple = (64, 256, 1024, 4096)  # sizes of the process that moves
     move_runs: int = 5
+    dump_mib: int = 1024  # size of the process that is dumped
     crowd_mib: int = 1024  # total memory of 2, 4, 8 processes
     shape_mib: tuple = (64, 1024, 4096, 8192)  # memory of the trees of one process
     busy_mib: int = 1024  # memory of the program that touches random pages, and of redis
     evacuated: int = 60  # processes that leave with one command
     watched_s: tuple = (1.5, 8.0)  # how long redis is watched before and after its move
     application_runs: int = 3
+    job_programs: tuple = ("lammps", "ep", "cg", "ft")
+    job_seconds: float = 60  # of an MPI program without job nodes
+    job_rounds: int = 3
+    job_moves: tuple = (0, 1, 3)  # evacuations within one run of it
+    job_stalls: int = 50  # evacuations under a ring of ranks
+    job_nodes: tuple = (2, 4, 8, 16, 32)  # of the jobs that grow
+    job_processes: tuple = (2, 50, 200)  # in the node that moves
+    job_rest_s: float = 30  # how long agents are watched at rest
 
     @property
     def sweeps(self):
@@ -62,11 +72,21 @@ EFFORTS = {
         sweep=2,
         move_mib=(256,),
         move_runs=1,
+        dump_mib=256,
+        crowd_mib=256,
         shape_mib=(64,),
         busy_mib=64,
         evacuated=6,
         watched_s=(0.5, 1.0),
         application_runs=1,
+        job_programs=("cg",),
+        job_seconds=4,
+        job_rounds=1,
+        job_moves=(0, 1),
+        job_stalls=4,
+        job_nodes=(2,),
+        job_processes=(2,),
+        job_rest_s=5,
     ),
     "tiny": Effort(
         "tiny",
@@ -78,11 +98,21 @@ EFFORTS = {
         sweep=1,
         move_mib=(16,),
         move_runs=1,
+        dump_mib=16,
+        crowd_mib=64,
         shape_mib=(16,),
         busy_mib=16,
         evacuated=2,
         watched_s=(0.4, 0.7),
         application_runs=0,
+        job_programs=("cg",),
+        job_seconds=16,
+        job_rounds=1,
+        job_moves=(1,),
+        job_stalls=1,
+        job_nodes=(2,),
+        job_processes=(2,),
+        job_rest_s=1,
     ),
 }
 
@@ -168,7 +198,7 @@ class Testbed:
         self.lab
         if link == "loopback":
             return self._target, self._target
-        rate = LINKS[link] or self.rate
+        rate = (LINKS | OTHER_LINKS)[link] or self.rate
         if rate != self._limit:
             self._link.limit(rate)
             self._limit = rate

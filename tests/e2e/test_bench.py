@@ -18,7 +18,7 @@ from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.shape_trees import Beat, gap  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
-from measure.target import Target  # noqa: E402
+from measure.verdict import Target  # noqa: E402
 from measure.targets import TARGETS  # noqa: E402
 from measure.testbed import flags  # noqa: E402
 from measure.touches import slower_than  # noqa: E402
@@ -319,6 +319,63 @@ def test_curve_of_slow_touches_keeps_the_slowest():
     assert at_least[-1] == pytest.approx(0.0009, rel=0.02)
 
 
+def test_report_fits_a_line_to_what_grows(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    for n, requests in ((2, 7.0), (4, 11.0), (8, 19.0)):
+        rows.add(
+            row(
+                f"job growth/nodes/{n}",
+                section="job growth",
+                series="nodes",
+                unit="s",
+                parameters={"n": n},
+                results={"start": [1.0], "end": [2.0]},
+                facts={"requests": requests},
+            )
+        )
+    text = report.write(rows, tmp_path)[0].read_text()
+    assert "| requests | 3.00 + 2.00 n | 0 |" in text
+    assert "| 2 | 1.00 | 2.00 |\n" in text  # without a ratio
+
+
+def test_targets_of_jobs_come_from_their_rows(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    undisturbed = "run time of LAMMPS in job nodes, of plain mpirun's"
+    stalls = "evacuations that stall a ring of ranks for at most 0.3 s more than the downtime"
+    assert verdict(rows, undisturbed).value is None and verdict(rows, stalls).value is None
+    ways = {"plain mpirun": [60.0], "job nodes, 0 moves": [60.3], "job nodes, 3 moves": [64.5]}
+    of_jobs = {"section": "jobs", "unit": "s"}
+    rows.add(row("jobs/run time/LAMMPS", series="run time", results=ways, **of_jobs))
+    more = {"gap - downtime": {"gap": [0.1, 0.2, 0.3, 0.4]}}
+    rows.add(row("jobs/stall/ring", series="stall", also=more, **of_jobs))
+    assert verdict(rows, undisturbed).reached
+    moves = verdict(rows, "3 evacuations of LAMMPS, of 60 s")
+    assert (moves.value, moves.reached) == (pytest.approx(0.075), False)
+    assert (verdict(rows, stalls).value, verdict(rows, stalls).reached) == (0.75, False)
+
+
+@pytest.mark.xdist_group("bench")
+def test_tiny_run_measures_pipelined_moves_of_a_given_link(ppmr, tmp_path):
+    done = bench(
+        *("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr),
+        *("--only", "pipelined moves"),
+    )
+    assert done.returncode == 0, done.stderr
+    [found] = Rows(tmp_path / "out/rows.jsonl")
+    together, each, link = (found["results"][way][0] for way in found["results"])
+    assert 0 < link < together and link < each
+    assert found["also"]["frozen, mean of the processes"]["ppmr, one command"][0] < together
+
+
+def test_size_and_link_can_be_chosen():
+    done = bench(
+        *("--list", "--size-mib", "48", "--rate", "10gbit"), *("--only", "moves", "--only", "dumps")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "moves/size/48 MiB\n" in done.stdout and "dumps/one process/48 MiB\n" in done.stdout
+    assert "1024 MiB" not in done.stdout
+
+
 def test_report_contains_row_for_table_in_bench_readme(tmp_path):
     rows = Rows(
         tmp_path / "rows",
@@ -415,7 +472,7 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
 
 def bench(*options):
     return subprocess.run(
-        [REPOSITORY / "bench/run", *map(str, options)], capture_output=True, text=True, timeout=150
+        [REPOSITORY / "bench/run", *map(str, options)], capture_output=True, text=True, timeout=300
     )
 
 
@@ -479,19 +536,14 @@ def test_tiny_run_measures_every_way_to_move(ppmr, tmp_path):
 @pytest.mark.xdist_group("bench")
 def test_short_run_of_the_job_benchmark_succeeds(ppmr, tmp_path, need_command):
     need_command("mpirun")
-    output = tmp_path / "figures"
-    options = "--quick --only cg --only stall --seconds 16 --stalls 1 --json".split()
-    done = subprocess.run(
-        [REPOSITORY / "bench/jobs.py", *options, output, "--ppmr", ppmr],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "jobs")
     assert done.returncode == 0, done.stderr
-    figures = json.loads(output.read_text())
-    [of_program] = figures["run_times"].values()
-    assert len(of_program["job nodes, 1 move"]["downtimes_s"]) == 1
-    [[gap, downtime]] = figures["stalls"]["gap_and_downtime_s"]
+    rows = Rows(tmp_path / "out/rows.jsonl")
+    [of_program] = rows.of("jobs", "run time")
+    assert set(of_program["results"]) == {"plain mpirun", "job nodes, 1 move"}
+    assert len(of_program["also"]["downtime"]["job nodes, 1 move"]) == 1
+    [stall] = rows.of("jobs", "stall")
+    [gap], [downtime] = stall["results"]["gap"], stall["results"]["downtime"]
     assert gap > 0.9 * downtime > 0
 
 
@@ -543,16 +595,9 @@ def test_tiny_run_measures_a_shape_in_every_way(ppmr, tmp_path):
 def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
     need_command("mpirun")
     need_command("iptables")
-    output = tmp_path / "figures"
-    options = "--nodes 2 --processes 2 --idle 1 --json".split()
-    done = subprocess.run(
-        [REPOSITORY / "bench/job_growth.py", *options, output, "--ppmr", ppmr],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = bench("--tiny", "--output", tmp_path / "out", "--ppmr", ppmr, "--only", "job growth")
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text())["figures"]["nodes"]["2"]
+    found = Rows(tmp_path / "out/rows.jsonl").get("job growth/nodes/2")["facts"]
     # There are two nodes and three spares. The agents may also have requested the places of the
     # nodes.
     assert 5 <= found["start: requests"] <= 7

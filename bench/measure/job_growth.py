@@ -1,40 +1,28 @@
-#!/usr/bin/python3
 """How the cost of a job grows with its nodes: its start, an evacuation, and the agents at rest.
-Fits a line to each figure.
-
-    bench/job_growth.py [--nodes 2,4,8,16] [--processes 2,50,200] [--idle 30] [--json FILE]
-        as root, after `bazel build //:ppmr`
 
 Each job is an `mpirun` with one rank in each node, that sleeps; three more hosts are spares. All
 hosts are namespaces of this machine, so times are those of its processors, while messages, bytes,
 CPU seconds and memory are those of a cluster. Requests between agents are counted by rules of
-iptables on every host, with all headers. Two more tables show what moving the first node costs with
-many processes. The launcher of MPICH keeps one, `ppmr job rsh`, for each other node.
-`bazel run -c opt //bench:job_benchmark` measures the home alone, with up to 10,000 nodes.
+iptables on every host, with all headers. Two more series show what moving the first node costs with
+many processes. The launcher of MPICH keeps one, `ppmr job rsh`, for each other node. `bazel run -c
+opt //bench:job_benchmark` measures the home alone, with up to 10,000 nodes.
 """
-import argparse
-import json
-import os
+import shutil
 import signal
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from lab.job_hosts import AS_ROOT, JobHosts
+from lab.node import HOST, Lab, LabError, wait_until
 
-from lab.job_hosts import JobHosts  # noqa: E402
-from lab.node import HOST, Lab, LabError, wait_until  # noqa: E402
-from measure import machine  # noqa: E402
-from measure.job_traffic import TrafficCounters  # noqa: E402
-from measure.spread import figure, spread  # noqa: E402
+from .host import TICK
+from .job_traffic import TrafficCounters
+from .plan import Item, Outcome
+from .spread import spread
 
-MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
+SECTION = "job growth"
 HOME = "h1"
 # The objects that the first node may have in large numbers. Each writes a line.
 PROCESSES = {
@@ -48,7 +36,7 @@ SETTLE_SECONDS = 3  # before the start, and before the agents are at rest
 def cpu_seconds(pid):
     """CPU seconds of the process and of its children that have ended, such as runc."""
     words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return sum(map(int, words[11:15])) / machine.TICK
+    return sum(map(int, words[11:15])) / TICK
 
 
 class Agents:
@@ -107,7 +95,9 @@ def evacuate(hosts, counters, host, agents):
 
 
 def measure(count, idle_seconds):
-    """{figure: value} of a job with `count` nodes."""
+    """Of a job with `count` nodes."""
+    if not all(map(shutil.which, ("mpirun", "iptables"))):
+        return Outcome(not_measured={"all": "mpirun or iptables is missing"})
     with ExitStack() as stack:
         lab = stack.enter_context(Lab())
         hosts = stack.enter_context(JobHosts(lab, count + SPARES))
@@ -120,7 +110,7 @@ def measure(count, idle_seconds):
         time.sleep(SETTLE_SECONDS)
         before, cpu_before, began = counters.read(), agents.cpu(), time.monotonic()
         words = ["--spares", str(SPARES), "--slots", "1", "--", "mpirun", "-n", str(count)]
-        job = hosts.run([*words, "sh", "-c", "hostname; exec sleep 600"], environment=MPI)
+        job = hosts.run([*words, "sh", "-c", "hostname; exec sleep 600"], environment=AS_ROOT)
         job.await_lines(count, 170)
         found["start: time, s"] = time.monotonic() - began
         at_start, cpu_at_start = counters.read() - before, agents.cpu()
@@ -163,12 +153,16 @@ def measure(count, idle_seconds):
         wait_until(lambda: not hosts.status(), 60, "the job to end")
         found["end: time, s"] = time.monotonic() - began
         hosts.await_clean(60)
-        return found
+        times = {
+            "start": [found["start: time, s"]],
+            "evacuation": [sample["time, s"] for sample in samples],
+            "end": [found["end: time, s"]],
+        }
+        return Outcome(times, found)
 
 
 def measure_processes(count, start):
-    """{figure: value} of moves of the first node, in which the shell has run `start` so many
-    times."""
+    """Of moves of the first node, in which the shell has run `start` so many times."""
     with Lab() as lab, JobHosts(lab, 2 + SPARES) as hosts:
         counters = TrafficCounters(hosts)
         try:
@@ -181,78 +175,34 @@ def measure_processes(count, start):
             job.wait()
         finally:
             counters.close()
-        return {
-            "move of node 1: time, s": spread(move["time, s"] for move in moves).median,
-            "move of node 1: downtime, s": spread(move["downtime, s"] for move in moves).median,
+        times = {
+            "move of node 1": [move["time, s"] for move in moves],
+            "downtime": [move["downtime, s"] for move in moves],
         }
+        facts = {f"{what}, s": spread(samples).median for what, samples in times.items()}
+        return Outcome(times, facts)
 
 
-def line_through(points):
-    """(at zero, per node) of the straight line with the least squares."""
-    mean_x, mean_y = mean(x for x, _ in points), mean(y for _, y in points)
-    square = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / square if square else 0.0
-    return mean_y - slope * mean_x, slope
-
-
-def model(figures):
-    """{figure: (at zero, per node, largest deviation of a measured value from the line)}"""
-    fitted = {}
-    for name in next(iter(figures.values())):
-        points = [(count, found[name]) for count, found in figures.items()]
-        base, slope = line_through(points)
-        off = max(abs(y - base - slope * x) for x, y in points)
-        fitted[name] = (base, slope, off)
-    return fitted
-
-
-def print_table(figures, head):
-    fitted = model(figures)
-    print(f"\n| {head} | {' | '.join(map(str, figures))} | line through these | off by at most |")
-    print("| --- " * (len(figures) + 3) + "|")
-    for name, (base, slope, off) in fitted.items():
-        values = " | ".join(figure(found[name]) for found in figures.values())
-        sign = "-" if slope < 0 else "+"
-        line = f"{figure(base)} {sign} {figure(abs(slope))} n"
-        print(f"| {name} | {values} | {line} | {figure(off)} |")
-    return fitted
-
-
-def numbers(text):
-    return [int(word) for word in text.split(",") if word]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=numbers, default="2,4,8,16", metavar="N,N,...")
-    parser.add_argument("--processes", type=numbers, default="2,50,200", metavar="N,N,...")
-    parser.add_argument("--idle", type=float, default=30, metavar="SECONDS")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--ppmr", metavar="PATH", help="the ppmr binary")
-    arguments = parser.parse_args()
-    if arguments.ppmr:
-        os.environ["PPMR"] = str(Path(arguments.ppmr).resolve())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up, like Ctrl-C
-    try:
-        about = machine.environment()
-        for key, value in about.items():
-            print(f"{key:<10}{value}")
-        figures = {}
-        for count in arguments.nodes:
-            figures[count] = measure(count, arguments.idle)
-            print(f"{count} nodes measured", file=sys.stderr, flush=True)
-        tables = {"nodes": figures}
-        for name, start in PROCESSES.items():
-            tables[f"processes `{name}` in node 1"] = {
-                count: measure_processes(count, start) for count in arguments.processes
-            }
-    except LabError as error:
-        sys.exit(f"job_growth: {error}")
-    lines = {head: print_table(found, head) for head, found in tables.items() if found}
-    if arguments.json:
-        text = json.dumps({"environment": about, "figures": tables, "lines": lines}, indent=1)
-        Path(arguments.json).write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def plan(testbed):
+    effort = testbed.effort
+    for count in effort.job_nodes:
+        yield Item(
+            SECTION,
+            "nodes",
+            str(count),
+            {"n": count},
+            "s",
+            lambda count=count: measure(count, effort.job_rest_s),
+            30 + effort.job_rest_s + 3 * count,
+        )
+    for name, start in PROCESSES.items():
+        for count in effort.job_processes:
+            yield Item(
+                SECTION,
+                f"processes {name} in node 1",
+                str(count),
+                {"n": count},
+                "s",
+                lambda count=count, start=start: measure_processes(count, start),
+                30 + 0.2 * count,
+            )

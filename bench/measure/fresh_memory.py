@@ -1,17 +1,12 @@
-#!/usr/bin/python3
-"""Runs a command on memory that the host of this virtual machine has not backed yet.
-
-    /usr/bin/python3 bench/with_fresh_memory.py ./demo
+"""Memory that the host of this virtual machine has not backed yet.
 
 A virtual machine's memory is slow at the first touch and fast afterwards, so earlier measurements
-influence later ones. This program allocates and holds the memory that is already fast while the
-command runs. The command then gets fresh memory, as on a machine that has just started. On real
-hardware, or if the host has backed all memory, no memory is slow and the command runs at once.
+influence later ones. FreshMemory allocates and holds the memory that is already fast. Other
+processes then get fresh memory, as on a machine that has just started. On real hardware, or if the
+host has backed all memory, no memory is slow, and `found` is false.
 """
 import ctypes
 import mmap
-import subprocess
-import sys
 import time
 
 STEP = 256 << 20
@@ -67,15 +62,3 @@ class FreshMemory:
         rate = STEP / self.fastest / 1e9, STEP / self.last / 1e9
         found = "the rest is fresh" if self.found else "found no fresh memory: all memory is fast"
         return f"holding {len(self.held) * STEP >> 20} MiB; first touch {rate[0]:.2f} GB/s at first, {rate[1]:.2f} GB/s at last; {found}"
-
-
-def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    memory = FreshMemory()
-    print(memory, flush=True)
-    sys.exit(subprocess.run(sys.argv[1:]).returncode)
-
-
-if __name__ == "__main__":
-    main()
