@@ -495,7 +495,7 @@ def test_insecure_option_beyond_loopback_is_logged_at_start(world):
 def test_file_names_and_small_files_travel_encrypted(world):
     """A relay records the control connection. Such a small file travels in its announcement."""
     target = world.target()
-    with Relay(target.port) as relay:
+    with Relay(("127.0.0.1", target.port)) as relay:
         target.peer_address = relay.address
         source = world.source(target, *SMALL)
         (source.mountpoint / "TheNameOfTheFile").write_bytes(b"TheContentOfTheFile" * 10)
@@ -508,7 +508,7 @@ def test_file_names_and_small_files_travel_encrypted(world):
 
 def test_replayed_hello_is_refused(world):
     target = audited_target(world)
-    with Relay(target.port) as relay:
+    with Relay(("127.0.0.1", target.port)) as relay:
         target.peer_address = relay.address
         source = world.source(target, *SMALL)
         world.write(source.mountpoint / "before", 3 * MIB).succeeds()
@@ -537,7 +537,7 @@ def test_replayed_hello_is_refused(world):
 
 def test_session_resumes_over_tls_after_its_connections_were_cut(world):
     target = world.target()
-    with Relay(target.port) as relay:
+    with Relay(("127.0.0.1", target.port)) as relay:
         target.peer_address = relay.address
         source = world.source(target, *SMALL)
         writer = world.write(source.mountpoint / "file", 48 * MIB, pause=0.02)

@@ -1,26 +1,19 @@
-"""An attacker between a source and a target: records what passes, and may flip bits of the pages on
-their way.
+"""An attacker between a source and a target: records what passes, and may flip bits of the pages on their way.
 
-Runs as a program on a node: tap.py LISTEN_ADDRESS PORT ADDRESS PORT DIRECTORY. Each direction of
-each connection is recorded in a file of DIRECTORY. While DIRECTORY/flip contains a number, so many
-payloads of read responses get one wrong bit each; the program counts it down.
+Runs as a program on a node: tap.py LISTEN_ADDRESS PORT ADDRESS PORT DIRECTORY. Each direction of each connection is
+recorded in a file of DIRECTORY. While DIRECTORY/flip contains a number, so many payloads of read responses get one
+wrong bit each; the program counts it down.
 """
 
 import os
 import random
-import select
 import signal
-import socket
-import struct
 import sys
 import threading
 from pathlib import Path
 
 from .migrations import Migrations
-from .pace import patience
-
-HELLO_BYTES = 12 + 60 + 4  # length of the hello of a data connection: docs/protocol.md
-RESPONSE = struct.Struct("<IIII")  # fields: id, generation, length, crc
+from .relay import Relay
 
 
 class TappedMigrations(Migrations):
@@ -74,97 +67,35 @@ class TappedMigrations(Migrations):
         super().close()
         if self._tap.poll() is None:
             self.target_at.signal_process(self._tap, signal.SIGKILL)
-        self._tap.wait(timeout=patience(5))
+        self._tap.wait(timeout=5)
 
 
-class Tap:
-    def __init__(self, directory):
-        self._directory, self._lock, self._number = directory, threading.Lock(), 0
+class Flips:
+    """Flips a bit of a payload while the file says so."""
 
-    def serve(self, listen, to):
-        server = socket.create_server(listen)
-        while True:
-            near, _ = server.accept()
-            try:
-                far = socket.create_connection(to, timeout=5)
-            except OSError:
-                near.close()
-                continue
-            far.settimeout(None)
-            threading.Thread(target=self._connection, args=(near, far), daemon=True).start()
+    def __init__(self, path):
+        self._path, self._lock = path, threading.Lock()
+        path.write_text("0")
 
-    def _connection(self, near, far):
-        select.select([near], [], [])
-        first = near.recv(1, socket.MSG_PEEK)
+    def __call__(self, payload):
         with self._lock:
-            self._number += 1
-            number = self._number
-        # A plain-text hello begins with P; TLS begins with another byte.
-        carries_payload = first == b"P"
-        outwards = self._responses if carries_payload else self._bytes
-        back = threading.Thread(
-            target=self._forward, args=(self._bytes, far, near, f"{number}-back"), daemon=True
-        )
-        back.start()
-        self._forward(outwards, near, far, f"{number}-out")
-        back.join()
-
-    def _forward(self, messages, start, end, name):
-        with open(self._directory / f"recording-{name}", "wb", buffering=0) as recording:
-            try:
-                for message in messages(start):
-                    recording.write(message)
-                    end.sendall(message)
-            except (OSError, EOFError):
-                pass
-        for side in (start, end):
-            try:
-                side.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    @staticmethod
-    def _bytes(start):
-        while message := start.recv(1 << 20):
-            yield message
-
-    def _responses(self, start):
-        """Handles the bytes that a source sends over a data connection: its hello, then read
-        responses.
-        """
-        yield read(start, HELLO_BYTES)
-        while True:
-            header = read(start, RESPONSE.size)
-            yield header
-            payload = read(start, RESPONSE.unpack(header)[2])
-            if self._takes_a_flip():
-                bit = random.randrange(len(payload) * 8)
-                payload[bit // 8] ^= 1 << bit % 8
-            yield payload
-
-    def _takes_a_flip(self):
-        with self._lock:
-            path = self._directory / "flip"
-            left = int(path.read_text())
+            left = int(self._path.read_text())
             if left > 0:
-                path.write_text(str(left - 1))
-            return left > 0
-
-
-def read(start, count):
-    got, view = 0, memoryview(content := bytearray(count))
-    while got < count:
-        more = start.recv_into(view[got:])
-        if more == 0:
-            raise EOFError
-        got += more
-    return content
+                self._path.write_text(str(left - 1))
+        if left > 0:
+            bit = random.randrange(len(payload) * 8)
+            payload[bit // 8] ^= 1 << bit % 8
 
 
 def main():
-    address, port, to_address, to_port, directory = sys.argv[1:]
-    (Path(directory) / "flip").write_text("0")
-    Tap(Path(directory)).serve((address, int(port)), (to_address, int(to_port)))
+    address, port, to_address, to_port, place = sys.argv[1:]
+    directory = Path(place)
+
+    def record(name):
+        return open(directory / f"recording-{name}", "wb", buffering=0)
+
+    flips = Flips(directory / "flip")
+    Relay((to_address, int(to_port)), (address, int(port)), record, flips).wait()
 
 
 if __name__ == "__main__":
