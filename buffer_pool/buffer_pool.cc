@@ -16,11 +16,18 @@ SlotLease& SlotLease::operator=(SlotLease&& other) noexcept {
   return *this;
 }
 
-uint32_t SlotLease::generation() const { return pool_->generations_[index_]; }
+uint32_t SlotLease::generation() const {
+  assert(pool_ != nullptr && "the lease is empty");
+  return pool_->generations_[index_];
+}
 
-std::span<std::byte> SlotLease::payload() const { return pool_->payload(index_); }
+std::span<std::byte> SlotLease::payload() const {
+  assert(pool_ != nullptr && "the lease is empty");
+  return pool_->payload(index_);
+}
 
 std::span<std::byte> SlotLease::request_area() const {
+  assert(pool_ != nullptr && "the lease is empty");
   std::byte* const start = pool_->slot_start(index_);
   return {start + kPageSizeBytes - kFuseWriteHeaderBytes,
           kFuseWriteHeaderBytes + pool_->chunk_size_bytes_ + kPageSizeBytes};
@@ -61,6 +68,7 @@ BufferPool::BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_si
       chunk_size_bytes_(chunk_size_bytes),
       stride_bytes_(chunk_size_bytes + 2 * kPageSizeBytes),
       slot_count_(slot_count),
+      states_(slot_count, SlotState::kFree),
       to_wipe_(slot_count, false),
       generations_(slot_count, 0) {
   free_slots_.reserve(slot_count);
@@ -68,11 +76,15 @@ BufferPool::BufferPool(MappedMemory memory, uint32_t slot_count, size_t chunk_si
 }
 
 BufferPool::~BufferPool() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   assert(free_slots_.size() == slot_count_ && "a lease outlived the pool");
+  assert(waiters_.empty() && "a thread waits for a slot of a destroyed pool");
 }
 
 SlotLease BufferPool::lend_locked(uint32_t slot) {
+  assert(slot < slot_count_ && "the slot is not in the pool");
+  assert(states_[slot] != SlotState::kLeased && "the slot has two leases");
+  states_[slot] = SlotState::kLeased;
   ++generations_[slot];
   in_use_max_ = std::max(in_use_max_, slot_count_ - free_slots_.size());
   return SlotLease(this, slot);
@@ -80,13 +92,15 @@ SlotLease BufferPool::lend_locked(uint32_t slot) {
 
 SlotLease BufferPool::take_locked() {
   if (free_slots_.empty()) return {};
+  assert(waiters_.empty() && "a slot is free although threads wait for one");
   const uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
+  assert(states_[slot] == SlotState::kFree && "a slot of the free list is in use");
   return lend_locked(slot);
 }
 
 SlotLease BufferPool::try_acquire() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return take_locked();
 }
 
@@ -98,19 +112,19 @@ SlotLease BufferPool::acquire(std::chrono::milliseconds check_interval,
                               const std::function<bool()>& give_up) {
   // Declared before `lock`, so destroyed after it: the destructor of an unused lease locks mutex_.
   Waiter waiter;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (SlotLease lease = take_locked()) return lease;
   const auto start = std::chrono::steady_clock::now();
   ++waits_;
   waiters_.push_back(&waiter);
-  const auto leave_line_locked = [&] {
+  const auto leave_line_locked = [&]() PPMR_REQUIRES(mutex_) {
     std::erase(waiters_, &waiter);
     wait_time_us_ += static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                                std::chrono::steady_clock::now() - start)
                                                .count());
   };
   bool given_up = false;
-  while (!given_up && !waiter.granted.wait_for(lock, check_interval,
+  while (!given_up && !waiter.granted.wait_for(mutex_, check_interval,
                                                [&] { return static_cast<bool>(waiter.lease); })) {
     lock.unlock();
     try {
@@ -131,33 +145,47 @@ void BufferPool::clear(uint32_t slot) { std::memset(slot_start(slot), 0, stride_
 void BufferPool::wipe() {
   std::vector<uint32_t> free;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     free.swap(free_slots_);
     free_slots_.reserve(slot_count_);
     to_wipe_.assign(slot_count_, true);
-    for (const uint32_t slot : free) to_wipe_[slot] = false;
+    for (const uint32_t slot : free) {
+      assert(states_[slot] == SlotState::kFree && "a slot of the free list is in use");
+      states_[slot] = SlotState::kWiping;
+      to_wipe_[slot] = false;
+    }
   }
   for (const uint32_t slot : free) {
     clear(slot);
-    give_back(slot);
+    MutexLock lock(mutex_);
+    assert(states_[slot] == SlotState::kWiping && "a slot was lent while wipe() cleared it");
+    make_free_locked(slot);
   }
 }
 
 void BufferPool::give_back(uint32_t slot) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
+  assert(states_[slot] == SlotState::kLeased && "a lease ended twice");
   if (to_wipe_[slot]) {
     to_wipe_[slot] = false;
     lock.unlock();
     clear(slot);
     lock.lock();
   }
+  make_free_locked(slot);
+}
+
+void BufferPool::make_free_locked(uint32_t slot) {
+  assert(free_slots_.size() < slot_count_ && "more free slots than the pool has");
   last_release_ = std::chrono::steady_clock::now();
+  states_[slot] = SlotState::kFree;
   if (waiters_.empty()) {
     free_slots_.push_back(slot);
     return;
   }
   Waiter& first = *waiters_.front();
   waiters_.erase(waiters_.begin());
+  assert(!first.lease && "a waiting thread gets two slots");
   first.lease = lend_locked(slot);
   // This thread notifies while it holds the lock: after it releases the lock, the waiter may be
   // destroyed.
@@ -165,12 +193,12 @@ void BufferPool::give_back(uint32_t slot) {
 }
 
 size_t BufferPool::waiting() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return waiters_.size();
 }
 
 std::chrono::steady_clock::time_point BufferPool::last_release() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return last_release_;
 }
 
@@ -182,11 +210,12 @@ std::optional<uint32_t> BufferPool::slot_at(const void* address) const {
 }
 
 std::span<std::byte> BufferPool::payload(uint32_t slot) const {
+  assert(slot < slot_count_ && "the slot is not in the pool");
   return {slot_start(slot) + kPageSizeBytes, chunk_size_bytes_};
 }
 
 PoolCounters BufferPool::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   PoolCounters counters;
   counters.slots = slot_count_;
   counters.free = free_slots_.size();

@@ -15,18 +15,17 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/mapped_memory.h"
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace ppmr {
@@ -127,14 +126,17 @@ class BufferPool {
   std::byte* slot_start(uint32_t slot) const {
     return memory_.bytes().data() + slot * stride_bytes_;
   }
+  // Free: in free_slots_. Wiping: wipe() clears the slot, no lease exists.
+  enum class SlotState : uint8_t { kFree, kLeased, kWiping };
   struct Waiter {  // on the stack of acquire()
-    std::condition_variable granted;
+    CondVar granted;
     SlotLease lease;
   };
   void give_back(uint32_t slot);
+  void make_free_locked(uint32_t slot) PPMR_REQUIRES(mutex_);  // or lends it to the first in line
   void clear(uint32_t slot);
-  SlotLease lend_locked(uint32_t slot);
-  SlotLease take_locked();  // a lease of a free slot; empty if none is free
+  SlotLease lend_locked(uint32_t slot) PPMR_REQUIRES(mutex_);
+  SlotLease take_locked() PPMR_REQUIRES(mutex_);  // a lease of a free slot; empty if none is free
 
   // Constant after construction.
   const MappedMemory memory_;
@@ -142,15 +144,18 @@ class BufferPool {
   const size_t stride_bytes_;
   const uint32_t slot_count_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::vector<bool> to_wipe_;         // by slot: the lease began before wipe()
-  std::vector<uint32_t> free_slots_;  // a stack: the cache still holds recently used slots
-  std::vector<Waiter*> waiters_;      // in the order of their calls; empty while a slot is free
-  std::chrono::steady_clock::time_point last_release_ = std::chrono::steady_clock::now();
-  size_t in_use_max_ = 0;
-  uint64_t waits_ = 0;
-  uint64_t wait_time_us_ = 0;
+  mutable Mutex mutex_;
+  std::vector<SlotState> states_ PPMR_GUARDED_BY(mutex_);  // by slot; checked by assertions
+  std::vector<bool> to_wipe_ PPMR_GUARDED_BY(mutex_);      // by slot: the lease began before wipe()
+  // A stack: the cache still holds recently used slots.
+  std::vector<uint32_t> free_slots_ PPMR_GUARDED_BY(mutex_);
+  // In the order of their calls; empty while a slot is free.
+  std::vector<Waiter*> waiters_ PPMR_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point last_release_ PPMR_GUARDED_BY(mutex_) =
+      std::chrono::steady_clock::now();
+  size_t in_use_max_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t waits_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t wait_time_us_ PPMR_GUARDED_BY(mutex_) = 0;
 
   std::vector<uint32_t> generations_;  // by slot; changed only when a lease of the slot begins
 };
