@@ -44,13 +44,13 @@ Acceptor::Acceptor(Listener& listener, milliseconds hello_max, Serve serve,
 
 Acceptor::~Acceptor() {
   close();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (Accepted& accepted : connections_) {
     if (!accepted.connection) continue;
     accepted.connection->shut_down();
     if (!accepted.thread.joinable()) accepted.connection = nullptr;  // refused: no thread serves it
   }
-  changed_.wait(lock, [this] {
+  changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) {
     return std::all_of(connections_.begin(), connections_.end(),
                        [](const Accepted& accepted) { return accepted.connection == nullptr; });
   });
@@ -59,7 +59,7 @@ Acceptor::~Acceptor() {
 
 void Acceptor::close() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
   }
   changed_.notify_all();
@@ -78,8 +78,8 @@ void Acceptor::accept_connections() {
     if (accepted) continue;
     if (accepted.error().errno_value == ECANCELED) return;
     spdlog::warn("{}", accepted.error().message);
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kAcceptPause, [this] { return closed_; });
+    MutexLock lock(mutex_);
+    changed_.wait_for(mutex_, kAcceptPause, [this]() PPMR_REQUIRES(mutex_) { return closed_; });
   }
 }
 
@@ -87,7 +87,7 @@ void Acceptor::accept_connections() {
 Status Acceptor::accept_connection() {
   auto connection = listener_.accept();
   if (!connection) return failure(connection.error());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   join_done_locked();
   const std::string& peer = (*connection)->peer();
   const std::string host(host_of(peer));
@@ -172,7 +172,7 @@ void Acceptor::run(Accepted& accepted) {
   if (!served && !is_silent && refusals_.allows()) {
     spdlog::warn("connection from {}: {}", accepted.connection->peer(), served.error().message);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   accepted.connection = nullptr;
   changed_.notify_all();
 }
@@ -188,7 +188,7 @@ Status Acceptor::serve(Accepted& accepted) {
   const std::shared_ptr<Connection> connection = std::move(*identified);
   const auto hello = receive_handshake(*connection, hello_max_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     accepted.hello_received = true;
     accepted.guest =
         hello && (!listener_.authenticates() || connection->peer_identity().authenticated());
@@ -217,7 +217,7 @@ void Acceptor::tidy() {
   if (const uint64_t more = refusals_.take_suppressed(); more > 0) {
     spdlog::warn("{} more connections were refused or failed", more);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Accepted& accepted : connections_) {
     if (!accepted.connection) continue;
     const auto age = Clock::now() - accepted.since;

@@ -2,15 +2,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/connection_event.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/log_rate.h"
@@ -53,7 +52,7 @@ class Acceptor {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Guarded by mutex_.
+  // Guarded by the acceptor's mutex_.
   struct Accepted {
     std::shared_ptr<Connection> connection;  // null when its thread is done
     std::thread thread;                      // empty if no thread could start
@@ -68,12 +67,12 @@ class Acceptor {
 
   void accept_connections();
   Status accept_connection();
-  void start_thread_locked(Accepted& accepted);
-  bool make_room_locked(const std::string& host);
+  void start_thread_locked(Accepted& accepted) PPMR_REQUIRES(mutex_);
+  bool make_room_locked(const std::string& host) PPMR_REQUIRES(mutex_);
   void note_refusal(const std::string& peer, const std::string& why);
   void run(Accepted& accepted);
   Status serve(Accepted& accepted);
-  void join_done_locked();
+  void join_done_locked() PPMR_REQUIRES(mutex_);
   void report_refused(const Connection& connection, const std::string& reason) const;
 
   Listener& listener_;
@@ -81,10 +80,10 @@ class Acceptor {
   const Serve serve_;
   const OnConnectionEvent on_event_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<Accepted> connections_;  // guarded by mutex_, in the order of acceptance
-  bool closed_ = false;              // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::list<Accepted> connections_ PPMR_GUARDED_BY(mutex_);  // in the order of acceptance
+  bool closed_ PPMR_GUARDED_BY(mutex_) = false;
 
   LogRate refusals_;
 

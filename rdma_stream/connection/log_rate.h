@@ -3,8 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace ppmr {
 
@@ -19,7 +20,7 @@ class LogRate {
 
   // Returns whether the caller may write a line.
   bool allows(Clock::time_point now = Clock::now()) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (now - begin_ >= interval_) {
       begin_ = now;
       lines_ = 0;
@@ -34,7 +35,7 @@ class LogRate {
   // Returns the number of lines that were refused since the last call. Returns 0 while the interval
   // lasts, so the caller reports these lines once.
   uint64_t take_suppressed(Clock::time_point now = Clock::now()) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (now - begin_ < interval_) return 0;
     return std::exchange(suppressed_, 0);
   }
@@ -42,11 +43,10 @@ class LogRate {
  private:
   const uint64_t lines_max_;
   const std::chrono::milliseconds interval_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  Clock::time_point begin_{};
-  uint64_t lines_ = 0;
-  uint64_t suppressed_ = 0;
+  Mutex mutex_;
+  Clock::time_point begin_ PPMR_GUARDED_BY(mutex_){};
+  uint64_t lines_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t suppressed_ PPMR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ppmr

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/open_file.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/credentials.h"
@@ -28,17 +28,17 @@ class CurrentTls {
  public:
   explicit CurrentTls(std::shared_ptr<const TlsContext> tls) : tls_(std::move(tls)) {}
   std::shared_ptr<const TlsContext> get() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return tls_;
   }
   void set(std::shared_ptr<const TlsContext> tls) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tls_ = std::move(tls);
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<const TlsContext> tls_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::shared_ptr<const TlsContext> tls_ PPMR_GUARDED_BY(mutex_);
 };
 
 // Threads: any. Connectors and listeners may live longer than their Security object.

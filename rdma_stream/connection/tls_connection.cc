@@ -72,7 +72,7 @@ TlsConnection::TlsConnection(SslPointer ssl, std::shared_ptr<Connection> connect
 TlsConnection::~TlsConnection() {
   if (shut_down_ || ::SSL_is_init_finished(ssl_.get()) == 0) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ::ERR_clear_error();
     ::SSL_shutdown(ssl_.get());
     take_out_locked();
@@ -123,7 +123,7 @@ Status TlsConnection::shake_hands(milliseconds timeout) {
 }
 
 Status TlsConnection::advance_handshake(bool& done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ::ERR_clear_error();
   const int result = ::SSL_do_handshake(ssl_.get());
   const int error = ::SSL_get_error(ssl_.get(), result);
@@ -165,7 +165,7 @@ Error TlsConnection::ssl_error_locked(const char* operation) {
 
 Status TlsConnection::export_secret(std::string_view label, std::span<const uint8_t> context,
                                     std::span<uint8_t> secret) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ::ERR_clear_error();
   if (::SSL_export_keying_material(ssl_.get(), secret.data(), secret.size(), label.data(),
                                    label.size(), context.data(), context.size(),
@@ -180,7 +180,7 @@ Status TlsConnection::export_secret(std::string_view label, std::span<const uint
 Status TlsConnection::fetch_records() {
   auto count = connection_->read_some(fetched_);
   if (!count) return failure(count.error());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   [[maybe_unused]] const int kept =
       ::BIO_write(incoming_, fetched_.data(), static_cast<int>(*count));
   assert(kept == static_cast<int>(*count));
@@ -191,7 +191,7 @@ Result<size_t> TlsConnection::receive(std::span<std::byte> bytes, bool keep) {
   const auto began = Clock::now();
   for (;;) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ::ERR_clear_error();
       size_t count = 0;
       const int got = keep ? ::SSL_peek_ex(ssl_.get(), bytes.data(), bytes.size(), &count)
@@ -255,7 +255,7 @@ Status TlsConnection::write(std::span<iovec> buffers) {
 }
 
 Status TlsConnection::seal_record(std::span<const std::byte> bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ::ERR_clear_error();
   if (++records_under_key_ > records_per_key_) {
     if (::SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {

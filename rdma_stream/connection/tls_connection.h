@@ -15,10 +15,10 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/connection.h"
 
 namespace ppmr {
@@ -73,9 +73,9 @@ class TlsConnection final : public Connection {
   Result<size_t> receive(std::span<std::byte> bytes, bool keep);
   Status fetch_records();
   Status seal_record(std::span<const std::byte> bytes);
-  void take_out_locked();
+  void take_out_locked() PPMR_REQUIRES(mutex_);
   Status send_out();
-  Error ssl_error_locked(const char* operation);
+  Error ssl_error_locked(const char* operation) PPMR_REQUIRES(mutex_);
   Error plain_text_answer();
 
   const std::shared_ptr<Connection> connection_;
@@ -85,11 +85,12 @@ class TlsConnection final : public Connection {
   uint64_t records_per_key_;  // constant after construction, except in tests
   bool sent_something_ = false;
 
-  std::mutex mutex_;
-  const SslPointer ssl_;  // guarded by mutex_, like its BIOs and `notes_`
-  BIO* incoming_;         // owned by ssl_
-  BIO* outgoing_;         // owned by ssl_
-  Notes notes_;
+  Mutex mutex_;
+  // Like its BIOs and `notes_`.
+  const SslPointer ssl_ PPMR_POINTEE_GUARDED_BY(mutex_);
+  BIO* incoming_ PPMR_POINTEE_GUARDED_BY(mutex_);  // owned by ssl_
+  BIO* outgoing_ PPMR_POINTEE_GUARDED_BY(mutex_);  // owned by ssl_
+  Notes notes_;  // OpenSSL's callbacks write it: used with mutex_ held, or outside the handshake
   PeerIdentity identity_;  // constant after the handshake
 
   std::vector<std::byte> fetched_;  // only the reader uses it

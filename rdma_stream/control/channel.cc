@@ -55,7 +55,7 @@ Channel::Channel(ChannelOptions options, Handler handler)
 Channel::~Channel() {
   fail(Error{ECANCELED, "the session was closed"});
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   writer_wanted_.notify_one();
@@ -64,14 +64,30 @@ Channel::~Channel() {
 
 // ---- The outbox --------------------------------------------------------------------------------
 
-void Channel::put(uint64_t position, std::span<const std::byte> bytes) {
+void Channel::check_positions_locked() const {
+  assert(acknowledged_position_ <= (writing_ ? writing_position_ : sent_position_) &&
+         "the peer acknowledged bytes that were not sent");
+  assert((writing_ ? writing_position_ : sent_position_) <= appended_position_ &&
+         "the channel sent bytes that no message has");
+  assert(appended_position_ - acknowledged_position_ <= outbox_.size() &&
+         "the outbox overwrote messages that were not acknowledged");
+  assert((acknowledged_sequence_ == appended_sequence_) ==
+             (acknowledged_position_ == appended_position_) &&
+         "sequence numbers and bytes of the outbox differ");
+}
+
+bool Channel::fits_locked(size_t length) const {
+  return appended_position_ + length - acknowledged_position_ <= outbox_.size();
+}
+
+void Channel::put_locked(uint64_t position, std::span<const std::byte> bytes) {
   const size_t start = position % outbox_.size();
   const size_t first = std::min(bytes.size(), outbox_.size() - start);
   std::copy_n(bytes.data(), first, outbox_.data() + start);
   std::copy_n(bytes.data() + first, bytes.size() - first, outbox_.data());
 }
 
-wire::FrameHeader Channel::frame_at(uint64_t position) const {
+wire::FrameHeader Channel::frame_at_locked(uint64_t position) const {
   HeaderBytes bytes;
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = outbox_[(position + i) % outbox_.size()];
   return *wire::decode<wire::FrameHeader>(bytes);
@@ -82,11 +98,8 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   const size_t length = wire::kFrameHeaderBytes + fields.size() + bytes.size();
   assert(fields.size() + bytes.size() <= wire::kFrameBodyMaxBytes);
   assert(length <= outbox_.size());
-  std::unique_lock lock(mutex_);
-  const auto fits = [&] {
-    return appended_position_ + length - acknowledged_position_ <= outbox_.size();
-  };
-  if (sending != Sending::kNowOrNever && !failed_ && !fits()) {
+  MutexLock lock(mutex_);
+  if (sending != Sending::kNowOrNever && !failed_ && !fits_locked(length)) {
     // Send the whole outbox: messages free their room once the peer has acknowledged them.
     urgent_ = true;
     writer_wanted_.notify_one();
@@ -94,11 +107,12 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
     // the peer's silence.
     const bool in_handler = handling_ && std::this_thread::get_id() == reader_;
     if (in_handler) handling_ = false;
-    progressed_.wait(lock, [&] { return failed_ || fits(); });
+    progressed_.wait(mutex_,
+                     [&]() PPMR_REQUIRES(mutex_) { return failed_ || fits_locked(length); });
     if (in_handler) handling_ = true;
   }
   if (failed_) return failure(*failed_);
-  if (!fits())
+  if (!fits_locked(length))
     return failure(ENOBUFS, peer_ + " does not acknowledge messages: the outbox is full");
   wire::FrameHeader header;
   header.body_length = static_cast<uint32_t>(fields.size() + bytes.size());
@@ -107,10 +121,11 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   header.acknowledged = received_sequence_.load();
   header.body_crc = crc32c(bytes, crc32c(fields));
   header.crc = wire::fields_crc(header);
-  put(appended_position_, encode_header(header));
-  put(appended_position_ + wire::kFrameHeaderBytes, fields);
-  put(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
+  put_locked(appended_position_, encode_header(header));
+  put_locked(appended_position_ + wire::kFrameHeaderBytes, fields);
+  put_locked(appended_position_ + wire::kFrameHeaderBytes + fields.size(), bytes);
   appended_position_ += length;
+  check_positions_locked();
   const bool begins = sending == Sending::kSoon && !gathers_until_;
   if (begins) gathers_until_ = Clock::now() + kGatherTime;
   const bool is_urgent =
@@ -130,17 +145,21 @@ Status Channel::acknowledge_locked(uint64_t sequence) {
     if (acknowledged_position_ >= sent) {
       return failure(EPROTO, peer_ + " acknowledges a message that was not sent");
     }
-    acknowledged_position_ +=
-        wire::kFrameHeaderBytes + frame_at(acknowledged_position_).body_length;
+    const wire::FrameHeader frame = frame_at_locked(acknowledged_position_);
+    assert(frame.sequence == acknowledged_sequence_ + 1 &&
+           "the outbox has another message at this position");
+    acknowledged_position_ += wire::kFrameHeaderBytes + frame.body_length;
     ++acknowledged_sequence_;
     freed = true;
   }
+  check_positions_locked();
   if (freed) progressed_.notify_all();
   return {};
 }
 
 // Prepares a new connection: the writer sends everything after `peer_received_sequence`.
 Status Channel::rewind_locked(uint64_t peer_received_sequence) {
+  assert(!writing_ && "a write of an earlier connection is in progress");
   // With this position the peer can acknowledge any message in the outbox.
   sent_position_ = appended_position_;
   if (auto status = acknowledge_locked(peer_received_sequence); !status) return status;
@@ -155,7 +174,7 @@ Status Channel::rewind_locked(uint64_t peer_received_sequence) {
 
 void Channel::push() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     urgent_ = true;
   }
   writer_wanted_.notify_one();
@@ -163,27 +182,27 @@ void Channel::push() {
 
 void Channel::run_writer() {
   try {
-    std::unique_lock lock(mutex_);
-    while (!stopping_) write_frames(lock);
+    MutexLock lock(mutex_);
+    while (!stopping_) write_frames();
   } catch (const std::exception& exception) {
     fail(Error{EIO, std::string("cannot write to the peer: ") + exception.what()});
   }
 }
 
-void Channel::write_frames(std::unique_lock<std::mutex>& lock) {
+void Channel::write_frames() {
   const auto heartbeat_at = last_written_ + options_.timings.heartbeat_interval;
   const bool gathers = sent_position_ < appended_position_ && gathers_until_ && !urgent_ &&
                        !acknowledgement_due_ && Clock::now() < *gathers_until_;
   if (connection_ == nullptr) {
-    writer_wanted_.wait(lock);
+    writer_wanted_.wait(mutex_);
   } else if (gathers) {
-    writer_wanted_.wait_until(lock, *gathers_until_);
+    writer_wanted_.wait_until(mutex_, *gathers_until_);
   } else if (sent_position_ < appended_position_) {
-    write_outbox(lock);
+    write_outbox();
   } else if (acknowledgement_due_ || Clock::now() >= heartbeat_at) {
-    write_heartbeat(lock);
+    write_heartbeat();
   } else {
-    writer_wanted_.wait_until(lock, heartbeat_at);
+    writer_wanted_.wait_until(mutex_, heartbeat_at);
   }
   // Bytes that arrive slowly and never complete a frame do not keep a connection alive.
   const Clock::time_point frame_began{Clock::duration(frame_began_.load())};
@@ -193,19 +212,20 @@ void Channel::write_frames(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void Channel::write_outbox(std::unique_lock<std::mutex>& lock) {
+void Channel::write_outbox() {
   urgent_ = false;
   gathers_until_.reset();
   const uint64_t begin = sent_position_;
   const uint64_t length = appended_position_ - begin;
+  assert(length > 0 && length <= outbox_.size() && "the outbox has nothing to send");
   const size_t start = begin % outbox_.size();
   const size_t first = std::min<size_t>(length, outbox_.size() - start);
   std::array<iovec, 2> buffers = {iovec{outbox_.data() + start, first},
                                   iovec{outbox_.data(), length - first}};
-  write(lock, std::span(buffers).first(length > first ? 2 : 1), begin + length);
+  write(std::span(buffers).first(length > first ? 2 : 1), begin + length);
 }
 
-void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
+void Channel::write_heartbeat() {
   wire::FrameHeader header;
   header.sequence = appended_sequence_;  // write_frames() has checked that all messages are sent
   header.acknowledged = received_sequence_.load();
@@ -213,18 +233,19 @@ void Channel::write_heartbeat(std::unique_lock<std::mutex>& lock) {
   header.crc = wire::fields_crc(header);
   HeaderBytes bytes = encode_header(header);
   iovec buffer{bytes.data(), bytes.size()};
-  write(lock, {&buffer, 1}, sent_position_);
+  write({&buffer, 1}, sent_position_);
 }
 
 // Writes `buffers` without the lock. Afterwards all bytes before `end_position` count as sent, even
 // after an error.
-void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers,
-                    uint64_t end_position) {
+void Channel::write(std::span<iovec> buffers, uint64_t end_position) {
   const auto connection = connection_;
+  assert(connection != nullptr && !writing_ && "two writes at a time");
   writing_ = true;
   writing_position_ = end_position;
+  check_positions_locked();
   acknowledgement_due_ = false;
-  lock.unlock();
+  mutex_.unlock();
   Status written;
   try {
     written = connection->write(buffers);
@@ -234,10 +255,11 @@ void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers
   // A peer that closed the connection may have sent messages before, such as its goodbye. run()
   // reads them up to the end of the stream. After other errors, make run() return at once.
   if (!written && !closed_by_peer(written.error())) connection->shut_down();
-  lock.lock();
+  mutex_.lock();
   writing_ = false;
   last_written_ = Clock::now();
   sent_position_ = end_position;
+  check_positions_locked();
   if (!written && connection_ == connection) connection_ = nullptr;
   progressed_.notify_all();
 }
@@ -246,7 +268,7 @@ void Channel::write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers
 
 Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_received_sequence) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failed_) return *failed_;
     peer_ = connection->peer();
     if (auto rewound = rewind_locked(peer_received_sequence); !rewound) return rewound.error();
@@ -264,9 +286,9 @@ Error Channel::run(std::shared_ptr<Connection> connection, uint64_t peer_receive
   frame_began_ = 0;
   last_received_.compare_exchange_strong(connected_at, received_before);
   connection->shut_down();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   connection_ = reading_ = nullptr;
-  progressed_.wait(lock, [this] { return !writing_; });
+  progressed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return !writing_; });
   return failed_.value_or(reason);
 }
 
@@ -285,7 +307,7 @@ Error Channel::receive_frames(Connection& connection) {
     }
     last_received_ = now();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (failed_) return *failed_;
       if (auto status = acknowledge_locked(header.acknowledged); !status) return status.error();
     }
@@ -303,7 +325,7 @@ Error Channel::receive_frames(Connection& connection) {
     if (++frames_since_acknowledgement >= kAcknowledgeEveryFrames ||
         bytes_since_acknowledgement >= kAcknowledgeEveryBytes) {
       frames_since_acknowledgement = bytes_since_acknowledgement = 0;
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       acknowledgement_due_ = true;
       writer_wanted_.notify_one();
     }
@@ -372,30 +394,31 @@ Result<bool> Channel::take_frame(const Connection& connection, wire::FrameHeader
 // ---- State -------------------------------------------------------------------------------------
 
 void Channel::disconnect() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (reading_) reading_->shut_down();
 }
 
 void Channel::fail(Error error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failed_) failed_ = std::move(error);
   if (reading_) reading_->shut_down();
   progressed_.notify_all();
 }
 
 std::optional<Error> Channel::failed() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return failed_;
 }
 
 void Channel::flush(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t end = appended_position_;
-  progressed_.wait_for(lock, timeout, [&] { return failed_ || sent_position_ >= end; });
+  progressed_.wait_for(mutex_, timeout,
+                       [&]() PPMR_REQUIRES(mutex_) { return failed_ || sent_position_ >= end; });
 }
 
 bool Channel::connected() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return connection_ != nullptr;
 }
 
@@ -407,7 +430,7 @@ std::chrono::steady_clock::time_point Channel::last_received() const {
 void Channel::note_received() { last_received_ = now(); }
 
 std::string Channel::peer() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return peer_;
 }
 

@@ -11,15 +11,14 @@
 #include <atomic>
 #include <cassert>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/wire/wire.h"
@@ -112,53 +111,57 @@ class Channel {
   }
   Status append(wire::MessageType type, std::span<const std::byte> fields,
                 std::span<const std::byte> bytes, Sending sending);
-  void put(uint64_t position, std::span<const std::byte> bytes);
-  wire::FrameHeader frame_at(uint64_t position) const;
-  Status acknowledge_locked(uint64_t sequence);
-  Status rewind_locked(uint64_t peer_received_sequence);
+  bool fits_locked(size_t length) const PPMR_REQUIRES(mutex_);
+  void put_locked(uint64_t position, std::span<const std::byte> bytes) PPMR_REQUIRES(mutex_);
+  wire::FrameHeader frame_at_locked(uint64_t position) const PPMR_REQUIRES(mutex_);
+  void check_positions_locked() const PPMR_REQUIRES(mutex_);
+  Status acknowledge_locked(uint64_t sequence) PPMR_REQUIRES(mutex_);
+  Status rewind_locked(uint64_t peer_received_sequence) PPMR_REQUIRES(mutex_);
   Error receive_frames(Connection& connection);
   Status receive_more(Connection& connection);
   Result<bool> take_frame(const Connection& connection, wire::FrameHeader& header,
                           std::span<const std::byte>& body);
   Status call_handler(wire::MessageType type, std::span<const std::byte> body);
   void run_writer();
-  void write_frames(std::unique_lock<std::mutex>& lock);
-  void write_outbox(std::unique_lock<std::mutex>& lock);
-  void write_heartbeat(std::unique_lock<std::mutex>& lock);
-  void write(std::unique_lock<std::mutex>& lock, std::span<iovec> buffers, uint64_t end_position);
+  void write_frames() PPMR_REQUIRES(mutex_);
+  void write_outbox() PPMR_REQUIRES(mutex_);
+  void write_heartbeat() PPMR_REQUIRES(mutex_);
+  void write(std::span<iovec> buffers, uint64_t end_position) PPMR_REQUIRES(mutex_);
 
   const ChannelOptions options_;
   const Handler handler_;
   // Memory of the outbox and the inbox. Not zeroed, so that a short session touches little of it.
   const std::unique_ptr<std::byte[]> buffers_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable writer_wanted_;  // wakes the writer thread
-  std::condition_variable progressed_;     // the outbox has room, or a write has ended
-  // Guarded by mutex_. The outbox is a ring. A position counts bytes from the channel's start;
-  // modulo the size of the ring it is an index. acknowledged <= sent <= appended, but the peer may
-  // acknowledge bytes while they are being written. While `writing_`, the bytes from `sent` to
-  // `writing` belong to the writer thread, so it sends them without the lock.
+  mutable Mutex mutex_;
+  CondVar writer_wanted_;  // wakes the writer thread
+  CondVar progressed_;     // there is room in the outbox, or a write has ended
+  // The outbox is a ring. A position counts bytes from the channel's start; modulo the size of the
+  // ring it is an index. acknowledged <= sent <= appended, but the peer may acknowledge bytes while
+  // they are being written (check_positions_locked()). The span is constant. mutex_ guards its
+  // bytes, except those from `sent` to `writing` while `writing_`: they belong to the writer
+  // thread, which sends them without the lock.
   const std::span<std::byte> outbox_;
-  uint64_t acknowledged_position_ = 0;
-  uint64_t sent_position_ = 0;
-  uint64_t writing_position_ = 0;  // end of the current write
-  uint64_t appended_position_ = 0;
-  uint64_t acknowledged_sequence_ = 0;
-  uint64_t appended_sequence_ = 0;
-  std::shared_ptr<Connection> connection_;  // null after a failed write
+  uint64_t acknowledged_position_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t sent_position_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t writing_position_ PPMR_GUARDED_BY(mutex_) = 0;  // end of the current write
+  uint64_t appended_position_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t acknowledged_sequence_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t appended_sequence_ PPMR_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<Connection> connection_ PPMR_GUARDED_BY(mutex_);  // null after a failed write
   // The connection of run(); stays set after a failed write.
-  std::shared_ptr<Connection> reading_;
-  std::thread::id reader_;  // the thread of run()
-  std::string peer_;
-  bool writing_ = false;
-  bool acknowledgement_due_ = false;
-  bool urgent_ = false;  // send the outbox without waiting for more messages
+  std::shared_ptr<Connection> reading_ PPMR_GUARDED_BY(mutex_);
+  std::thread::id reader_ PPMR_GUARDED_BY(mutex_);  // the thread of run()
+  std::string peer_ PPMR_GUARDED_BY(mutex_);
+  bool writing_ PPMR_GUARDED_BY(mutex_) = false;
+  bool acknowledgement_due_ PPMR_GUARDED_BY(mutex_) = false;
+  // Send the outbox without waiting for more messages.
+  bool urgent_ PPMR_GUARDED_BY(mutex_) = false;
   // The time until which the outbox may wait; nullopt: no message may wait.
-  std::optional<std::chrono::steady_clock::time_point> gathers_until_;
-  bool stopping_ = false;
-  std::optional<Error> failed_;
-  std::chrono::steady_clock::time_point last_written_;
+  std::optional<std::chrono::steady_clock::time_point> gathers_until_ PPMR_GUARDED_BY(mutex_);
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
+  std::optional<Error> failed_ PPMR_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point last_written_ PPMR_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> received_sequence_ = 0;
   std::atomic<std::chrono::steady_clock::rep> last_received_;

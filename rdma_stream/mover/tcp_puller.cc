@@ -101,7 +101,7 @@ void TcpPuller::finish() {
 }
 
 void TcpPuller::stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   for (Stream& stream : streams_) {
     if (stream.attached) stream.attached->shut_down();
@@ -111,12 +111,12 @@ void TcpPuller::stop() {
 }
 
 Status TcpPuller::attach(uint32_t stream, std::shared_ptr<Connection> connection) {
+  MutexLock lock(mutex_);
   if (stream >= streams_.size()) {
     return failure(EPROTO, "stream " + std::to_string(stream) +
                                " does not exist: the session has " +
                                std::to_string(streams_.size()) + " streams");
   }
-  std::lock_guard lock(mutex_);
   if (stopping_) return failure(ECANCELED, "the session has ended");
   if (streams_[stream].attached) streams_[stream].attached->shut_down();
   if (streams_[stream].current) streams_[stream].current->shut_down();
@@ -126,10 +126,10 @@ Status TcpPuller::attach(uint32_t stream, std::shared_ptr<Connection> connection
 }
 
 void TcpPuller::run_stream(uint32_t index) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Stream& stream = streams_[index];
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || stream.attached; });
+    changed_.wait(mutex_, [&]() PPMR_REQUIRES(mutex_) { return stopping_ || stream.attached; });
     if (stopping_) return;
     stream.current = std::exchange(stream.attached, nullptr);
     const auto connection = stream.current;

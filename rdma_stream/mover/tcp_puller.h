@@ -2,12 +2,11 @@
 // read requests in flight. The thread receives payload directly to its final place.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/mover/mover.h"
@@ -48,10 +47,10 @@ class TcpPuller {
   const Options options_;
   PullQueue& queue_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;        // guarded by mutex_
-  std::vector<Stream> streams_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
+  std::vector<Stream> streams_ PPMR_GUARDED_BY(mutex_);
 
   // Declared last: the threads end before the members that they use.
   std::vector<std::thread> threads_;

@@ -43,7 +43,7 @@ void TcpResponder::join() {
 }
 
 void TcpResponder::stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   for (auto& connection : connections_) {
     if (connection) connection->shut_down();
@@ -52,7 +52,7 @@ void TcpResponder::stop() {
 }
 
 void TcpResponder::serve_stream(uint32_t stream) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (uint64_t attempt = 1; !stopping_; ++attempt) {
     lock.unlock();
     try {
@@ -67,7 +67,8 @@ void TcpResponder::serve_stream(uint32_t stream) {
       connection->shut_down();
       connection = nullptr;
     }
-    stop_requested_.wait_for(lock, options_.timings.retry_interval, [this] { return stopping_; });
+    stop_requested_.wait_for(mutex_, options_.timings.retry_interval,
+                             [this]() PPMR_REQUIRES(mutex_) { return stopping_; });
   }
 }
 
@@ -77,7 +78,7 @@ Status TcpResponder::connect_and_serve(uint32_t stream, uint64_t attempt) {
   if (!connected) return failure(connected.error());
   const std::shared_ptr<Connection> connection = std::move(*connected);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the session was closed");
     connections_[stream] = connection;
   }

@@ -2,12 +2,11 @@
 // has one connection and one thread. Over RDMA the device does this work.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/connection/session_timings.h"
 #include "rdma_stream/mover/slot_reader.h"
@@ -43,10 +42,10 @@ class TcpResponder {
   Connector& connector_;
   SlotReader& slots_;
 
-  std::mutex mutex_;
-  std::condition_variable stop_requested_;
-  bool stopping_ = false;                                 // guarded by mutex_
-  std::vector<std::shared_ptr<Connection>> connections_;  // by stream; guarded by mutex_
+  Mutex mutex_;
+  CondVar stop_requested_;
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<Connection>> connections_ PPMR_GUARDED_BY(mutex_);  // by stream
 
   // Declared last: the threads end before the members that they use.
   std::vector<std::thread> threads_;

@@ -38,13 +38,13 @@ std::string rate_text(double bytes_per_second) {
 }  // namespace
 
 CompressionMethod CompressionChoice::method() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return method_;
 }
 
 bool CompressionChoice::sample_is_due(Clock::time_point now) {
   if (!option_.automatic) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!link_rate_ || now < next_sample_) return false;
   next_sample_ = now + kSampleRarely;  // other threads take no sample at the same time
   return true;
@@ -57,7 +57,7 @@ void CompressionChoice::measured(const CompressionMethod& method, uint64_t bytes
   if (found == kCandidates.end()) return;
   const double rate = static_cast<double>(bytes) / std::max(seconds(time), 1e-9);
   const double ratio = static_cast<double>(compressed_bytes) / static_cast<double>(bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Candidate& candidate = candidates_[static_cast<size_t>(found - kCandidates.begin())];
   if (!candidate.known) candidate = {true, rate, ratio};
   candidate.rate += kWeight * (rate - candidate.rate);
@@ -66,17 +66,18 @@ void CompressionChoice::measured(const CompressionMethod& method, uint64_t bytes
 }
 
 void CompressionChoice::sampled(Clock::time_point now, Clock::duration time) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const bool hopeless =
-      std::all_of(candidates_.begin(), candidates_.end(), [this](const Candidate& candidate) {
-        return candidate.known && link_rate_ && candidate.rate < *link_rate_ * kGainMin;
-      });
+      std::all_of(candidates_.begin(), candidates_.end(),
+                  [this](const Candidate& candidate) PPMR_REQUIRES(mutex_) {
+                    return candidate.known && link_rate_ && candidate.rate < *link_rate_ * kGainMin;
+                  });
   next_sample_ = now + (hopeless ? Clock::duration(kSampleRarely) : time * kSampleCost);
 }
 
 void CompressionChoice::released(uint64_t wire_bytes, double backlog, Clock::time_point now) {
   if (!option_.automatic) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (now - last_release_ > kPause) idle_since_.reset();
   last_release_ = now;
   if (backlog < kBacklogMin) {
@@ -139,7 +140,7 @@ std::string CompressionChoice::text() const {
 
 std::string CompressionChoice::why() const {
   if (!option_.automatic) return "";
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!link_rate_) return "the link does not limit the stream";
   std::string text = "the link carries " + rate_text(*link_rate_);
   for (size_t i = 0; i < kCandidates.size(); ++i) {

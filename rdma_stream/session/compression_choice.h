@@ -18,10 +18,10 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "rdma_stream/session/compression.h"
 
 namespace ppmr {
@@ -61,22 +61,23 @@ class CompressionChoice {
     double rate = 0;   // bytes of the file per second on one core
     double ratio = 1;  // compressed bytes / bytes
   };
-  void choose_locked();
-  double gain_locked(const Candidate& candidate) const;  // gain over no compression
+  void choose_locked() PPMR_REQUIRES(mutex_);
+  double gain_locked(const Candidate& candidate) const
+      PPMR_REQUIRES(mutex_);  // over no compression
 
   const CompressionOption option_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  CompressionMethod method_;
-  std::array<Candidate, kCandidates.size()> candidates_;
-  std::optional<double> link_rate_;                // bytes per second
-  std::optional<Clock::time_point> window_begin_;  // set while the pool is more than half full
-  uint64_t window_bytes_ = 0;
-  uint64_t window_chunks_ = 0;
+  mutable Mutex mutex_;
+  CompressionMethod method_ PPMR_GUARDED_BY(mutex_);
+  std::array<Candidate, kCandidates.size()> candidates_ PPMR_GUARDED_BY(mutex_);
+  std::optional<double> link_rate_ PPMR_GUARDED_BY(mutex_);  // bytes per second
+  // Set while the pool is more than half full.
+  std::optional<Clock::time_point> window_begin_ PPMR_GUARDED_BY(mutex_);
+  uint64_t window_bytes_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t window_chunks_ PPMR_GUARDED_BY(mutex_) = 0;
   // Since then chunks are released, but the pool is not full.
-  std::optional<Clock::time_point> idle_since_;
-  Clock::time_point last_release_{};
-  Clock::time_point next_sample_{};
+  std::optional<Clock::time_point> idle_since_ PPMR_GUARDED_BY(mutex_);
+  Clock::time_point last_release_ PPMR_GUARDED_BY(mutex_){};
+  Clock::time_point next_sample_ PPMR_GUARDED_BY(mutex_){};
 };
 
 }  // namespace ppmr

@@ -2,13 +2,13 @@
 // chunk needs an allocation, and no thread holds a lock while it uses a context.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace ppmr {
 
@@ -45,8 +45,9 @@ class ContextPool {
   }
 
   Lease take() {
-    std::unique_lock lock(mutex_);
-    returned_.wait(lock, [this] { return !idle_.empty() || made_ < contexts_max_; });
+    MutexLock lock(mutex_);
+    returned_.wait(
+        mutex_, [this]() PPMR_REQUIRES(mutex_) { return !idle_.empty() || made_ < contexts_max_; });
     if (idle_.empty()) {
       auto made = std::make_unique<Context>();
       ++made_;
@@ -60,17 +61,17 @@ class ContextPool {
  private:
   void give_back(std::unique_ptr<Context> context) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       idle_.push_back(std::move(context));
     }
     returned_.notify_one();
   }
 
   const size_t contexts_max_;
-  std::mutex mutex_;
-  std::condition_variable returned_;
-  std::vector<std::unique_ptr<Context>> idle_;  // guarded by mutex_
-  size_t made_ = 0;                             // guarded by mutex_
+  Mutex mutex_;
+  CondVar returned_;
+  std::vector<std::unique_ptr<Context>> idle_ PPMR_GUARDED_BY(mutex_);
+  size_t made_ PPMR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ppmr

@@ -4,14 +4,13 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "buffer_pool/buffer_pool.h"
 #include "rdma_stream/wire/wire.h"
@@ -22,7 +21,7 @@ namespace ppmr {
 class StickyError {
  public:
   void set(Error error) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!error_) error_ = std::move(error);
     failed_.store(true, std::memory_order_release);
   }
@@ -30,14 +29,14 @@ class StickyError {
   // Returns the error if there is one, else success.
   Status status() const {
     if (!failed()) return {};
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return failure(*error_);
   }
 
  private:
   std::atomic<bool> failed_ = false;
-  mutable std::mutex mutex_;
-  std::optional<Error> error_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::optional<Error> error_ PPMR_GUARDED_BY(mutex_);
 };
 
 // Returns true when a caller that waits for the target must stop waiting, for example because it
@@ -135,24 +134,26 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
     std::array<Range, 8> ranges_;
     size_t count_ = 0;
   };
-  bool take_next_locked(Early& next);
-  void done_locked(uint64_t turn);
+  bool take_next_locked(Early& next) PPMR_REQUIRES(mutex_);
+  void done_locked(uint64_t turn) PPMR_REQUIRES(mutex_);
 
   const uint64_t node_;
   const std::shared_ptr<StickyError> checkpoint_error_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  // Guarded by mutex_.
-  uint64_t turns_cut_ = 0;
-  uint64_t turns_announced_ = 0;
-  bool announcing_ = false;   // a thread is announcing; the same thread announces the next turns
-  std::vector<Early> early_;  // at most one per slot
-  uint64_t turns_done_ = 0;   // number of finished turns; turns finish in any order
-  RangesInFlight in_flight_;  // covers all ranges in flight, and possibly more
-  mutable Drain* drains_ = nullptr;
-  mutable size_t await_announced_calls_ = 0;
-  uint64_t digest_ = 0;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  uint64_t turns_cut_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t turns_announced_ PPMR_GUARDED_BY(mutex_) = 0;
+  // A thread is announcing; the same thread announces the next turns.
+  bool announcing_ PPMR_GUARDED_BY(mutex_) = false;
+  std::vector<Early> early_ PPMR_GUARDED_BY(mutex_);  // at most one per slot
+  // Number of finished turns; turns finish in any order.
+  uint64_t turns_done_ PPMR_GUARDED_BY(mutex_) = 0;
+  RangesInFlight in_flight_
+      PPMR_GUARDED_BY(mutex_);  // covers all ranges in flight, and possibly more
+  mutable Drain* drains_ PPMR_GUARDED_BY(mutex_) = nullptr;
+  mutable size_t await_announced_calls_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t digest_ PPMR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ppmr

@@ -1,5 +1,6 @@
 // The steps of a chunk at the target: announced, queued, pulled, verified, landed, released.
 #include <algorithm>
+#include <cassert>
 #include <exception>
 
 #include "rdma_stream/session/incoming_session.h"
@@ -63,7 +64,7 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   }
   ChunkEntry& entry = chunks_[announce.slot];
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (entry.state != ChunkState::kIdle) {
       return failure(EPROTO, "the source announced slot " + std::to_string(announce.slot) +
                                  " again before the target released it");
@@ -76,7 +77,8 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   }
   bool land_now = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
+    assert(entry.state == ChunkState::kIdle && !entry.has_landing && "the slot is in use");
     entry.announce = announce;
     entry.attempts = 0;
     entry.has_landing = false;
@@ -96,7 +98,8 @@ Status IncomingSession::handle_announce(const wire::Announce& announce,
   if (!land_now) return {};
   const Status reserved = reserve(entry);
   if (!reserved && reserved.error().errno_value == EAGAIN) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
+    assert(pulling_ > 0 && "more chunks ended than began");
     --pulling_;
     queue_locked(announce.slot);
     return {};
@@ -129,6 +132,8 @@ bool IncomingSession::is_urgent_locked(uint32_t slot) const {
 
 void IncomingSession::queue_locked(uint32_t slot) {
   ChunkEntry& entry = chunks_[slot];
+  assert(entry.state != ChunkState::kQueued && "the chunk is in two queues");
+  assert(!entry.has_landing && "a queued chunk has memory already");
   begin_waiting_locked();
   entry.state = ChunkState::kQueued;
   (is_urgent_locked(slot) ? urgent_queue_ : queue_).push_back(slot);
@@ -153,7 +158,7 @@ void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
   constexpr uint64_t kEndMax = INT64_MAX;
   if (length == 0 || length > kEndMax || offset > kEndMax - length) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool requested = std::any_of(wanted_.begin(), wanted_.end(), [&](const FileRange& one) {
       return one.node == node && one.begin <= offset && offset + length <= one.end;
     });
@@ -163,7 +168,7 @@ void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
   }
   if (channel_.post(wire::Want{node, offset, length})) return;
   // The request was not sent, so another read may request the same bytes.
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   (void)take_wanted_locked(node, offset, length);
 }
 
@@ -176,7 +181,7 @@ void IncomingSession::wake_mover_locked() {
 }
 
 void IncomingSession::prioritize(uint64_t node, uint64_t offset, uint64_t length) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   begin_waiting_locked();
   const auto wanted = [&](uint32_t slot) {
     const wire::Announce& chunk = chunks_[slot].announce;
@@ -191,7 +196,7 @@ void IncomingSession::prioritize(uint64_t node, uint64_t offset, uint64_t length
 }
 
 void IncomingSession::space_freed() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++space_events_;
   begin_waiting_locked();
   while (!starved_.empty()) {
@@ -238,19 +243,19 @@ void IncomingSession::Port::completed(const Pull& pull) try {
 void IncomingSession::Port::lost(const Pull& pull) { session_.lost(pull); }
 
 bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     if (ended_) return false;
     if (mover != transport_) {
       if (!wait) return false;
-      queue_changed_.wait(lock);
+      queue_changed_.wait(mutex_);
       continue;
     }
     SlotRing& ring = urgent_queue_.empty() ? queue_ : urgent_queue_;
     if (ring.empty()) {
       push_releases_locked();
       if (!wait) return false;
-      queue_changed_.wait(lock);
+      queue_changed_.wait(mutex_);
       continue;
     }
     // A mover without any pull in flight always gets the next pull. Another mover gets its next
@@ -265,13 +270,18 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       starved_.push_back(slot);
       continue;
     }
+    assert(entry.state == ChunkState::kQueued && "a chunk that is not queued is in a queue");
     entry.state = ChunkState::kPulling;
     ++pulling_;
+    assert(pulling_ <= chunks_.size() && "more chunks are pulled than there are slots");
     const uint64_t space_events = space_events_;
     lock.unlock();
     const Status reserved = entry.has_landing ? Status{} : reserve(entry);
     if (reserved) {
       const auto& announce = entry.announce;
+      assert(announce.slot == slot && announce.slot_length <= announce.length &&
+             "a chunk is longer in its slot than in its file");
+      assert(entry.landing.piece_count <= entry.landing.pieces.size());
       pull = {announce.slot, announce.generation, announce.slot_offset, announce.slot_length,
               std::span(entry.landing.pieces).first(entry.landing.piece_count)};
       ++fetching_;
@@ -284,6 +294,8 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
     }
     // Continue with other files: a reader may need one of their chunks before it can free memory.
     lock.lock();
+    assert(entry.state == ChunkState::kPulling && pulling_ > 0 && !entry.has_landing &&
+           "another thread changed a chunk that this one pulls");
     entry.state = ChunkState::kQueued;
     --pulling_;
     if (space_events != space_events_) {
@@ -295,13 +307,16 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
 }
 
 void IncomingSession::lost(const Pull& pull) {
+  assert(fetching_ > 0 && "more pulls ended than began");
   --fetching_;
   pull_again(pull.slot);
 }
 
 void IncomingSession::pull_again(uint32_t slot) {
   ++pulled_again_;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
+  assert(chunks_[slot].state == ChunkState::kPulling && pulling_ > 0 &&
+         "a pull ended that was not in progress");
   chunks_[slot].state = ChunkState::kQueued;
   --pulling_;
   urgent_queue_.push_front(slot);
@@ -309,8 +324,11 @@ void IncomingSession::pull_again(uint32_t slot) {
 }
 
 void IncomingSession::completed(const Pull& pull) {
+  assert(fetching_ > 0 && "more pulls ended than began");
   --fetching_;
   ChunkEntry& entry = chunks_[pull.slot];
+  assert(entry.has_landing && entry.announce.generation == pull.generation &&
+         "a pull of an earlier chunk of this slot ended");
   channel_.note_received();
   const Status verified = verify(entry);
   if (!verified && ++entry.attempts < kAttemptsMax) {
@@ -349,7 +367,8 @@ void IncomingSession::land(uint32_t slot, Status status) {
     sink_.abandon(entry.landing, status.error());
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
+    assert(entry.state == ChunkState::kPulling && "a chunk ended twice");
     entry.state = ChunkState::kIdle;
     pull_progress_ = Clock::now();
   }
@@ -362,7 +381,8 @@ void IncomingSession::land(uint32_t slot, Status status) {
   (void)channel_.send_with_next(wire::Release{slot, announce.generation, errno_value});
   // A pull stays in `pulling_` until its Release is in the outbox. So the pull that ends last also
   // pushes the releases that other pulls left in the outbox.
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
+  assert(pulling_ > 0 && "more chunks ended than began");
   --pulling_;
   ++releases_held_;
   // The source may wait for a small chunk, for example in fsync(2) or a commit. It must not also

@@ -39,7 +39,7 @@ Status IncomingSession::run_control(std::shared_ptr<Connection> connection,
                                     uint64_t source_received_sequence,
                                     const std::string& target_name) {
   channel_.disconnect();  // ends the earlier connection, in case its loss was not noticed
-  std::lock_guard control(control_mutex_);
+  MutexLock control(control_mutex_);
   if (auto reason = over()) return failure(*reason);
   // The last received sequence number is final from here on: earlier connections deliver no more
   // messages.
@@ -61,9 +61,8 @@ bool IncomingSession::proves(const wire::DataHello& hello) const {
 }
 
 bool IncomingSession::accept_attempt(const wire::DataHello& hello) {
-  std::lock_guard lock(mutex_);
-  // Attach_stream() then refuses the stream.
-  if (hello.stream >= last_attempts_.size()) return true;
+  MutexLock lock(mutex_);
+  if (hello.stream >= last_attempts_.size()) return true;  // attach_stream() fails
   if (hello.attempt <= last_attempts_[hello.stream]) return false;
   last_attempts_[hello.stream] = hello.attempt;
   return true;
@@ -75,7 +74,7 @@ Status IncomingSession::attach_stream(uint32_t stream, std::shared_ptr<Connectio
 
 std::optional<Error> IncomingSession::over() const {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (over_) return over_;
     const size_t fetching = fetching_;
     const bool expects_bytes = !queue_.empty() || !urgent_queue_.empty() || fetching > 0;
@@ -97,7 +96,7 @@ std::optional<Error> IncomingSession::over() const {
 
 void IncomingSession::end(const Error& reason) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return;
     ended_ = true;
     if (!over_) over_ = reason;
@@ -107,7 +106,7 @@ void IncomingSession::end(const Error& reason) {
   tcp_puller_->finish();
   // Needs no lock: verbs_puller_ does not change once `ended_` is true.
   if (verbs_puller_) verbs_puller_->finish();
-  std::lock_guard control(control_mutex_);
+  MutexLock control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {
     if (entry.state == ChunkState::kIdle) continue;
     if (entry.has_landing) {
@@ -183,7 +182,7 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       return apply(body, &Sink::punch_hole);
     case MessageType::kZeros: {
       if (const auto message = wire::decode<wire::Zeros>(body)) {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         (void)take_wanted_locked(message->node, message->offset, message->length_bytes);
       }
       return apply(body, &Sink::zeros);
@@ -238,7 +237,7 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       return message ? handle_transport_offer(*message) : failure(message.error());
     }
     case MessageType::kGoodbye: {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
       // From now on the source closes its connections. Without stop() the puller would report that
       // as a fault.
@@ -300,7 +299,7 @@ SessionReport IncomingSession::report() const {
   report.wrong_chunks = wrong_chunks_;
   report.pulled_again = pulled_again_;
   report.waits_for_space = waits_for_space_;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   report.transport = transport_;
   report.transport_why = transport_why_;
   report.queued_chunks = queue_.size() + urgent_queue_.size() + starved_.size();

@@ -13,12 +13,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/log_rate.h"
 #include "rdma_stream/control/channel.h"
 #include "rdma_stream/mover/mover.h"
@@ -156,7 +155,7 @@ class IncomingSession final {
   bool take(wire::Transport mover, Pull& pull, bool wait);
   void completed(const Pull& pull);
   void lost(const Pull& pull);
-  void wake_mover_locked();
+  void wake_mover_locked() PPMR_REQUIRES(mutex_);
 
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   template <typename Message>
@@ -171,49 +170,52 @@ class IncomingSession final {
   Status start_verbs(const wire::TransportOffer& offer, bool verbs_only);
   Status choose_transport(wire::Transport transport, const std::string& why);
 
-  bool must_starve_locked(uint32_t slot) const;
-  void begin_waiting_locked();
-  bool is_urgent_locked(uint32_t slot) const;
-  void queue_locked(uint32_t slot);
+  bool must_starve_locked(uint32_t slot) const PPMR_REQUIRES(mutex_);
+  void begin_waiting_locked() PPMR_REQUIRES(mutex_);
+  bool is_urgent_locked(uint32_t slot) const PPMR_REQUIRES(mutex_);
+  void queue_locked(uint32_t slot) PPMR_REQUIRES(mutex_);
   void warn(const Error& error);
-  bool take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length);
+  bool take_wanted_locked(uint64_t node, uint64_t offset, uint64_t length) PPMR_REQUIRES(mutex_);
   Status reserve(ChunkEntry& entry);
   Status verify(const ChunkEntry& entry);
   void pull_again(uint32_t slot);
   void land(uint32_t slot, Status status);
-  void push_releases_locked(bool at_once = false);
+  void push_releases_locked(bool at_once = false) PPMR_REQUIRES(mutex_);
   NodeKey key(uint64_t node) const { return {options_.id, node}; }
 
   const Options options_;
   Sink& sink_;
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
 
-  mutable std::mutex mutex_;
-  std::condition_variable queue_changed_;  // wakes take()
-  // Guarded by mutex_.
-  std::vector<ChunkEntry> chunks_;  // by slot; the puller owns the entries in state kPulling
-  SlotRing urgent_queue_;
-  SlotRing queue_;
-  SlotRing starved_;
-  std::deque<FileRange> wanted_;  // requested ranges; the oldest first; at most kWantedMax
-  FileRange last_announced_;      // the range of the latest chunk
-  std::chrono::steady_clock::time_point last_leap_{};  // see kFetchingMaxForLeaps
-  size_t pulling_ = 0;
+  mutable Mutex mutex_;
+  CondVar queue_changed_;  // wakes take()
+  // By slot; the number of entries is constant. mutex_ guards the entries, except that the puller
+  // owns those in state kPulling, and the thread of run_control() those in state kIdle.
+  std::vector<ChunkEntry> chunks_;
+  SlotRing urgent_queue_ PPMR_GUARDED_BY(mutex_);
+  SlotRing queue_ PPMR_GUARDED_BY(mutex_);
+  SlotRing starved_ PPMR_GUARDED_BY(mutex_);
+  // Requested ranges; the oldest first; at most kWantedMax.
+  std::deque<FileRange> wanted_ PPMR_GUARDED_BY(mutex_);
+  FileRange last_announced_ PPMR_GUARDED_BY(mutex_);  // the range of the latest chunk
+  // See kFetchingMaxForLeaps.
+  std::chrono::steady_clock::time_point last_leap_ PPMR_GUARDED_BY(mutex_){};
+  size_t pulling_ PPMR_GUARDED_BY(mutex_) = 0;
   // Releases in the outbox that wait to be sent together with later releases.
-  size_t releases_held_ = 0;
-  uint64_t space_events_ = 0;
-  std::chrono::steady_clock::time_point
-      // The time when a chunk last arrived, or the first chunk was queued.
-      pull_progress_;
-  std::vector<uint64_t> last_attempts_;  // last accepted attempt number of a data hello, by stream
-  bool ended_ = false;
-  std::optional<Error> over_;
-  bool offered_ = false;
-  wire::Transport transport_ = wire::Transport::kTcp;
-  std::string transport_why_;
+  size_t releases_held_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t space_events_ PPMR_GUARDED_BY(mutex_) = 0;
+  // The time when a chunk last arrived, or the first chunk was queued.
+  std::chrono::steady_clock::time_point pull_progress_ PPMR_GUARDED_BY(mutex_);
+  // Last accepted attempt number of a data hello, by stream.
+  std::vector<uint64_t> last_attempts_ PPMR_GUARDED_BY(mutex_);
+  bool ended_ PPMR_GUARDED_BY(mutex_) = false;
+  std::optional<Error> over_ PPMR_GUARDED_BY(mutex_);
+  wire::Transport transport_ PPMR_GUARDED_BY(mutex_) = wire::Transport::kTcp;
+  std::string transport_why_ PPMR_GUARDED_BY(mutex_);
 
-  // How long this side waits for a silent source.
-  std::atomic<std::chrono::milliseconds> patience_{};
+  bool offered_ = false;  // used by the thread of run_control()
+  std::atomic<std::chrono::milliseconds>
+      patience_{};                    // how long this side waits for a silent source
   std::atomic<size_t> fetching_ = 0;  // pulls whose bytes have not arrived yet
   std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> wire_bytes_ = 0;
@@ -225,7 +227,7 @@ class IncomingSession final {
 
   // Destroyed from the last member to the first: threads end before the members that they use.
   Channel channel_;
-  std::mutex control_mutex_;  // held during run_control()
+  Mutex control_mutex_;  // held during run_control()
   Port tcp_port_{*this, wire::Transport::kTcp};
   Port verbs_port_{*this, wire::Transport::kVerbs};
   std::unique_ptr<TcpPuller> tcp_puller_;

@@ -56,7 +56,7 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
     return choose_transport(verbs_only ? wire::Transport::kNone : wire::Transport::kTcp,
                             puller.error().message);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_) return {};  // destroys the puller
   verbs_puller_ = std::move(*puller);
   wake_mover_locked();
@@ -65,7 +65,7 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
 
 Status IncomingSession::choose_transport(wire::Transport transport, const std::string& why) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return {};
     transport_ = transport;
     transport_why_ = why;

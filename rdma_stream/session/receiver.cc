@@ -51,7 +51,7 @@ Receiver::Receiver(ReceiverOptions options, std::unique_ptr<Listener> listener, 
 
 Receiver::~Receiver() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   stop_requested_.notify_all();
@@ -167,7 +167,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   options.protection = std::move(*protection);
   options.decompressor = decompressor_;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return failure(ECANCELED, "the target is shutting down");
     if (sessions_.size() >= kSessionsMax)
       return failure(EBUSY, "the target has too many sessions: try again later");
@@ -189,7 +189,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
   }
   sink_.session_opened(options.id, hello.source_name, options.identity.owner(hello.source_name));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!stopping_) {
       sessions_[options.id] = session;
       return session;
@@ -200,7 +200,7 @@ Result<Receiver::SessionPointer> Receiver::open_session(const wire::ControlHello
 }
 
 std::string Receiver::why_unknown(const wire::ControlHello& hello) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const EndedSession& ended : ended_) {
     if (ended.session == hello.session && equal_secrets(ended.token, hello.token)) {
       return "the target ended the session: " + ended.reason;
@@ -282,13 +282,13 @@ Status Receiver::check_agent(const Connection& connection, const std::string& no
 
 std::vector<Receiver::SessionPointer> Receiver::all_sessions() const {
   std::vector<SessionPointer> sessions;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, session] : sessions_) sessions.push_back(session);
   return sessions;
 }
 
 Receiver::SessionPointer Receiver::find(SessionId id) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = sessions_.find(id);
   return found == sessions_.end() ? nullptr : found->second;
 }
@@ -296,7 +296,7 @@ Receiver::SessionPointer Receiver::find(SessionId id) const {
 // Only the peer that opened a session may continue it.
 Receiver::SessionPointer Receiver::find(const wire::ControlHello& hello,
                                         const PeerIdentity& identity) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, candidate] : sessions_) {
     if (candidate->session_token() == hello.session &&
         equal_secrets(candidate->token(), hello.token) && candidate->identity() == identity) {
@@ -307,7 +307,7 @@ Receiver::SessionPointer Receiver::find(const wire::ControlHello& hello,
 }
 
 Receiver::SessionPointer Receiver::find(const wire::DataHello& hello) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, candidate] : sessions_) {
     if (candidate->proves(hello)) return candidate;
   }
@@ -315,9 +315,9 @@ Receiver::SessionPointer Receiver::find(const wire::DataHello& hello) const {
 }
 
 void Receiver::run_watcher() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
-    stop_requested_.wait_for(lock, timings_.watch_interval);
+    stop_requested_.wait_for(mutex_, timings_.watch_interval);
     lock.unlock();
     try {
       watch_sessions();
@@ -357,7 +357,7 @@ void Receiver::end_session(const SessionPointer& session, const Error& reason) {
   }
   session->end(reason);
   sink_.session_ended(session->id(), reason.message);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ended_totals_.add(session->report());
   sessions_.erase(session->id());
   ended_.push_back({session->session_token(), session->token(), reason.message});
@@ -388,13 +388,13 @@ Status Receiver::request_seal(NodeKey checkpoint) {
 
 std::vector<SessionReport> Receiver::sessions() const {
   std::vector<SessionReport> reports;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, session] : sessions_) reports.push_back(session->report());
   return reports;
 }
 
 ReceiverTotals Receiver::totals() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ReceiverTotals totals = ended_totals_;
   for (auto& [id, session] : sessions_) totals.add(session->report());
   return totals;

@@ -2,16 +2,15 @@
 // and ends the sessions whose source has failed.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/connection/acceptor.h"
 #include "rdma_stream/session/incoming_session.h"
 
@@ -104,15 +103,14 @@ class Receiver {
   Sink& sink_;
   const std::shared_ptr<Decompressor> decompressor_ = std::make_shared<Decompressor>();
 
-  mutable std::mutex mutex_;
-  std::condition_variable stop_requested_;
-  // Guarded by mutex_.
-  std::map<SessionId, SessionPointer> sessions_;
-  SessionId last_session_ = 0;
+  mutable Mutex mutex_;
+  CondVar stop_requested_;
+  std::map<SessionId, SessionPointer> sessions_ PPMR_GUARDED_BY(mutex_);
+  SessionId last_session_ PPMR_GUARDED_BY(mutex_) = 0;
   // The sessions that ended last; the receiver reports to their sources why they ended.
-  std::deque<EndedSession> ended_;
-  ReceiverTotals ended_totals_;  // totals of the sessions that have ended
-  bool stopping_ = false;
+  std::deque<EndedSession> ended_ PPMR_GUARDED_BY(mutex_);
+  ReceiverTotals ended_totals_ PPMR_GUARDED_BY(mutex_);  // totals of the sessions that have ended
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
 
   wire::Space space_;  // the sink's space at the last check; only the watcher uses it
 

@@ -101,7 +101,7 @@ Sender::~Sender() {
       channel_.flush(timings_.goodbye_max);
     }
     {
-      std::lock_guard lock(stop_mutex_);
+      MutexLock lock(stop_mutex_);
       stopping_ = true;
       if (connecting_) connecting_->shut_down();
     }
@@ -110,7 +110,10 @@ Sender::~Sender() {
     control_.join();
   }
   responder_.reset();  // after this no thread reads a slot
-  for ([[maybe_unused]] const SlotEntry& entry : slots_) assert(!entry.chunk.lease);
+  MutexLock lock(slots_mutex_);
+  for ([[maybe_unused]] const SlotEntry& entry : slots_) {
+    assert(!entry.chunk.lease && entry.readers == 0 && "a chunk outlives its session");
+  }
 }
 
 Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
@@ -118,7 +121,7 @@ Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
   if (!connected) return failure(connected.error());
   const std::shared_ptr<Connection> connection = std::move(*connected);
   {
-    std::lock_guard lock(stop_mutex_);
+    MutexLock lock(stop_mutex_);
     if (stopping_) return failure(ECANCELED, "the session was closed");
     connecting_ = connection;
   }
@@ -133,7 +136,7 @@ Result<Sender::Greeting> Sender::connect(milliseconds timeout) {
   hello.source_name = options_.source_name;
   auto welcome = greet_target(*connection, hello, timeout);
   {
-    std::lock_guard lock(stop_mutex_);
+    MutexLock lock(stop_mutex_);
     connecting_ = nullptr;
   }
   if (!welcome) return failure(welcome.error());
@@ -160,7 +163,7 @@ void Sender::run_control(Greeting greeting) {
 // Keeps the session connected until it is closed or has failed; returns the reason.
 Error Sender::stay_connected(Greeting greeting) {
   Error reason = channel_.run(greeting.first, greeting.second.received_sequence);
-  std::unique_lock lock(stop_mutex_);
+  MutexLock lock(stop_mutex_);
   while (!stopping_) {
     lock.unlock();
     if (auto failed = channel_.failed()) return *failed;
@@ -183,7 +186,8 @@ Error Sender::stay_connected(Greeting greeting) {
       reason = connected.error();
     }
     lock.lock();
-    stop_requested_.wait_for(lock, timings_.retry_interval, [this] { return stopping_; });
+    stop_requested_.wait_for(stop_mutex_, timings_.retry_interval,
+                             [this]() PPMR_REQUIRES(stop_mutex_) { return stopping_; });
   }
   return {EIO, "the session with " + connector_.target() + " was closed"};
 }
@@ -198,7 +202,7 @@ void Sender::end_session(Error error) {
   error.errno_value = EIO;
   channel_.fail(error);
   {
-    std::lock_guard lock(transport_mutex_);  // else await_transport() could miss the notification
+    MutexLock lock(transport_mutex_);  // else await_transport() could miss the notification
   }
   transport_chosen_.notify_all();
   // All remote reads must end before other chunks use the slots.
@@ -206,7 +210,7 @@ void Sender::end_session(Error error) {
   if (responder_) responder_->stop();
   std::vector<SlotEntry> unfinished;
   {
-    std::lock_guard lock(slots_mutex_);
+    MutexLock lock(slots_mutex_);
     slots_closed_ = error;
     for (SlotEntry& entry : slots_) {
       if (!entry.announced) continue;
@@ -221,7 +225,7 @@ void Sender::end_session(Error error) {
   for (SlotEntry& entry : unfinished) complete(std::move(entry));
   std::map<uint64_t, Request> requests;
   {
-    std::lock_guard lock(requests_mutex_);
+    MutexLock lock(requests_mutex_);
     requests_closed_ = true;
     requests.swap(requests_);
   }
@@ -263,7 +267,7 @@ Status Sender::handle(wire::MessageType type, std::span<const std::byte> body) {
     case wire::MessageType::kSpace: {
       auto message = wire::decode<wire::Space>(body);
       if (!message) return failure(message.error());
-      std::lock_guard lock(space_mutex_);
+      MutexLock lock(space_mutex_);
       space_ = *message;
       return {};
     }
@@ -305,7 +309,7 @@ Result<std::vector<std::byte>> Sender::request_bytes(Message message,
                                                      ReadBackPermit permit) {
   std::future<Reply> reply;
   {
-    std::lock_guard lock(requests_mutex_);
+    MutexLock lock(requests_mutex_);
     if (requests_closed_) return failure(session_error());
     message.request = ++last_request_;
     Request& request = requests_[message.request];
@@ -342,7 +346,7 @@ Status Sender::rename(wire::Rename message) { return request(std::move(message))
 Status Sender::seal(wire::Seal message) { return request(message); }
 
 void Sender::answer(uint64_t request, Reply reply) {
-  std::lock_guard lock(requests_mutex_);
+  MutexLock lock(requests_mutex_);
   auto found = requests_.find(request);
   if (found == requests_.end()) return;
   found->second.reply.set_value(std::move(reply));
@@ -390,7 +394,7 @@ Status Sender::await_applied(uint64_t node, const Interrupted& interrupted) {
 // ---- State -------------------------------------------------------------------------------------
 
 wire::Space Sender::space() const {
-  std::lock_guard lock(space_mutex_);
+  MutexLock lock(space_mutex_);
   return space_;
 }
 
@@ -415,7 +419,7 @@ OutletCounters Sender::counters() const {
   counters.reconnections = reconnections_;
   counters.connected = channel_.connected();
   {
-    std::lock_guard lock(transport_mutex_);
+    MutexLock lock(transport_mutex_);
     if (transport_) {
       counters.transport = transport_->transport;
       counters.transport_why = transport_->why;

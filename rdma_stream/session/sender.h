@@ -12,11 +12,11 @@
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <semaphore>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/control/channel.h"
 #include "rdma_stream/mover/slot_reader.h"
 #include "rdma_stream/mover/tcp_responder.h"
@@ -160,26 +160,26 @@ class Sender final : public Outlet, private SlotReader {
   Compressor compressor_;
   CompressionChoice compression_;
 
-  mutable std::mutex slots_mutex_;
-  std::vector<SlotEntry> slots_;       // by slot; guarded by slots_mutex_
-  size_t announced_slots_ = 0;         // guarded by slots_mutex_
-  std::optional<Error> slots_closed_;  // if set, announce() fails; guarded by slots_mutex_
+  mutable Mutex slots_mutex_;
+  std::vector<SlotEntry> slots_ PPMR_GUARDED_BY(slots_mutex_);  // by slot
+  size_t announced_slots_ PPMR_GUARDED_BY(slots_mutex_) = 0;
+  std::optional<Error> slots_closed_ PPMR_GUARDED_BY(slots_mutex_);  // if set, announce() fails
 
   // Limits the number of simultaneous read-backs. More read-backs could fill the target's outbox
   // with replies. The target's control thread would then block, and send no releases, which the
   // source needs.
   std::counting_semaphore<> read_backs_left_{8};
-  std::mutex requests_mutex_;
-  uint64_t last_request_ = 0;             // guarded by requests_mutex_
-  std::map<uint64_t, Request> requests_;  // guarded by requests_mutex_
-  bool requests_closed_ = false;          // guarded by requests_mutex_
+  Mutex requests_mutex_;
+  uint64_t last_request_ PPMR_GUARDED_BY(requests_mutex_) = 0;
+  std::map<uint64_t, Request> requests_ PPMR_GUARDED_BY(requests_mutex_);
+  bool requests_closed_ PPMR_GUARDED_BY(requests_mutex_) = false;
 
-  mutable std::mutex space_mutex_;
-  wire::Space space_;  // guarded by space_mutex_
+  mutable Mutex space_mutex_;
+  wire::Space space_ PPMR_GUARDED_BY(space_mutex_);
 
-  mutable std::mutex transport_mutex_;
-  std::condition_variable transport_chosen_;
-  std::optional<wire::TransportChoice> transport_;  // guarded by transport_mutex_
+  mutable Mutex transport_mutex_;
+  CondVar transport_chosen_;
+  std::optional<wire::TransportChoice> transport_ PPMR_GUARDED_BY(transport_mutex_);
 
   std::atomic<uint64_t> announced_bytes_ = 0;
   std::atomic<uint64_t> verified_bytes_ = 0;
@@ -188,10 +188,10 @@ class Sender final : public Outlet, private SlotReader {
   std::atomic<uint64_t> inline_chunks_ = 0;
   std::atomic<uint64_t> reconnections_ = 0;
 
-  std::mutex stop_mutex_;
-  std::condition_variable stop_requested_;
-  bool stopping_ = false;                   // guarded by stop_mutex_
-  std::shared_ptr<Connection> connecting_;  // set during a handshake; guarded by stop_mutex_
+  Mutex stop_mutex_;
+  CondVar stop_requested_;
+  bool stopping_ PPMR_GUARDED_BY(stop_mutex_) = false;
+  std::shared_ptr<Connection> connecting_ PPMR_GUARDED_BY(stop_mutex_);  // set during a handshake
 
   // Destroyed from the last member to the first: threads end before the members that they use.
   Channel channel_;

@@ -1,5 +1,6 @@
 // The steps of a chunk at the source: announced, read by the target, released.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "rdma_stream/session/sender.h"
@@ -87,13 +88,20 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
   message.slot_length = chunk.slot_length;
   message.compression = chunk.compression;
   message.check = check;
+  assert(message.length > 0 && message.slot_length > 0 && message.slot_length <= message.length &&
+         "a chunk is longer in its slot than in its file");
+  assert(uint64_t{message.slot_offset} + message.slot_length <= pool_.chunk_size_bytes() &&
+         "a chunk ends behind its slot");
   const bool inlined = message.length <= wire::kInlineMaxBytes;
   std::optional<Error> closed;
   {
-    std::lock_guard lock(slots_mutex_);
+    MutexLock lock(slots_mutex_);
     closed = slots_closed_;
     if (!closed) {
       SlotEntry& entry = slots_[message.slot];
+      assert(!entry.announced && entry.readers == 0 && !entry.chunk.lease &&
+             "the slot is announced already");
+      assert(announced_slots_ < slots_.size() && "more chunks are in flight than there are slots");
       entry.check = message.check;
       entry.announced = true;
       ++announced_slots_;
@@ -120,7 +128,7 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
 
 Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& request) {
   channel_.note_received();
-  std::lock_guard lock(slots_mutex_);
+  MutexLock lock(slots_mutex_);
   if (request.slot >= slots_.size() || !slots_[request.slot].announced || slots_closed_) {
     return failure(EINVAL, "read request for slot " + std::to_string(request.slot) +
                                ": no chunk in flight there");
@@ -141,8 +149,9 @@ Result<std::span<const std::byte>> Sender::begin_read(const wire::ReadRequest& r
 void Sender::end_read(uint32_t slot) {
   SlotEntry finished;
   {
-    std::lock_guard lock(slots_mutex_);
+    MutexLock lock(slots_mutex_);
     SlotEntry& entry = slots_[slot];
+    assert(entry.announced && entry.readers > 0 && "more reads of a slot ended than began");
     if (--entry.readers > 0 || !entry.release_due) return;
     finished = std::exchange(entry, {});
   }
@@ -154,7 +163,7 @@ Status Sender::handle_release(const wire::Release& release) {
   uint32_t slot_length = 0;
   double backlog = 0;
   {
-    std::lock_guard lock(slots_mutex_);
+    MutexLock lock(slots_mutex_);
     if (release.slot >= slots_.size() || !slots_[release.slot].announced ||
         slots_[release.slot].release_due ||
         slots_[release.slot].chunk.lease.generation() != release.generation) {
@@ -162,6 +171,7 @@ Status Sender::handle_release(const wire::Release& release) {
                                  ", which is not in flight");
     }
     SlotEntry& entry = slots_[release.slot];
+    assert(announced_slots_ > 0 && "more chunks ended than were announced");
     entry.errno_value = release.errno_value;
     slot_length = entry.chunk.slot_length;
     backlog = static_cast<double>(announced_slots_--) / static_cast<double>(slots_.size());

@@ -24,9 +24,10 @@ void Sender::offer_transport() {
 }
 
 Status Sender::await_transport() {
-  std::unique_lock lock(transport_mutex_);
-  transport_chosen_.wait_for(lock, timings_.peer_timeout,
-                             [this] { return transport_ || channel_.failed(); });
+  MutexLock lock(transport_mutex_);
+  transport_chosen_.wait_for(
+      transport_mutex_, timings_.peer_timeout,
+      [this]() PPMR_REQUIRES(transport_mutex_) { return transport_ || channel_.failed(); });
   if (auto failed = channel_.failed()) return failure(*failed);
   if (!transport_) {
     return failure(ETIMEDOUT,
@@ -42,7 +43,7 @@ Status Sender::handle_transport_choice(const wire::TransportChoice& choice) {
   // The target never returns from TCP to verbs, so unregister the pool.
   if (choice.transport == wire::Transport::kTcp) loan_.reset();
   {
-    std::lock_guard lock(transport_mutex_);
+    MutexLock lock(transport_mutex_);
     transport_ = choice;
   }
   transport_chosen_.notify_all();

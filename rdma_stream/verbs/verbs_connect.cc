@@ -225,7 +225,7 @@ Result<std::unique_ptr<Region>> VerbsDomain::register_memory(std::span<std::byte
 void VerbsDomain::close() {
   std::map<uint32_t, Served> served;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     served.swap(served_);
   }
@@ -251,7 +251,7 @@ Status VerbsDomain::accept(VerbsPointer<rdma_cm_id> id, uint32_t stream,
   agreed.initiator_depth = std::clamp<uint8_t>(wanted.initiator_depth, 1, limits_.reads_started);
   agreed.rnr_retry_count = kReceiverNotReadyRetries;
   Served replaced;  // destroyed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return failure(ECANCELED, "the session has ended");
   if (rdma_accept(served.id.get(), &agreed) != 0) {
     return system_failure("accept an RDMA connection on", device_);
@@ -262,7 +262,7 @@ Status VerbsDomain::accept(VerbsPointer<rdma_cm_id> id, uint32_t stream,
 
 void VerbsDomain::drop(const rdma_cm_id* id) {
   Served dropped;  // destroyed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto entry = served_.begin(); entry != served_.end(); ++entry) {
     if (entry->second.id.get() != id) continue;
     dropped = std::move(entry->second);

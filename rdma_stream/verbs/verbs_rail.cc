@@ -85,7 +85,7 @@ VerbsRail::~VerbsRail() {
 Result<std::shared_ptr<Domain>> VerbsRail::create_domain() {
   std::shared_ptr<Anchor> anchor;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     anchor = anchor_;
   }
   if (!anchor) return failure(ENODEV, "RDMA device " + device_ + " was removed");
@@ -101,7 +101,11 @@ Result<std::unique_ptr<ReadQueue>> VerbsRail::connect(const std::shared_ptr<Doma
 // ---- Events ------------------------------------------------------------------------------------
 
 void VerbsRail::run() {
-  std::shared_ptr<Anchor> anchor = anchor_;
+  std::shared_ptr<Anchor> anchor;
+  {
+    MutexLock lock(mutex_);
+    anchor = anchor_;
+  }
   std::string lost;
   while (lost.empty()) {
     pollfd waits[] = {{stop_.fd(), POLLIN, 0},
@@ -113,7 +117,7 @@ void VerbsRail::run() {
     if (waits[2].revents != 0 && lost.empty()) lost = handle_device_events(*anchor);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     anchor_ = nullptr;
   }
   if (events_.lost) events_.lost(lost);

@@ -6,9 +6,9 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/verbs/verbs_device.h"
 #include "rdma_stream/verbs/verbs_resources.h"
@@ -63,9 +63,9 @@ class VerbsDomain final : public Domain, public std::enable_shared_from_this<Ver
   const RailLimits limits_;
   const std::string device_;
   VerbsPointer<ibv_pd> domain_;
-  std::mutex mutex_;
-  bool closed_ = false;                // guarded by mutex_
-  std::map<uint32_t, Served> served_;  // by stream; guarded by mutex_
+  Mutex mutex_;
+  bool closed_ PPMR_GUARDED_BY(mutex_) = false;
+  std::map<uint32_t, Served> served_ PPMR_GUARDED_BY(mutex_);  // by stream
 };
 
 class VerbsRail final : public Rail {
@@ -95,8 +95,8 @@ class VerbsRail final : public Rail {
   RailLimits limits_;  // constant after construction
   const WakeEvent stop_;
 
-  std::mutex mutex_;
-  std::shared_ptr<Anchor> anchor_;  // null: the device is lost; guarded by mutex_
+  Mutex mutex_;
+  std::shared_ptr<Anchor> anchor_ PPMR_GUARDED_BY(mutex_);  // null: the device is lost
 
   // Only the thread uses these members.
   RailEvents events_;

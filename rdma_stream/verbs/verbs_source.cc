@@ -29,7 +29,7 @@ void revoke(OnRails& rails) {
 PoolLoan::~PoolLoan() { source_.end(*this); }
 
 Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint32_t stream_count) {
-  std::lock_guard lending(lending_mutex_);
+  MutexLock lending(lending_mutex_);
   if (auto opened = open(); !opened) return failure(opened.error());
   std::unique_ptr<PoolLoan> loan(new PoolLoan(*this));
   loan->last_attempts_.resize(connections_max(stream_count));
@@ -39,7 +39,7 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
   offer.pool_address = reinterpret_cast<uintptr_t>(pool.payload(0).data());
   offer.slot_stride = pool.slot_stride_bytes();
   Error last{ENODEV, "no RDMA device is left"};
-  for (const auto& open_rail : rails_) {
+  for (const auto& open_rail : lending_rails()) {
     Rail& rail = *open_rail->rail;
     auto domain = rail.create_domain();
     if (!domain) {
@@ -60,7 +60,7 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
   }
   if (offer.rail_count == 0) return failure(last);
   std::vector<PoolLoan::OnRail> lost;  // destroyed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   loans_.push_back(loan.get());
   // Remove the rails that were lost before this loan was in loans_, where lose() looks for loans.
   for (PoolLoan::OnRail& on : loan->rails_) {
@@ -72,7 +72,7 @@ Result<std::unique_ptr<PoolLoan>> VerbsSource::lend(const BufferPool& pool, uint
 void VerbsSource::end(PoolLoan& loan) {
   std::vector<PoolLoan::OnRail> rails;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase(loans_, &loan);
     rails.swap(loan.rails_);
   }
@@ -83,20 +83,25 @@ void VerbsSource::end(PoolLoan& loan) {
 
 Result<std::unique_ptr<VerbsSource>> VerbsSource::create(Fabric& fabric, RailChoice choice) {
   std::unique_ptr<VerbsSource> source(new VerbsSource(fabric, std::move(choice)));
-  if (auto opened = source->open(); !opened) return failure(opened.error());
+  Status opened;
+  {
+    MutexLock lending(source->lending_mutex_);
+    opened = source->open();
+  }
+  if (!opened) return failure(opened.error());
   return source;
 }
 
 VerbsSource::~VerbsSource() {
   Rails rails;  // destroyed without the lock: the rails' threads may wait for it
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   rails.swap(rails_);
 }
 
 Status VerbsSource::open() {
   Rails lost;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::any_of(rails_.begin(), rails_.end(), [](auto& rail) { return !rail->lost; })) {
       return {};
     }
@@ -117,7 +122,7 @@ Status VerbsSource::open() {
     // Call start() without the lock, because the rail's events take it.
     open.rail->start(std::move(events));
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   rails_.swap(rails);
   return {};
 }
@@ -126,7 +131,7 @@ void VerbsSource::lose(SourceRail& rail, const std::string& why) {
   spdlog::warn("RDMA device {} lost: {}", rail.rail->device(), why);
   std::vector<PoolLoan::OnRail> ended;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     rail.lost = true;
     for (PoolLoan* loan : loans_) {
       for (PoolLoan::OnRail& on : loan->rails_) {
@@ -147,7 +152,7 @@ Result<Admission> VerbsSource::admit(const SourceRail& rail, const RailAddress& 
   }
   const auto hello = wire::decode<wire::RdmaHello>(private_data);
   Error refusal{EPROTO, "not a ppmr target"};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (hello && hello->magic == wire::kMagic) {
     if (hello->version != wire::kVersion) {
       refusal.message = "another version of the protocol";
@@ -184,7 +189,7 @@ Result<Admission> VerbsSource::admit_locked(PoolLoan& loan, const SourceRail& ra
 }
 
 VerbsSource::Counters VerbsSource::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Counters counters;
   for (auto& rail : rails_) counters.rails += !rail->lost;
   for (const PoolLoan* loan : loans_) {

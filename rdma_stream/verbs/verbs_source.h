@@ -8,10 +8,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "buffer_pool/buffer_pool.h"
 #include "rdma_stream/verbs/verbs.h"
 #include "rdma_stream/wire/wire.h"
@@ -77,25 +77,29 @@ class VerbsSource {
   using Rails = std::vector<std::unique_ptr<SourceRail>>;
 
   VerbsSource(Fabric& fabric, RailChoice choice) : fabric_(fabric), choice_(std::move(choice)) {}
-  Status open();
+  Status open() PPMR_REQUIRES(lending_mutex_);
   Result<Admission> admit(const SourceRail& rail, const RailAddress& peer,
                           std::span<const std::byte> private_data);
   Result<Admission> admit_locked(PoolLoan& loan, const SourceRail& rail,
-                                 const wire::RdmaHello& hello);
+                                 const wire::RdmaHello& hello) PPMR_REQUIRES(mutex_);
   void lose(SourceRail& rail, const std::string& why);
   void end(PoolLoan& loan);
 
   Fabric& fabric_;
   const RailChoice choice_;
 
-  // Held by lend(); a thread that changes rails_ holds this mutex and mutex_.
-  std::mutex lending_mutex_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  Rails rails_;
-  std::vector<PoolLoan*> loans_;
-  uint64_t admitted_ = 0;
-  uint64_t refused_ = 0;
+  // rails_ changes only with both mutexes held, so a thread that holds this one reads it without
+  // mutex_. The analysis cannot express that.
+  const Rails& lending_rails() const PPMR_REQUIRES(lending_mutex_) PPMR_NO_THREAD_SAFETY_ANALYSIS {
+    return rails_;
+  }
+
+  Mutex lending_mutex_;  // held by lend()
+  mutable Mutex mutex_;
+  Rails rails_ PPMR_GUARDED_BY(mutex_);
+  std::vector<PoolLoan*> loans_ PPMR_GUARDED_BY(mutex_);
+  uint64_t admitted_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t refused_ PPMR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ppmr

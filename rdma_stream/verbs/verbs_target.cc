@@ -21,7 +21,7 @@ TargetRail::TargetRail(std::unique_ptr<Rail> rail, std::shared_ptr<Domain> domai
 }
 
 std::shared_ptr<Domain> TargetRail::domain() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return domain_;
 }
 
@@ -29,8 +29,9 @@ Result<uint32_t> TargetRail::key(uint32_t region) {
   assert(region < entries_.size());
   const uint64_t known = entries_[region].key.load(std::memory_order_acquire);
   if (known != kUnknown) return static_cast<uint32_t>(known);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return lost_ || entries_[region].key != kUnknown; });
+  MutexLock lock(mutex_);
+  changed_.wait(mutex_,
+                [&]() PPMR_REQUIRES(mutex_) { return lost_ || entries_[region].key != kUnknown; });
   if (lost_) return failure(*lost_);
   return static_cast<uint32_t>(entries_[region].key);
 }
@@ -44,7 +45,7 @@ void TargetRail::register_region(uint32_t region, std::span<std::byte> memory) {
     return lose(registered.error());
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (lost_) return;
     entries_[region].key.store((*registered)->local_key(), std::memory_order_release);
     entries_[region].region = std::move(*registered);
@@ -58,7 +59,7 @@ void TargetRail::lose(const Error& error) {
   std::vector<std::unique_ptr<Region>> regions;
   std::shared_ptr<Domain> domain;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!lost_) lost_ = error;
     for (Entry& entry : entries_) {
       entry.key = kUnknown;
@@ -71,7 +72,7 @@ void TargetRail::lose(const Error& error) {
 }
 
 VerbsCounters TargetRail::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   VerbsCounters counters = counters_;
   counters.rails = !lost_;
   return counters;
@@ -94,24 +95,24 @@ VerbsTarget::VerbsTarget(Fabric& fabric, RailChoice choice, size_t regions_max)
 
 void VerbsTarget::close() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
   if (registrar_.joinable()) registrar_.join();
   Rails rails;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     rails.swap(rails_);
   }
   for (auto& rail : rails) rail->lose(Error{ECANCELED, "the target ends"});
 }
 
 Status VerbsTarget::open() {
-  std::lock_guard opening(opening_mutex_);
+  MutexLock opening(opening_mutex_);
   Rails lost;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!usable_locked().empty()) return {};
     lost.swap(rails_);
   }
@@ -132,7 +133,7 @@ Status VerbsTarget::open() {
   }
   if (rails.empty()) return failure(last);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     rails_ = std::move(rails);
     registered_ = false;
   }
@@ -150,7 +151,7 @@ VerbsTarget::Rails VerbsTarget::usable_locked() const {
 void VerbsTarget::region_mapped(uint32_t region, std::span<std::byte> memory) {
   assert(region < regions_max_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     memory_[region] = memory;
     registered_ = false;
   }
@@ -159,14 +160,14 @@ void VerbsTarget::region_mapped(uint32_t region, std::span<std::byte> memory) {
 
 std::vector<std::shared_ptr<TargetRail>> VerbsTarget::rails() {
   (void)open();  // an error is ignored: the loss of each rail was logged with its reason
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return usable_locked();
 }
 
 void VerbsTarget::register_regions() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !registered_; });
+    changed_.wait(mutex_, [&]() PPMR_REQUIRES(mutex_) { return stopping_ || !registered_; });
     if (stopping_) return;
     registered_ = true;
     const auto memory = memory_;
@@ -182,7 +183,7 @@ void VerbsTarget::register_regions() {
 }
 
 VerbsCounters VerbsTarget::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   VerbsCounters counters;
   for (const auto& rail : rails_) {
     const VerbsCounters on = rail->counters();

@@ -9,14 +9,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/verbs/verbs.h"
 
 namespace ppmr {
@@ -61,15 +60,15 @@ class TargetRail {
   static constexpr uint64_t kUnknown = UINT64_MAX;
   struct Entry {
     std::atomic<uint64_t> key = kUnknown;  // kUnknown, or a local key of 32 bits
-    std::unique_ptr<Region> region;        // guarded by mutex_
+    std::unique_ptr<Region> region;        // guarded by the rail's mutex_
   };
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Entry> entries_;      // by region
-  std::shared_ptr<Domain> domain_;  // guarded by mutex_
-  std::optional<Error> lost_;       // guarded by mutex_
-  VerbsCounters counters_;          // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Entry> entries_;  // by region
+  std::shared_ptr<Domain> domain_ PPMR_GUARDED_BY(mutex_);
+  std::optional<Error> lost_ PPMR_GUARDED_BY(mutex_);
+  VerbsCounters counters_ PPMR_GUARDED_BY(mutex_);
 
   // Declared last, so destroyed first: its thread uses this TargetRail.
   const std::unique_ptr<Rail> rail_;
@@ -97,7 +96,7 @@ class VerbsTarget {
 
   VerbsTarget(Fabric& fabric, RailChoice choice, size_t regions_max);
   Status open();
-  Rails usable_locked() const;
+  Rails usable_locked() const PPMR_REQUIRES(mutex_);
   void register_regions();
 
   Fabric& fabric_;
@@ -105,14 +104,13 @@ class VerbsTarget {
   const size_t regions_max_;
   VerbsTraffic traffic_;
 
-  std::mutex opening_mutex_;  // held by open()
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::map<uint32_t, std::span<std::byte>> memory_;
-  Rails rails_;
+  Mutex opening_mutex_;  // held by open()
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<uint32_t, std::span<std::byte>> memory_ PPMR_GUARDED_BY(mutex_);
+  Rails rails_ PPMR_GUARDED_BY(mutex_);
   // False: there is a new region or rail that the registrar thread has not processed.
-  bool registered_ = false;
+  bool registered_ PPMR_GUARDED_BY(mutex_) = false;
   std::atomic<bool> stopping_ = false;
 
   std::thread registrar_;  // declared last: the thread ends before the members that it uses
