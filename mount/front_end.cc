@@ -4,6 +4,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cassert>
+
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -166,39 +168,42 @@ Status FrontEnd::serve(const std::function<Result<FuseChannel>()>& mount_it,
     RequestLoop loop((*mount)->session(), buffers, std::move(loop_options));
     if (auto started = loop.start(); !started) return started;
     {
-      std::lock_guard lock(loop_mutex_);
+      MutexLock lock(loop_mutex_);
+      assert(loop_ == nullptr && "two loops serve one mount");
       loop_ = &loop;
       if (stopping_) loop.stop();
     }
     events.mounted();
     loop.run(events.ending);
-    std::lock_guard lock(loop_mutex_);
+    MutexLock lock(loop_mutex_);
+    assert(loop_ == &loop && "two loops serve one mount");
     loop_ = nullptr;
   }
   (*mount)->stop();
   events.ended();
   // After the unmount the kernel sends no release for handles that are still open.
-  std::lock_guard lock(handles_mutex_);
+  MutexLock lock(handles_mutex_);
   handles_.clear();
   return {};
 }
 
 void FrontEnd::stop() {
-  std::lock_guard lock(loop_mutex_);
+  MutexLock lock(loop_mutex_);
   stopping_ = true;
   if (loop_ != nullptr) loop_->stop();
 }
 
 uint64_t FrontEnd::add_handle(std::unique_ptr<OpenHandle> handle) {
   const auto fh = reinterpret_cast<uint64_t>(handle.get());
-  std::lock_guard lock(handles_mutex_);
+  MutexLock lock(handles_mutex_);
+  assert(handle != nullptr && !handles_.contains(fh) && "two open handles have the same number");
   handles_[fh] = std::move(handle);
   return fh;
 }
 
 void FrontEnd::close_handle(uint64_t fh) {
   decltype(handles_)::node_type closed;  // the handle is destroyed without the lock
-  std::lock_guard lock(handles_mutex_);
+  MutexLock lock(handles_mutex_);
   closed = handles_.extract(fh);
 }
 

@@ -9,12 +9,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <system_error>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "mount/fuse_mount.h"
 #include "mount/node_view.h"
@@ -68,12 +68,13 @@ class FrontEnd {
   }
 
  private:
-  std::mutex loop_mutex_;
-  RequestLoop* loop_ = nullptr;  // null when not serving; guarded by loop_mutex_
-  bool stopping_ = false;        // guarded by loop_mutex_
+  Mutex loop_mutex_;
+  RequestLoop* loop_ PPMR_GUARDED_BY(loop_mutex_) = nullptr;  // null when not serving
+  bool stopping_ PPMR_GUARDED_BY(loop_mutex_) = false;
 
-  std::mutex handles_mutex_;
-  std::unordered_map<uint64_t, std::unique_ptr<OpenHandle>> handles_;  // guarded by handles_mutex_
+  Mutex handles_mutex_;
+  std::unordered_map<uint64_t, std::unique_ptr<OpenHandle>> handles_
+      PPMR_GUARDED_BY(handles_mutex_);
 };
 
 inline FrontEnd& front_end_of(fuse_req_t request) {

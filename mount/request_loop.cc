@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <system_error>
 
@@ -71,13 +72,14 @@ RequestLoop::RequestLoop(fuse_session* session, RequestBuffers& buffers, Request
 }
 
 RequestLoop::~RequestLoop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
-  await_workers(lock);
+  await_workers();
+  assert(workers_ == 0 && receiving_.empty() && "a worker outlives its loop");
 }
 
 Status RequestLoop::start() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t i = 0; i < options_.workers_usual && start_worker_locked(); ++i) {
   }
   if (workers_ > 0) return {};
@@ -87,25 +89,25 @@ Status RequestLoop::start() {
 }
 
 void RequestLoop::run(const std::function<void()>& ending) {
-  std::unique_lock lock(mutex_);
-  watch_workers(lock);
+  MutexLock lock(mutex_);
+  watch_workers();
   lock.unlock();
   ending();
   lock.lock();
-  await_workers(lock);
+  await_workers();
 }
 
 // Starts workers while all are blocked. Returns when the loop stops.
-void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
+void RequestLoop::watch_workers() {
   size_t round = 1;
   while (!stopping_) {
     if (!watching_) {
       round = 1;
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       continue;
     }
     const uint64_t returns = returns_;
-    changed_.wait_for(lock, out_of_threads_ ? kThreadRetryInterval : kBlockedAfter);
+    changed_.wait_for(mutex_, out_of_threads_ ? kThreadRetryInterval : kBlockedAfter);
     if (!receiving_.empty()) {
       watching_ = false;
       out_of_threads_ = false;
@@ -117,23 +119,23 @@ void RequestLoop::watch_workers(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void RequestLoop::await_workers(std::unique_lock<std::mutex>& lock) {
+void RequestLoop::await_workers() {
   // If a signal arrives just before a worker calls read(2), the signal has no effect. The loop
   // therefore sends it again.
   while (workers_ > 0) {
     for (pthread_t worker : receiving_) ::pthread_kill(worker, kWakeSignal);
-    changed_.wait_for(lock, milliseconds(10));
+    changed_.wait_for(mutex_, milliseconds(10));
   }
 }
 
 void RequestLoop::stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   changed_.notify_all();
 }
 
 size_t RequestLoop::workers() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return workers_;
 }
 
@@ -159,7 +161,8 @@ void RequestLoop::work() {
   } catch (const std::exception& exception) {
     spdlog::warn("a thread that serves the mount ends: {}", exception.what());
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
+  assert(workers_ > 0 && "more workers ended than began");
   --workers_;
   if (receiving_.empty()) watching_ = true;  // all workers are busy: run() may have to add one
   changed_.notify_all();
@@ -168,7 +171,7 @@ void RequestLoop::work() {
 void RequestLoop::serve_requests() {
   const std::unique_ptr<RequestBuffer> buffer = buffers_.make();
   std::list<pthread_t> self = {::pthread_self()};
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_ && receiving_.size() < options_.workers_usual) {
     const auto position = self.begin();
     receiving_.splice(receiving_.end(), self);
@@ -182,12 +185,13 @@ void RequestLoop::serve_requests() {
     request.mem = memory.data();
     const int received = memory.empty() ? -EAGAIN : fuse_session_receive_buf(session_, &request);
     lock.lock();
+    assert(receiving_.size() <= workers_ && "more workers receive than there are");
     self.splice(self.begin(), receiving_, position);
     if (received == 0 || (received < 0 && received != -EINTR && received != -EAGAIN)) {
       stopping_ = true;  // unmounted
     }
     const bool news = stopping_ || (receiving_.empty() && !std::exchange(watching_, true));
-    if (memory.empty()) changed_.wait_for(lock, kBufferRetryInterval);
+    if (memory.empty()) changed_.wait_for(mutex_, kBufferRetryInterval);
     lock.unlock();
     if (news) changed_.notify_all();
     if (received > 0) fuse_session_process_buf(session_, &request);

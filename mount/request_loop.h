@@ -7,15 +7,14 @@
 #include <fuse3/fuse_lowlevel.h>
 #include <pthread.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace ppmr {
@@ -84,23 +83,25 @@ class RequestLoop {
  private:
   void work();
   void serve_requests();
-  bool start_worker_locked();
-  void watch_workers(std::unique_lock<std::mutex>& lock);
-  void await_workers(std::unique_lock<std::mutex>& lock);
+  bool start_worker_locked() PPMR_REQUIRES(mutex_);
+  void watch_workers() PPMR_REQUIRES(mutex_);
+  void await_workers() PPMR_REQUIRES(mutex_);
 
   fuse_session* const session_;
   RequestBuffers& buffers_;
   const RequestLoopOptions options_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::list<pthread_t> receiving_;  // workers that may be blocked in read(2)
-  size_t workers_ = 0;
-  uint64_t returns_ = 0;   // number of requests that workers have finished
-  bool watching_ = false;  // all workers were busy: run() adds workers if all stay blocked
-  bool stopping_ = false;
-  bool out_of_threads_ = false;  // the last attempt to start a worker failed
+  mutable Mutex mutex_;
+  CondVar changed_;
+  // Workers that may be blocked in read(2).
+  std::list<pthread_t> receiving_ PPMR_GUARDED_BY(mutex_);
+  size_t workers_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t returns_ PPMR_GUARDED_BY(mutex_) = 0;  // number of requests that workers have finished
+  // All workers were busy: run() adds workers if all stay blocked.
+  bool watching_ PPMR_GUARDED_BY(mutex_) = false;
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
+  // The last attempt to start a worker failed.
+  bool out_of_threads_ PPMR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ppmr

@@ -60,7 +60,7 @@ Status AuditTrail::reopen(const OpenFile& open) {
   if (path_.empty()) return {};
   auto file = open_file(path_, open);
   if (!file) return failure(file.error());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   file_ = std::move(*file);
   return {};
 }
@@ -71,7 +71,7 @@ void AuditTrail::write(const std::string& event, const json& details) {
   const std::string text =
       line.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
   syslog(LOG_AUTHPRIV | LOG_NOTICE, "audit: %s", text.c_str());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!file_) return;
   // write(2) with O_APPEND writes a line at once, so lines of several processes do not mix.
   const std::string whole = text + "\n";
@@ -85,7 +85,7 @@ void AuditTrail::write(const std::string& event, const json& details) {
 void AuditTrail::write(const ConnectionEvent& event, Clock::time_point now) {
   uint64_t left_out = 0;
   if (event.from_stranger) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!may_write_stranger_locked(now, left_out)) return;
   }
   json details = {{"outcome", event.outcome}, {"address", event.address}};

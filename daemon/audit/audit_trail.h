@@ -7,10 +7,10 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/open_file.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -42,15 +42,14 @@ class AuditTrail {
 
  private:
   explicit AuditTrail(std::string file) : path_(std::move(file)) {}
-  bool may_write_stranger_locked(Clock::time_point now, uint64_t& left_out);
+  bool may_write_stranger_locked(Clock::time_point now, uint64_t& left_out) PPMR_REQUIRES(mutex_);
 
   const std::string path_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  UniqueFd file_;
-  double credit_ = kStrangersAtOnce;
-  Clock::time_point credit_at_{};
-  uint64_t left_out_ = 0;
+  Mutex mutex_;
+  UniqueFd file_ PPMR_GUARDED_BY(mutex_);
+  double credit_ PPMR_GUARDED_BY(mutex_) = kStrangersAtOnce;
+  Clock::time_point credit_at_ PPMR_GUARDED_BY(mutex_){};
+  uint64_t left_out_ PPMR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ppmr

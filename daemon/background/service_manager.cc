@@ -59,7 +59,7 @@ Watchdog::Watchdog(const ServiceManager& manager, std::function<void()> check)
 
 Watchdog::~Watchdog() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     end_ = true;
   }
   ending_.notify_all();
@@ -67,13 +67,13 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch(std::chrono::microseconds interval) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!end_) {
     lock.unlock();
     check_();
     manager_.notify("WATCHDOG=1");
     lock.lock();
-    ending_.wait_for(lock, interval, [&] { return end_; });
+    ending_.wait_for(mutex_, interval, [&]() PPMR_REQUIRES(mutex_) { return end_; });
   }
 }
 

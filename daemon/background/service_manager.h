@@ -5,12 +5,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 
 namespace ppmr {
@@ -47,9 +46,9 @@ class Watchdog {
 
   const ServiceManager& manager_;
   const std::function<void()> check_;
-  std::mutex mutex_;
-  std::condition_variable ending_;
-  bool end_ = false;    // guarded by mutex_
+  Mutex mutex_;
+  CondVar ending_;
+  bool end_ PPMR_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // declared last: the thread uses the members above
 };
 

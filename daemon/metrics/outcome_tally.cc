@@ -91,7 +91,7 @@ Status OutcomeTally::note(const json& report) {
     }
     buckets.assign(counts.begin(), counts.end());
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto count = counts_.find(result);
   if (count == counts_.end())
     return failure(EINVAL, "count a migration with the result '" + result + "': unknown result");
@@ -102,12 +102,12 @@ Status OutcomeTally::note(const json& report) {
 }
 
 json OutcomeTally::counts() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return counts_;
 }
 
 std::vector<MetricFamily> OutcomeTally::Collect() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   MetricFamily outcomes{options_.counter, options_.help, MetricType::Counter, {}};
   for (const auto& [result, count] : counts_) {
     prometheus::ClientMetric metric;

@@ -12,12 +12,12 @@
 
 #include <deque>
 #include <map>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "base/duration_buckets.h"
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace ppmr {
@@ -53,11 +53,11 @@ class OutcomeTally final : public prometheus::Collectable {
 
  private:
   const TallyOptions options_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::map<std::string, uint64_t> counts_;
-  std::deque<prometheus::Histogram> phases_;  // in the order of options_.phases
-  prometheus::Histogram faults_;
+  mutable Mutex mutex_;
+  std::map<std::string, uint64_t> counts_ PPMR_GUARDED_BY(mutex_);
+  std::deque<prometheus::Histogram> phases_
+      PPMR_GUARDED_BY(mutex_);  // in the order of options_.phases
+  prometheus::Histogram faults_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr

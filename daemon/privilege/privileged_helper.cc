@@ -146,7 +146,7 @@ Result<PrivilegedHelper::Answer> PrivilegedHelper::ask(HelperOperation operation
   HelperReply reply;
   Answer answer;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (Status sent = send_request(socket_.get(), request); !sent) return failure(sent.error());
     if (Status received = receive_reply(socket_.get(), reply, answer.descriptors); !received) {
       return failure(received.error());

@@ -5,10 +5,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/unnamed_file.h"
@@ -65,8 +65,8 @@ class PrivilegedHelper {
                      size_t descriptors = 0);
 
   const std::vector<std::string> files_;
-  std::mutex mutex_;
-  const UniqueFd socket_;  // guarded by mutex_
+  Mutex mutex_;
+  const UniqueFd socket_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr
