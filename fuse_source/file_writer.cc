@@ -13,7 +13,7 @@ constexpr size_t kAdoptPart = 4;
 }  // namespace
 
 bool FileWriter::append(std::span<const std::byte> bytes, uint64_t offset, CutChunks& cut) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!gathered_ || gathered_->offset + gathered_->length != offset) return false;
   const auto room = gathered_->lease.payload().subspan(gathered_->slot_offset + gathered_->length);
   if (bytes.size() > room.size()) return false;
@@ -30,7 +30,7 @@ bool FileWriter::adopt(SlotLease lease, std::span<const std::byte> bytes, uint64
   const auto payload = lease.payload();
   const auto slot_offset = static_cast<uint32_t>(bytes.data() - payload.data());
   const auto length = static_cast<uint32_t>(bytes.size());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (gathered_) cut_locked(cut);
   size_bytes_ = std::max(size_bytes_, offset + bytes.size());
   if (bytes.size() * kAdoptPart >= payload.size()) {
@@ -44,7 +44,7 @@ bool FileWriter::adopt(SlotLease lease, std::span<const std::byte> bytes, uint64
 
 Chunk FileWriter::cut_apart(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset) {
   const auto slot_offset = static_cast<uint32_t>(bytes.data() - lease.payload().data());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   size_bytes_ = std::max(size_bytes_, offset + bytes.size());
   Chunk chunk =
       stream_->cut(std::move(lease), slot_offset, static_cast<uint32_t>(bytes.size()), offset);
@@ -61,7 +61,7 @@ void FileWriter::cut_locked(CutChunks& cut) {
 void FileWriter::flush() {
   CutChunks cut;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (gathered_) cut_locked(cut);
   }
   cut.announce(*outlet_);
@@ -70,7 +70,7 @@ void FileWriter::flush() {
 bool FileWriter::flush_if_quiet(std::chrono::microseconds quiet) {
   CutChunks cut;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (gathered_ && std::chrono::steady_clock::now() - gathered_->last_write < quiet) return false;
     watched_ = false;
     if (gathered_) cut_locked(cut);
@@ -86,12 +86,12 @@ Status FileWriter::drain(const Interrupted& interrupted) {
 }
 
 uint64_t FileWriter::size_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return size_bytes_;
 }
 
 void FileWriter::set_size_bytes(uint64_t size_bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   size_bytes_ = size_bytes;
 }
 

@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/session/outlet.h"
 
 namespace ppmr {
@@ -68,15 +68,15 @@ class FileWriter {
     uint64_t offset = 0;
     std::chrono::steady_clock::time_point last_write;
   };
-  void cut_locked(CutChunks& cut);
+  void cut_locked(CutChunks& cut) PPMR_REQUIRES(mutex_);
 
   const std::shared_ptr<FileStream> stream_;
   const std::shared_ptr<Outlet> outlet_;
 
-  mutable std::mutex mutex_;
-  std::optional<Gathered> gathered_;  // guarded by mutex_
-  bool watched_ = false;              // guarded by mutex_
-  uint64_t size_bytes_ = 0;           // guarded by mutex_
+  mutable Mutex mutex_;
+  std::optional<Gathered> gathered_ PPMR_GUARDED_BY(mutex_);
+  bool watched_ PPMR_GUARDED_BY(mutex_) = false;
+  uint64_t size_bytes_ PPMR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ppmr

@@ -10,7 +10,7 @@ constexpr std::chrono::microseconds kQuiet{1000};
 
 QuietFlusher::~QuietFlusher() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -18,20 +18,20 @@ QuietFlusher::~QuietFlusher() {
 }
 
 void QuietFlusher::watch(std::shared_ptr<FileWriter> writer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   watched_.push_back(std::move(writer));
   if (watched_.size() == 1) changed_.notify_all();
 }
 
 void QuietFlusher::run() {
   std::list<std::shared_ptr<FileWriter>> round;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     if (watched_.empty()) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       continue;
     }
-    changed_.wait_for(lock, kQuiet, [this] { return stopping_; });
+    changed_.wait_for(mutex_, kQuiet, [this]() PPMR_REQUIRES(mutex_) { return stopping_; });
     round.swap(watched_);
     lock.unlock();
     std::erase_if(round, [](auto& writer) {

@@ -2,12 +2,11 @@
 // of the writer would delay these bytes and the release of their slot.
 #pragma once
 
-#include <condition_variable>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "fuse_source/file_writer.h"
 
 namespace ppmr {
@@ -25,10 +24,10 @@ class QuietFlusher {
  private:
   void run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<std::shared_ptr<FileWriter>> watched_;  // guarded by mutex_
-  bool stopping_ = false;                           // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::list<std::shared_ptr<FileWriter>> watched_ PPMR_GUARDED_BY(mutex_);
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // declared last: the members that the thread uses exist before it starts
 };

@@ -20,7 +20,7 @@ Status SourceMount::opened(const SourceNodePointer& node, bool for_writing, bool
   const SourceCheckpoint& checkpoint = *node->checkpoint;
   bool size_is_open_again = false;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     // Checks the state and counts the writer under one lock, so that a checkpoint that is being
     // sealed gets no new writer.
     if (for_writing && checkpoint.state != CheckpointState::kOpen) return sealed_failure();
@@ -37,11 +37,11 @@ Status SourceMount::opened(const SourceNodePointer& node, bool for_writing, bool
   if (sent && size_is_open_again && !is_new) {
     // Another thread may be sending `Closed` for this file now: the lock makes this message follow
     // it.
-    std::lock_guard order(attribute_changes_);
+    MutexLock order(attribute_changes_);
     sent = checkpoint.outlet->send(wire::OpenedForWrite{node->id});
   }
   if (!sent) {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     if (for_writing) --node->open_writers;
     tree_.close_handle_locked(node);
   }
@@ -53,7 +53,7 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
   bool ended = false;
   uint64_t writers_so_far = 0;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     last_writer = for_writing && ++node->closing_writers == node->open_writers;
     writers_so_far = node->writers_so_far;
   }
@@ -66,7 +66,7 @@ void SourceMount::released(const SourceNodePointer& node, bool for_writing) {
     if (!closed) node->checkpoint->error->set(closed.error());
   }
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     if (for_writing) {
       --node->closing_writers;
       --node->open_writers;
@@ -91,11 +91,11 @@ void SourceMount::close_for_writing(const SourceNodePointer& node, uint64_t writ
   node->writer->flush();
   node->writer->stream().await_announced();
   // A later change of attributes or size also takes this lock, so its message follows the close.
-  std::lock_guard order(attribute_changes_);
+  MutexLock order(attribute_changes_);
   const uint64_t size_bytes = node->writer->size_bytes();
   wire::Attributes attributes;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     // The close of the new writer will send `Closed`.
     if (node->writers_so_far != writers_so_far) return;
     attributes = node->attributes;
@@ -154,7 +154,7 @@ Result<size_t> SourceMount::write(const SourceNodePointer& node, std::span<const
     }
     if (node->writer->adopt(std::move(lease), bytes, offset, cut)) flusher_.watch(node->writer);
   }
-  std::lock_guard lock(tree_.mutex());
+  MutexLock lock(tree_.mutex());
   node->attributes.mtime_ns = node->ctime_ns = now_ns();
   return bytes.size();
 }
@@ -210,14 +210,14 @@ Status SourceMount::truncate(const SourceNodePointer& node, uint64_t size_bytes,
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   if (size_bytes == node->writer->size_bytes()) return {};
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   // Check again: the checkpoint may have been sealed while this thread waited.
   if (auto status = check_writable(*node->checkpoint); !status) return status;
-  std::lock_guard order(attribute_changes_);
+  MutexLock order(attribute_changes_);
   node->writer->stream().reset_digest();
   node->writer->set_size_bytes(size_bytes);
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     node->attributes.mtime_ns = node->ctime_ns = now_ns();
   }
   const Status sent = node->checkpoint->outlet->send(wire::Truncate{node->id, size_bytes});
@@ -232,7 +232,7 @@ Status SourceMount::punch_hole(const SourceNodePointer& node, uint64_t offset,
   if (offset >= size_bytes) return {};
   length_bytes = std::min(length_bytes, size_bytes - offset);
   if (auto drained = drain_chunks(node, interrupted); !drained) return drained;
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   if (auto status = check_writable(*node->checkpoint); !status) return status;
   node->writer->stream().reset_digest();
   const Status sent =
@@ -243,13 +243,13 @@ Status SourceMount::punch_hole(const SourceNodePointer& node, uint64_t offset,
 
 Status SourceMount::set_attributes(const SourceNodePointer& node,
                                    const wire::Attributes& attributes) {
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   if (node->checkpoint) {
     if (auto status = check_writable(*node->checkpoint); !status) return status;
   }
-  std::lock_guard order(attribute_changes_);
+  MutexLock order(attribute_changes_);
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     node->attributes = attributes;
     node->ctime_ns = now_ns();
   }

@@ -117,7 +117,7 @@ nlohmann::json SourceMount::status_of(const SourceNode& top) {
                           {"age_ms", ms_since(checkpoint.begun_at)},
                           {"peer", checkpoint.outlet->counters().peer}};
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     entry["name"] = top.name;
     entry["state"] = state_name(checkpoint, checkpoint.state);
   }

@@ -28,7 +28,7 @@ Status SourceMount::add_file(const SourceNode& directory, const std::string& nam
                              std::span<const std::byte> bytes) {
   wire::Attributes attributes;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     attributes.uid = directory.attributes.uid;
     attributes.gid = directory.attributes.gid;
   }

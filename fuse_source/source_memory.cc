@@ -121,7 +121,7 @@ Status SourceMount::send_memory(const SourceNodePointer& node, const FrozenMemor
 
 uint64_t SourceMount::written_bytes(const SourceNode& node) {
   {
-    std::lock_guard lock(memories_mutex_);
+    MutexLock lock(memories_mutex_);
     // The last block of the file may be sent first.
     if (const auto found = memories_.find(node.id); found != memories_.end()) {
       return found->second->taken_bytes();
@@ -131,7 +131,7 @@ uint64_t SourceMount::written_bytes(const SourceNode& node) {
 }
 
 void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {
-  std::lock_guard lock(memories_mutex_);
+  MutexLock lock(memories_mutex_);
   if (const auto found = memories_.find(node); found != memories_.end()) {
     found->second->want(offset, length);
     return;
@@ -147,7 +147,7 @@ void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) 
 // ---- The thread for wanted blocks ---------------------------------------------------------------
 
 Status SourceMount::WantedSender::admit_wants() {
-  std::lock_guard lock(mount_.memories_mutex_);
+  MutexLock lock(mount_.memories_mutex_);
   if (!mount_.memories_.emplace(node_->id, &blocks_).second) {
     return failure(EBUSY, "send memory: another request sends memory to the same file");
   }
@@ -188,7 +188,7 @@ Status SourceMount::WantedSender::finish() {
   if (thread_.joinable()) thread_.join();
   if (std::exchange(reserves_, false)) --mount_.reserves_;
   if (std::exchange(admits_wants_, false)) {
-    std::lock_guard lock(mount_.memories_mutex_);
+    MutexLock lock(mount_.memories_mutex_);
     mount_.memories_.erase(node_->id);
   }
   return status_;

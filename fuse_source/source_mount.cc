@@ -3,6 +3,7 @@
 #include <optional>
 #include <system_error>
 
+#include "base/mutex.h"
 #include "fuse_source/pool_size.h"
 #include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
@@ -22,7 +23,7 @@ class SilenceWatch {
       : outlet_(std::move(outlet)), thread_([this] { watch(); }) {}
   ~SilenceWatch() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       done_ = true;
     }
     changed_.notify_all();
@@ -32,8 +33,9 @@ class SilenceWatch {
  private:
   void watch() {
     const Status failed = without_exceptions([this]() -> Status {
-      std::unique_lock lock(mutex_);
-      while (!changed_.wait_for(lock, kCheckInterval, [this] { return done_; })) {
+      MutexLock lock(mutex_);
+      while (!changed_.wait_for(mutex_, kCheckInterval,
+                                [this]() PPMR_REQUIRES(mutex_) { return done_; })) {
         if (outlet_->counters().silence < kSilenceAtEndMax) continue;
         outlet_->fail(Error{EIO, "the mount ended while the target was silent"});
         break;
@@ -44,10 +46,10 @@ class SilenceWatch {
   }
 
   const std::shared_ptr<Outlet> outlet_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;   // guarded by mutex_
-  std::thread thread_;  // declared last, because the thread uses all members above
+  Mutex mutex_;
+  CondVar changed_;
+  bool done_ PPMR_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last, because the thread uses all members above
 };
 
 }  // namespace
@@ -76,6 +78,7 @@ Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options,
     mount.reset(new SourceMount(std::move(options), std::move(parts)));
     auto outlet = mount->connect();
     if (!outlet) return failure(outlet.error());
+    MutexLock lock(mount->outlet_mutex_);
     mount->outlet_ = *outlet;
     return {};
   });
@@ -118,11 +121,11 @@ SourceMount::SourceMount(SourceOptions options, Parts parts)
 
 SourceMount::~SourceMount() {
   {
-    std::lock_guard lock(events_->mutex);
+    MutexLock lock(events_->mutex);
     events_->mount = nullptr;
   }
   {
-    std::lock_guard lock(commits_mutex_);
+    MutexLock lock(commits_mutex_);
     commits_stopping_ = true;
   }
   commit_requested_.notify_all();
@@ -133,15 +136,15 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
   if (options_.discard) return std::make_shared<DiscardOutlet>();
   SenderEvents events;
   events.seal_requested = [gate = events_](uint64_t node) {
-    std::lock_guard lock(gate->mutex);
+    MutexLock lock(gate->mutex);
     if (gate->mount != nullptr) gate->mount->request_commit(node);
   };
   events.checkpoint_removed = [gate = events_](uint64_t node) {
-    std::lock_guard lock(gate->mutex);
+    MutexLock lock(gate->mutex);
     if (gate->mount != nullptr) gate->mount->checkpoint_removed(node);
   };
   events.bytes_wanted = [gate = events_](uint64_t node, uint64_t offset, uint64_t length) {
-    std::lock_guard lock(gate->mutex);
+    MutexLock lock(gate->mutex);
     if (gate->mount != nullptr) gate->mount->bytes_wanted(node, offset, length);
   };
   auto sender = Sender::open(options_.sender, *pool_, *connector_, std::move(events));
@@ -153,14 +156,14 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
 // it.
 Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
   {
-    std::lock_guard lock(outlet_mutex_);
+    MutexLock lock(outlet_mutex_);
     if (outlet_->status()) return outlet_;
   }
   pool_->wipe();  // the new session may be with another target
   auto outlet = connect();
   if (!outlet) return failure(EIO, outlet.error().message);
   spdlog::info("new session with {}", options_.target_address);
-  std::lock_guard lock(outlet_mutex_);
+  MutexLock lock(outlet_mutex_);
   earlier_.add(outlet_->counters());
   outlet_ = *outlet;
   return outlet_;
@@ -189,7 +192,7 @@ void SourceMount::stop() {
 }
 
 std::shared_ptr<Outlet> SourceMount::present_outlet() {
-  std::lock_guard lock(outlet_mutex_);
+  MutexLock lock(outlet_mutex_);
   return outlet_;
 }
 
@@ -202,7 +205,7 @@ void OutletTotals::add(const OutletCounters& session) {
 }
 
 OutletTotals SourceMount::totals() {
-  std::lock_guard lock(outlet_mutex_);
+  MutexLock lock(outlet_mutex_);
   OutletTotals totals = earlier_;
   totals.add(outlet_->counters());
   return totals;
@@ -226,10 +229,10 @@ Result<ListDirectory> SourceMount::open_directory(uint64_t inode) {
   SourceNodePointer node = tree_.find(inode);
   if (!node) return failure(ESTALE, "directory " + std::to_string(inode) + ": it was removed");
   const auto close = [this, node](void*) {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     tree_.close_handle_locked(node);
   };
-  std::lock_guard lock(tree_.mutex());
+  MutexLock lock(tree_.mutex());
   ++node->open_handles;
   return [this, node, open = std::shared_ptr<void>(this, close)] { return tree_.entries(node); };
 }

@@ -9,18 +9,17 @@
 // tree's mutex is held for look-ups and updates only, so `ls` never blocks.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <queue>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "buffer_pool/buffer_pool.h"
 #include "daemon/command_line/transport_option.h"
 #include "daemon/data_daemon/data_daemon.h"
@@ -176,8 +175,8 @@ class SourceMount final : public FrontEnd, public ServedMount {
   // Passes the calls of a session's thread to the mount. A session may exist for a moment longer
   // than the mount, so the mount's destructor first sets `mount` to null.
   struct EventGate {
-    std::mutex mutex;
-    SourceMount* mount = nullptr;  // null: closed; guarded by mutex
+    Mutex mutex;
+    SourceMount* mount PPMR_GUARDED_BY(mutex) = nullptr;  // null: closed
   };
 
   struct Parts {  // the members whose construction can fail
@@ -245,30 +244,30 @@ class SourceMount final : public FrontEnd, public ServedMount {
 
   std::atomic<bool> draining_ = false;  // make() refuses new checkpoints
   std::atomic<bool> stopping_ = false;
-  std::mutex changes_;
-  std::mutex attribute_changes_;
+  Mutex changes_;
+  Mutex attribute_changes_;
   const std::shared_ptr<EventGate> events_;
-  std::mutex outlet_mutex_;
-  std::shared_ptr<Outlet> outlet_;  // outlet of the present session; guarded by outlet_mutex_
-  OutletTotals earlier_;            // of earlier sessions; guarded by outlet_mutex_
+  Mutex outlet_mutex_;
+  std::shared_ptr<Outlet> outlet_ PPMR_GUARDED_BY(outlet_mutex_);  // outlet of the present session
+  OutletTotals earlier_ PPMR_GUARDED_BY(outlet_mutex_);            // of earlier sessions
   OutcomeTally migrations_{migrations_tally()};
 
   SourceTree tree_;
-  std::condition_variable writer_closed_;  // used with the tree's mutex
+  CondVar writer_closed_;  // with the tree's mutex
 
-  std::mutex commits_mutex_;
-  std::condition_variable commit_requested_;
-  std::queue<uint64_t> commit_requests_;  // ids of top-level nodes; guarded by commits_mutex_
-  bool commits_stopping_ = false;         // guarded by commits_mutex_
+  Mutex commits_mutex_;
+  CondVar commit_requested_;
+  std::queue<uint64_t> commit_requests_ PPMR_GUARDED_BY(commits_mutex_);  // ids of top-level nodes
+  bool commits_stopping_ PPMR_GUARDED_BY(commits_mutex_) = false;
 
-  std::mutex patience_mutex_;  // serialises set_patience()
+  Mutex patience_mutex_;  // serialises set_patience()
 
-  std::mutex memories_mutex_;
-  // Guarded by memories_mutex_.
-  std::map<uint64_t, WantedBlocks*> memories_;  // the files that send_memory() sends now, by node
-  std::deque<wire::Want> early_wants_;          // wants for files to which no memory is sent yet
-  // Number of calls of send_memory() that reserve a slot.
-  std::atomic<uint32_t> reserves_ = 0;
+  Mutex memories_mutex_;
+  // The files that send_memory() sends now, by node.
+  std::map<uint64_t, WantedBlocks*> memories_ PPMR_GUARDED_BY(memories_mutex_);
+  // Wants for files to which no memory is sent yet.
+  std::deque<wire::Want> early_wants_ PPMR_GUARDED_BY(memories_mutex_);
+  std::atomic<uint32_t> reserves_ = 0;  // calls of send_memory() that reserve a slot
 
   // Declared last: the threads end before the members that they use.
   QuietFlusher flusher_;

@@ -26,7 +26,7 @@ Result<SourceNodePointer> SourceMount::directory(uint64_t id) {
   if (!node) return failure(ESTALE, "directory " + std::to_string(id) + ": it was removed");
   if (node->type != wire::NodeType::kDirectory)
     return failure(ENOTDIR, "node " + std::to_string(id) + ": not a directory");
-  std::lock_guard lock(tree_.mutex());
+  MutexLock lock(tree_.mutex());
   if (!node->linked) return failure(ENOENT, "directory " + std::to_string(id) + ": it was removed");
   return node;
 }
@@ -37,7 +37,7 @@ tl::unexpected<Error> SourceMount::sealed_failure() {
 
 Status SourceMount::check_writable(const SourceCheckpoint& checkpoint) {
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     if (checkpoint.state != CheckpointState::kOpen) return sealed_failure();
   }
   return checkpoint.status();
@@ -50,7 +50,7 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
   if (link_target.size() > wire::kLinkTargetMaxBytes) {
     return failure(ENAMETOOLONG, "create symbolic link '" + name + "': its target is too long");
   }
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   auto parent = directory(parent_id);
   if (!parent) return failure(parent.error());
   if (tree_.child(*parent, name))
@@ -105,7 +105,7 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
 }
 
 Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool directory_wanted) {
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   auto parent = directory(parent_id);
   if (!parent) return failure(parent.error());
   const SourceNodePointer node = tree_.child(*parent, name);
@@ -117,7 +117,7 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
     return failure(EISDIR, "remove '" + name + "': it is a directory");
   bool open = false;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     if (!node->children.empty())
       return failure(ENOTEMPTY, "remove '" + name + "': the directory is not empty");
     // A sealed checkpoint belongs to the target: its names are removed only in this mount.
@@ -139,7 +139,7 @@ void SourceMount::unlink(const SourceNodePointer& node) {
   const bool unused = tree_.unlink(node);
   if (!unused || node->type != wire::NodeType::kFile) return;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     if (node->checkpoint->state != CheckpointState::kOpen) return;
   }
   forget_file(node);
@@ -151,7 +151,7 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
     return failure(EINVAL, "rename '" + name + "': only RENAME_NOREPLACE is supported");
   }
   if (auto status = check_name(new_name); !status) return status;
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   auto parent = directory(parent_id);
   if (!parent) return failure(parent.error());
   auto new_parent = directory(new_parent_id);
@@ -176,7 +176,7 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
       return failure(ENOTDIR, "rename to '" + new_name + "': it is not a directory");
     if (!is_directory && replaces_directory)
       return failure(EISDIR, "rename to '" + new_name + "': it is a directory");
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     if (!replaced->children.empty())
       return failure(ENOTEMPTY, "rename to '" + new_name + "': the directory is not empty");
   }

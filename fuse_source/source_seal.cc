@@ -56,7 +56,7 @@ Status SourceMount::wait_for_peer(const std::string& name, std::chrono::millisec
   if (!top)
     return failure(ENOENT, "wait for the target of '" + name + "': no such checkpoint here");
   set_patience(*top->checkpoint, patience);
-  std::unique_lock lock(tree_.mutex());
+  MutexLock lock(tree_.mutex());
   const bool sealed = top->checkpoint->state == CheckpointState::kSealed;
   lock.unlock();
   if (sealed) set_patience(*top->checkpoint, {});
@@ -65,7 +65,7 @@ Status SourceMount::wait_for_peer(const std::string& name, std::chrono::millisec
 
 // A session waits for a silent target as long as the checkpoint with the longest patience requires.
 void SourceMount::set_patience(SourceCheckpoint& checkpoint, std::chrono::milliseconds patience) {
-  std::lock_guard lock(patience_mutex_);
+  MutexLock lock(patience_mutex_);
   if (checkpoint.patience.exchange(patience) == patience) return;
   for (auto& top : tree_.tops()) {
     if (top->checkpoint->outlet == checkpoint.outlet) {
@@ -83,8 +83,8 @@ Status SourceMount::await_writers(const SourceNodePointer& top) {
     }
     return nullptr;
   };
-  std::unique_lock lock(tree_.mutex());
-  const bool closed = writer_closed_.wait_for(lock, kWritersTimeout,
+  MutexLock lock(tree_.mutex());
+  const bool closed = writer_closed_.wait_for(tree_.mutex(), kWritersTimeout,
                                               [&] { return still_open() == nullptr || stopping_; });
   if (closed && still_open() == nullptr) return {};
   return still_open_failure(*still_open());
@@ -94,17 +94,17 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
   SourceCheckpoint& checkpoint = *top->checkpoint;
   bool sealed = false;
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
   }
   // A sealed checkpoint does not fail when its session ends: only its own error counts.
   const Status status = sealed ? checkpoint.error->status() : checkpoint.status();
   if (!status) return failure(status.error());
   if (auto closed = await_writers(top); !closed) return failure(closed.error());
-  std::lock_guard changes(changes_);
+  MutexLock changes(changes_);
   const auto nodes = tree_.nodes_of(checkpoint);
   {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     sealed = checkpoint.state == CheckpointState::kSealed;
     for (auto& node : nodes) {
       // Another process has opened the file again.
@@ -113,7 +113,7 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
     if (!sealed) checkpoint.state = CheckpointState::kSealing;
   }
   auto set_state = [&](CheckpointState state) {
-    std::lock_guard lock(tree_.mutex());
+    MutexLock lock(tree_.mutex());
     checkpoint.state = state;
   };
   const auto began_at = std::chrono::steady_clock::now();
@@ -136,7 +136,7 @@ Result<CommitReport> SourceMount::seal(const SourceNodePointer& top) {
   for (auto& node : nodes) {
     wire::ManifestEntry entry;
     {
-      std::lock_guard lock(tree_.mutex());
+      MutexLock lock(tree_.mutex());
       entry = manifest_entry(*node, checkpoint.top_node);
     }
     if (auto sent = outlet.send(entry); !sent) {
@@ -166,7 +166,7 @@ void SourceMount::seal_closed_checkpoints(bool unmounted) {
       // After an unmount no file is open, even if a FUSE_RELEASE has not arrived.
       if (unmounted) {
         if (node->open_writers > 0) close_for_writing(node, node->writers_so_far);
-        std::lock_guard lock(tree_.mutex());
+        MutexLock lock(tree_.mutex());
         node->open_writers = node->open_handles = 0;
       }
       open = open || node->open_handles > 0;
@@ -181,15 +181,17 @@ void SourceMount::seal_closed_checkpoints(bool unmounted) {
 // ---- Requests from the target -------------------------------------------------------------------
 
 void SourceMount::request_commit(uint64_t top_node) {
-  std::lock_guard lock(commits_mutex_);
+  MutexLock lock(commits_mutex_);
   commit_requests_.push(top_node);
   commit_requested_.notify_all();
 }
 
 void SourceMount::serve_commit_requests() {
-  std::unique_lock lock(commits_mutex_);
+  MutexLock lock(commits_mutex_);
   for (;;) {
-    commit_requested_.wait(lock, [this] { return commits_stopping_ || !commit_requests_.empty(); });
+    commit_requested_.wait(commits_mutex_, [this]() PPMR_REQUIRES(commits_mutex_) {
+      return commits_stopping_ || !commit_requests_.empty();
+    });
     if (commits_stopping_) return;
     const uint64_t top_node = commit_requests_.front();
     commit_requests_.pop();

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 
 namespace ppmr {
 
@@ -16,20 +17,20 @@ SourceTree::SourceTree() : root_(std::make_shared<SourceNode>()) {
 }
 
 SourceNodePointer SourceTree::find(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = nodes_.find(id);
   return found == nodes_.end() ? nullptr : found->second;
 }
 
 SourceNodePointer SourceTree::child(const SourceNodePointer& parent, const std::string& name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = parent->children.find(name);
   return found == parent->children.end() ? nullptr : found->second;
 }
 
 SourceNodePointer SourceTree::add(const SourceNodePointer& parent, const std::string& name,
                                   SourceNodePointer node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   node->name = name;
   attach_locked(parent, node);
   nodes_[node->id] = node;
@@ -38,6 +39,7 @@ SourceNodePointer SourceTree::add(const SourceNodePointer& parent, const std::st
 
 // Adds `node` to the children of `parent` under node->name.
 void SourceTree::attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node) {
+  assert(!parent->children.contains(node->name) && "two nodes have the same name");
   node->parent = parent;
   parent->children[node->name] = node;
   if (node->type == wire::NodeType::kDirectory) ++parent->subdirectories;
@@ -47,13 +49,16 @@ void SourceTree::attach_locked(const SourceNodePointer& parent, const SourceNode
 void SourceTree::detach_locked(const SourceNodePointer& node) {
   const auto parent = node->parent.lock();
   if (!parent) return;
-  parent->children.erase(node->name);
+  [[maybe_unused]] const size_t erased = parent->children.erase(node->name);
+  assert(erased == 1 && "a directory does not have its child");
+  assert((node->type != wire::NodeType::kDirectory || parent->subdirectories > 0) &&
+         "a directory lost more subdirectories than it had");
   if (node->type == wire::NodeType::kDirectory) --parent->subdirectories;
   parent->attributes.mtime_ns = parent->ctime_ns = now_ns();
 }
 
 bool SourceTree::unlink(const SourceNodePointer& node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   detach_locked(node);
   node->linked = false;
   node->parent.reset();
@@ -69,7 +74,7 @@ bool SourceTree::close_handle_locked(const SourceNodePointer& node) {
 
 void SourceTree::move(const SourceNodePointer& node, const SourceNodePointer& new_parent,
                       const std::string& new_name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   detach_locked(node);
   node->name = new_name;
   attach_locked(new_parent, node);
@@ -77,7 +82,7 @@ void SourceTree::move(const SourceNodePointer& node, const SourceNodePointer& ne
 }
 
 void SourceTree::forget(uint64_t id, uint64_t lookups) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = nodes_.find(id);
   if (found == nodes_.end() || id == kSourceRoot) return;
   const SourceNodePointer node = found->second;
@@ -106,18 +111,18 @@ NodeView SourceTree::view_locked(const SourceNode& node) const {
 }
 
 NodeView SourceTree::view(const SourceNodePointer& node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return view_locked(*node);
 }
 
 NodeView SourceTree::view_for_lookup(const SourceNodePointer& node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++node->lookup_count;
   return view_locked(*node);
 }
 
 std::vector<DirectoryEntry> SourceTree::entries(const SourceNodePointer& directory) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const SourceNodePointer parent = directory->parent.lock();
   std::vector<DirectoryEntry> entries;
   entries.reserve(directory->children.size() + 2);
@@ -128,12 +133,12 @@ std::vector<DirectoryEntry> SourceTree::entries(const SourceNodePointer& directo
 }
 
 uint64_t SourceTree::next_id() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ++last_id_;
 }
 
 std::vector<SourceNodePointer> SourceTree::tops() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<SourceNodePointer> tops;
   for (auto& [name, top] : root_->children) tops.push_back(top);
   return tops;
@@ -145,7 +150,7 @@ SourceNodePointer SourceTree::find_top(uint64_t id) {
 }
 
 std::vector<SourceNodePointer> SourceTree::nodes_of(const SourceCheckpoint& checkpoint) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<SourceNodePointer> nodes;
   auto top = nodes_.find(checkpoint.top_node);
   if (top == nodes_.end() || !top->second->linked) return nodes;

@@ -9,11 +9,11 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "fuse_source/file_writer.h"
 #include "mount/node_view.h"
 #include "rdma_stream/session/outlet.h"
@@ -80,7 +80,7 @@ class SourceTree {
  public:
   SourceTree();
 
-  std::mutex& mutex() { return mutex_; }
+  Mutex& mutex() PPMR_RETURN_CAPABILITY(mutex_) { return mutex_; }
 
   SourceNodePointer root() const { return root_; }
   // Returns the node with inode number `id` if the node is linked, open or referenced by the
@@ -96,7 +96,7 @@ class SourceTree {
   // A file ends when it is unlinked and its last handle is closed, in either order. Exactly one
   // call of unlink() or close_handle_locked() ends the file, and that call returns true.
   bool unlink(const SourceNodePointer& node);
-  bool close_handle_locked(const SourceNodePointer& node);
+  bool close_handle_locked(const SourceNodePointer& node) PPMR_REQUIRES(mutex_);
 
   void forget(uint64_t id, uint64_t lookups);
   // Like view(), and also counts one more reference of the kernel to the node. A later forget()
@@ -114,15 +114,16 @@ class SourceTree {
   std::vector<SourceNodePointer> nodes_of(const SourceCheckpoint& checkpoint);
 
  private:
-  NodeView view_locked(const SourceNode& node) const;
-  void attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node);
-  void detach_locked(const SourceNodePointer& node);
-  void drop_if_unused_locked(const SourceNodePointer& node);
+  NodeView view_locked(const SourceNode& node) const PPMR_REQUIRES(mutex_);
+  void attach_locked(const SourceNodePointer& parent, const SourceNodePointer& node)
+      PPMR_REQUIRES(mutex_);
+  void detach_locked(const SourceNodePointer& node) PPMR_REQUIRES(mutex_);
+  void drop_if_unused_locked(const SourceNodePointer& node) PPMR_REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   const SourceNodePointer root_;
-  std::unordered_map<uint64_t, SourceNodePointer> nodes_;  // guarded by mutex_
-  uint64_t last_id_ = kSourceRoot;                         // guarded by mutex_
+  std::unordered_map<uint64_t, SourceNodePointer> nodes_ PPMR_GUARDED_BY(mutex_);
+  uint64_t last_id_ PPMR_GUARDED_BY(mutex_) = kSourceRoot;
 };
 
 }  // namespace ppmr

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 
 namespace ppmr {
 namespace {
@@ -24,7 +25,7 @@ void WantedBlocks::want(uint64_t offset, uint64_t length) {
   const auto first = static_cast<size_t>(offset / kWantedBlockBytes);
   const auto last = static_cast<size_t>(last_byte / kWantedBlockBytes);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (size_t word = first / kWordBits; word <= last / kWordBits; ++word) {
       uint64_t requested = UINT64_MAX;
       if (word == first / kWordBits) requested &= UINT64_MAX << (first % kWordBits);
@@ -50,20 +51,24 @@ size_t WantedBlocks::find_locked(const Bits& bits, size_t from, bool value) cons
 WantedBlocks::Part WantedBlocks::take_locked(size_t first, size_t end) {
   for (size_t block = first; block < end; ++block) {
     const uint64_t bit = uint64_t{1} << (block % kWordBits);
+    assert(block < block_count_ && (taken_[block / kWordBits] & bit) == 0 &&
+           "a block was taken twice");
     taken_[block / kWordBits] |= bit;
     if ((wanted_[block / kWordBits] & bit) == 0) continue;
     wanted_[block / kWordBits] &= ~bit;
+    assert(wanted_count_ > 0 && "more blocks were taken than requested");
     if (--wanted_count_ == 0) changed_.notify_all();
   }
   const uint64_t begin = first * kWantedBlockBytes;
   const Part taken{begin, std::min(end * kWantedBlockBytes, file_bytes_) - begin};
   taken_bytes_ += taken.length;
+  assert(taken_bytes_ <= file_bytes_ && "more bytes were taken than the file has");
   return taken;
 }
 
 WantedBlocks::Part WantedBlocks::take_next(uint64_t offset, uint64_t length_max) {
   const auto blocks_max = std::max<size_t>(length_max / kWantedBlockBytes, 1);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const size_t first = find_locked(taken_, offset / kWantedBlockBytes, false);
   if (first == block_count_) return {};
   return take_locked(first, std::min(find_locked(taken_, first, true), first + blocks_max));
@@ -71,10 +76,11 @@ WantedBlocks::Part WantedBlocks::take_next(uint64_t offset, uint64_t length_max)
 
 WantedBlocks::Part WantedBlocks::take_wanted(uint64_t length_max) {
   const auto blocks_max = std::max<size_t>(length_max / kWantedBlockBytes, 1);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (wanted_count_ == 0) return {};
   size_t first = find_locked(wanted_, next_wanted_, true);
   if (first == block_count_) first = find_locked(wanted_, 0, true);
+  assert(first < block_count_ && "no block is requested although some were counted");
   next_wanted_ = std::min(find_locked(wanted_, first, false), first + blocks_max);
   sending_wanted_ = true;
   return take_locked(first, next_wanted_);
@@ -82,43 +88,43 @@ WantedBlocks::Part WantedBlocks::take_wanted(uint64_t length_max) {
 
 void WantedBlocks::wanted_sent() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sending_wanted_ = false;
   }
   changed_.notify_all();
 }
 
 uint64_t WantedBlocks::taken_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return taken_bytes_;
 }
 
 bool WantedBlocks::any_wanted() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return any_wanted_locked();
 }
 
 bool WantedBlocks::await_wanted() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return wanted_count_ > 0 || finished_; });
+  MutexLock lock(mutex_);
+  changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return wanted_count_ > 0 || finished_; });
   return !finished_;
 }
 
 void WantedBlocks::await_none_wanted() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !any_wanted_locked(); });
+  MutexLock lock(mutex_);
+  changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return !any_wanted_locked(); });
 }
 
 void WantedBlocks::finish() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     finished_ = true;
   }
   changed_.notify_all();
 }
 
 bool WantedBlocks::finished() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return finished_;
 }
 

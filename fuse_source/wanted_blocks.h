@@ -6,10 +6,10 @@
 // target's requests: it has two bits per block.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace ppmr {
 
@@ -53,23 +53,25 @@ class WantedBlocks {
  private:
   using Bits = std::vector<uint64_t>;
   // Returns the first block at or behind `from` whose bit is `value`.
-  size_t find_locked(const Bits& bits, size_t from, bool value) const;
-  Part take_locked(size_t first, size_t end);
-  bool any_wanted_locked() const { return !finished_ && (wanted_count_ > 0 || sending_wanted_); }
+  size_t find_locked(const Bits& bits, size_t from, bool value) const PPMR_REQUIRES(mutex_);
+  Part take_locked(size_t first, size_t end) PPMR_REQUIRES(mutex_);
+  bool any_wanted_locked() const PPMR_REQUIRES(mutex_) {
+    return !finished_ && (wanted_count_ > 0 || sending_wanted_);
+  }
 
   const uint64_t file_bytes_;
   const size_t block_count_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  Bits taken_;
-  Bits wanted_;  // never a taken block
-  uint64_t taken_bytes_ = 0;
-  size_t wanted_count_ = 0;
-  bool sending_wanted_ = false;  // true between take_wanted() and wanted_sent()
-  size_t next_wanted_ = 0;       // the block at which take_wanted() continues
-  bool finished_ = false;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Bits taken_ PPMR_GUARDED_BY(mutex_);
+  Bits wanted_ PPMR_GUARDED_BY(mutex_);  // never a taken block
+  uint64_t taken_bytes_ PPMR_GUARDED_BY(mutex_) = 0;
+  size_t wanted_count_ PPMR_GUARDED_BY(mutex_) = 0;
+  bool sending_wanted_ PPMR_GUARDED_BY(mutex_) =
+      false;                                        // true between take_wanted() and wanted_sent()
+  size_t next_wanted_ PPMR_GUARDED_BY(mutex_) = 0;  // the block at which take_wanted() continues
+  bool finished_ PPMR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ppmr
