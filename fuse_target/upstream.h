@@ -3,10 +3,9 @@
 // destroyed after it.
 #pragma once
 
-#include <mutex>
-#include <shared_mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rdma_stream/session/receiver.h"
 
 namespace ppmr {
@@ -15,46 +14,46 @@ namespace ppmr {
 class Upstream {
  public:
   void attach(Receiver* receiver) {
-    std::lock_guard lock(mutex_);
+    WriterLock lock(mutex_);
     receiver_ = receiver;
   }
   // Waits for calls in progress.
   void detach() { attach(nullptr); }
 
   void space_freed() {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     if (receiver_ != nullptr) receiver_->space_freed();
   }
   void prioritize(NodeKey file, uint64_t offset, uint64_t length) {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     if (receiver_ != nullptr) receiver_->prioritize(file, offset, length);
   }
   void want(NodeKey file, uint64_t offset, uint64_t length) {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     if (receiver_ != nullptr) receiver_->want(file, offset, length);
   }
   void notify_removed(NodeKey checkpoint) {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     if (receiver_ != nullptr) receiver_->notify_removed(checkpoint);
   }
   Status request_seal(NodeKey checkpoint) {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     if (receiver_ == nullptr) return failure(ENOTCONN, "the target is shutting down");
     return receiver_->request_seal(checkpoint);
   }
   std::vector<SessionReport> sessions() const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     return receiver_ == nullptr ? std::vector<SessionReport>() : receiver_->sessions();
   }
 
   ReceiverTotals totals() const {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     return receiver_ == nullptr ? ReceiverTotals() : receiver_->totals();
   }
 
  private:
-  mutable std::shared_mutex mutex_;
-  Receiver* receiver_ = nullptr;  // guarded by mutex_
+  mutable SharedMutex mutex_;
+  Receiver* receiver_ PPMR_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace ppmr

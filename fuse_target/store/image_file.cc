@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 
 namespace ppmr {
 namespace {
@@ -64,7 +65,7 @@ Status ImageFile::announce(uint64_t offset, uint32_t length) {
     return failure(EMSGSIZE, "chunk of " + std::to_string(length) + " bytes at offset " +
                                  std::to_string(offset) + ": length or offset out of range");
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   in_flight_.push_back({offset, offset + length});
   size_bytes_ = std::max(size_bytes_, offset + length);
   closed_ = false;  // the source may have reopened a closed file
@@ -72,7 +73,7 @@ Status ImageFile::announce(uint64_t offset, uint32_t length) {
 }
 
 void ImageFile::retract(uint64_t offset, uint32_t length) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   retract_locked(offset, length);
 }
 
@@ -87,7 +88,7 @@ Status ImageFile::promise(uint64_t size_bytes) {
       failure(ENOSPC, "no memory for " + std::to_string(size_bytes) +
                           " bytes: the target's memory limit is reached (raise --memory-limit, or "
                           "give a --spill-dir)");
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_ || size_bytes == 0) return {};
   // A promise covers whole windows, so this takes the blocks of the first 2 MiB now.
   for (size_t i = 0; series_ && i < kSeriesLength; ++i) {
@@ -116,7 +117,7 @@ Status ImageFile::reserve(Landing& landing) {
   BlockRef bounce;
   uint32_t bounced = 0;
   Status status;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (storage_.consume && range.begin < consumed_end_) {
     return failure(ESPIPE, "chunk at offset " + std::to_string(range.begin) +
                                ": a read has already freed the bytes there (--consume)");
@@ -128,6 +129,9 @@ Status ImageFile::reserve(Landing& landing) {
   for (uint64_t at = range.begin; at < range.end;) {
     const Place place = make_place_locked(at);
     const Range part = place.covers.intersection({at, range.end});
+    assert(part.begin == at && !part.empty() && place.covers.length() <= kExtentBytes &&
+           "the place of a byte does not cover it");
+    assert(landing.piece_count < landing.pieces.size() && "a chunk lands in too many pieces");
     Segment& segment = *place.segment;
     if (!segment.block && !segment.spilled) {
       segment.block = storage_.memory.allocate(place.covers.length(), &promised_);
@@ -201,7 +205,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
   if (landing.store_data != 0) {
     std::shared_ptr<SpillFile> spill_file;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       spill_file = spill_file_;
     }
     if (!spill_file) status = failure(EIO, "the checkpoint failed while the chunk was in flight");
@@ -214,7 +218,7 @@ Status ImageFile::land(const Landing& landing, uint64_t chunk_digest) {
     }
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     retract_locked(landing.offset, landing.length);
     if (status && !is_in_place_locked(landing)) {
       status = failure(EIO, "chunk at offset " + std::to_string(landing.offset) +
@@ -237,7 +241,7 @@ void ImageFile::abandon(const Landing& landing) {
 // ---- Size --------------------------------------------------------------------------------------
 
 void ImageFile::truncate(uint64_t size_bytes) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const Range cut{size_bytes, size_bytes_};
   arrived_.remove({size_bytes, UINT64_MAX});
   zeros_.remove({size_bytes, UINT64_MAX});
@@ -252,7 +256,7 @@ void ImageFile::truncate(uint64_t size_bytes) {
 
 void ImageFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
   const Range hole{offset, offset + std::min(length_bytes, uint64_t{INT64_MAX} - offset)};
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   arrived_.remove(hole);
   drop_segments_locked(hole);
   digest_ = 0;
@@ -264,13 +268,13 @@ void ImageFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
 void ImageFile::zeros(uint64_t offset, uint64_t length_bytes) {
   const Range range{offset, offset + std::min(length_bytes, uint64_t{INT64_MAX} - offset)};
   if (range.empty()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   zeros_.add(range);
   size_bytes_ = std::max(size_bytes_, range.end);
 }
 
 void ImageFile::open_for_write() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = false;
 }
 
@@ -281,14 +285,14 @@ uint64_t ImageFile::known_end_locked() const {
 }
 
 void ImageFile::close(uint64_t size_bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   size_bytes_ = std::max(size_bytes, known_end_locked());
   closed_ = true;
   promised_ = {};
 }
 
 std::shared_ptr<SpillFile> ImageFile::discard() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   arrived_.clear();
   zeros_.clear();
   series_.reset();
@@ -298,7 +302,7 @@ std::shared_ptr<SpillFile> ImageFile::discard() {
 }
 
 ImageFile::Facts ImageFile::facts() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Facts facts{size_bytes_, closed_, !in_flight_.empty(), digest_, 0};
   for (const Range& range : arrived_.ranges()) facts.stored_bytes += range.length();
   return facts;

@@ -20,9 +20,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "fuse_target/store/file_loan.h"
 #include "fuse_target/store/range_set.h"
 #include "fuse_target/store/read_plan.h"
@@ -124,37 +124,38 @@ class ImageFile {
     Range covers;
   };
 
-  Place place_locked(uint64_t offset);
-  Place make_place_locked(uint64_t offset);
-  void drop_segments_locked(Range range);
-  void retract_locked(uint64_t offset, uint32_t length);
-  bool in_flight_locked(Range range) const;
-  bool arrived_locked(Range range) const;
-  uint64_t known_end_locked() const;
-  FileLoan lend_locked(Range range);
-  uint64_t arrived_end_locked(uint64_t offset) const;
-  bool is_in_place_locked(const Landing& landing);
-  void plan_locked(Range range, ReadPlan& plan);
-  void consume_locked(uint64_t end);
+  Place place_locked(uint64_t offset) PPMR_REQUIRES(mutex_);
+  Place make_place_locked(uint64_t offset) PPMR_REQUIRES(mutex_);
+  void drop_segments_locked(Range range) PPMR_REQUIRES(mutex_);
+  void retract_locked(uint64_t offset, uint32_t length) PPMR_REQUIRES(mutex_);
+  bool in_flight_locked(Range range) const PPMR_REQUIRES(mutex_);
+  bool arrived_locked(Range range) const PPMR_REQUIRES(mutex_);
+  uint64_t known_end_locked() const PPMR_REQUIRES(mutex_);
+  FileLoan lend_locked(Range range) PPMR_REQUIRES(mutex_);
+  uint64_t arrived_end_locked(uint64_t offset) const PPMR_REQUIRES(mutex_);
+  bool is_in_place_locked(const Landing& landing) PPMR_REQUIRES(mutex_);
+  void plan_locked(Range range, ReadPlan& plan) PPMR_REQUIRES(mutex_);
+  void consume_locked(uint64_t end) PPMR_REQUIRES(mutex_);
 
   const ImageStorage& storage_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::unique_ptr<Series> series_;  // the first 2 MiB of a file that began small; else null
+  mutable Mutex mutex_;
+  // The first 2 MiB of a file that began small; else null.
+  std::unique_ptr<Series> series_ PPMR_GUARDED_BY(mutex_);
   // The other windows of 2 MiB, by number; each is one allocation.
-  std::map<uint64_t, Segment> windows_;
-  std::shared_ptr<SpillFile> spill_file_;
-  StoreCharge promised_;  // memory for the windows that have no block yet
-  RangeSet arrived_;      // the ranges that arrived as chunks
+  std::map<uint64_t, Segment> windows_ PPMR_GUARDED_BY(mutex_);
+  std::shared_ptr<SpillFile> spill_file_ PPMR_GUARDED_BY(mutex_);
+  StoreCharge promised_ PPMR_GUARDED_BY(mutex_);  // memory for the windows that have no block yet
+  RangeSet arrived_ PPMR_GUARDED_BY(mutex_);      // the ranges that arrived as chunks
   // The ranges that zeros() has announced; where arrived_ has the same bytes, arrived_ counts.
-  RangeSet zeros_;
-  std::vector<Range> in_flight_;  // in the order of their announcements
-  uint64_t size_bytes_ = 0;
-  bool closed_ = false;
-  uint64_t digest_ = 0;
-  uint64_t consumed_end_ = 0;  // only with `consume`: the end of the last read
-  bool order_error_logged_ = false;
+  RangeSet zeros_ PPMR_GUARDED_BY(mutex_);
+  std::vector<Range> in_flight_ PPMR_GUARDED_BY(mutex_);  // in the order of their announcements
+  uint64_t size_bytes_ PPMR_GUARDED_BY(mutex_) = 0;
+  bool closed_ PPMR_GUARDED_BY(mutex_) = false;
+  uint64_t digest_ PPMR_GUARDED_BY(mutex_) = 0;
+  uint64_t consumed_end_ PPMR_GUARDED_BY(mutex_) =
+      0;  // only with `consume`: the end of the last read
+  bool order_error_logged_ PPMR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ppmr

@@ -34,7 +34,7 @@ bool add_piece(FileLoan& loan, FileLoan::Piece piece, int region) {
 Result<FileLoan> ImageFile::lend(uint64_t offset) {
   if (storage_.consume)
     return failure(EOPNOTSUPP, "lend a file: a target with --consume does not lend files");
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!closed_ || !in_flight_.empty())
     return failure(EBUSY, "lend a file: not all of its bytes have arrived");
   return lend_locked({offset, size_bytes_});
@@ -43,7 +43,7 @@ Result<FileLoan> ImageFile::lend(uint64_t offset) {
 Result<FileLoan> ImageFile::lend_arrived(uint64_t offset) {
   if (storage_.consume)
     return failure(EOPNOTSUPP, "lend a file: a target with --consume does not lend files");
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return lend_locked({offset, arrived_end_locked(offset)});
 }
 

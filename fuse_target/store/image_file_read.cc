@@ -14,13 +14,14 @@ bool ImageFile::in_flight_locked(Range range) const {
 bool ImageFile::arrived_locked(Range range) const {
   bool arrived = true;
   arrived_.for_each_part(range, [&](Range part, bool landed) {
+    mutex_.assert_held();
     arrived = arrived && (landed || zeros_.contains(part));
   });
   return arrived;
 }
 
 Range ImageFile::missing(uint64_t offset, size_t length) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   constexpr uint64_t kEndMax = INT64_MAX;
   if (closed_ || length > kEndMax || offset > kEndMax - length) return {};
   const Range range{offset, offset + length};
@@ -42,6 +43,7 @@ Range ImageFile::missing(uint64_t offset, size_t length) const {
 
 void ImageFile::plan_locked(Range range, ReadPlan& plan) {
   arrived_.for_each_part(range, [&](Range part, bool arrived) {
+    mutex_.assert_held();
     if (!arrived) {
       plan.add_zeros(part.length());
       return;
@@ -63,7 +65,7 @@ void ImageFile::plan_locked(Range range, ReadPlan& plan) {
 
 Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, ReadPlan& plan) {
   plan.clear();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Range range{offset, offset + std::min<uint64_t>(length, uint64_t{INT64_MAX} - offset)};
   if (closed_) range.end = std::min(range.end, size_bytes_);
   if (storage_.consume && offset != consumed_end_ && !(closed_ && range.empty())) {
@@ -90,7 +92,7 @@ Result<ImageFile::Readiness> ImageFile::read(uint64_t offset, size_t length, Rea
 
 Status ImageFile::read_back(uint64_t offset, size_t length, ReadPlan& plan) {
   plan.clear();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (offset >= size_bytes_) return {};
   const Range range{offset, std::min<uint64_t>(size_bytes_, offset + length)};
   if (in_flight_locked(range)) return failure(EAGAIN, "read back: bytes are in flight");

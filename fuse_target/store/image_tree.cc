@@ -33,7 +33,7 @@ ImageTree::~ImageTree() {
 
 void ImageTree::session_opened(SessionId session, const std::string& source_name,
                                const std::string& owner) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   sessions_[session].source_name = source_name;
   sessions_[session].owner = owner;
 }
@@ -56,7 +56,7 @@ void ImageTree::session_ended(SessionId session, const std::string& reason) {
     }
   }
   {
-    std::lock_guard lock(files_mutex_);
+    WriterLock lock(files_mutex_);
     for (auto& [id, node] : nodes) files_.erase(node->key);
   }
   for (auto& checkpoint : checkpoints) fail(checkpoint, Error{EIO, reason});
@@ -101,7 +101,7 @@ Result<StoredNodePointer> ImageTree::changeable_locked(SessionId session, uint64
 }
 
 std::optional<ImageTree::FileRecord> ImageTree::record(NodeKey key) const {
-  std::shared_lock lock(files_mutex_);
+  ReaderLock lock(files_mutex_);
   const auto found = files_.find(key);
   if (found == files_.end()) return std::nullopt;
   return found->second;
@@ -113,7 +113,7 @@ StoredNodePointer ImageTree::add_locked(Session& session, const StoredNodePointe
   node->ctime_ns = node->attributes.mtime_ns;
   if (node->is_file()) {
     node->file = std::make_shared<ImageFile>(storage_);
-    std::lock_guard lock(files_mutex_);
+    WriterLock lock(files_mutex_);
     files_[node->key] = {node->file, node->checkpoint};
   }
   ++node->checkpoint->nodes;
@@ -171,7 +171,7 @@ bool ImageTree::unlink_tree_locked(StoredNodePointer node) {
 void ImageTree::forget_key_locked(const StoredNodePointer& node) {
   const NodeKey key = node->key;
   {
-    std::lock_guard lock(files_mutex_);
+    WriterLock lock(files_mutex_);
     files_.erase(key);
   }
   node->forgotten = true;
@@ -219,7 +219,7 @@ Status ImageTree::fail_locked(const StoredCheckpointPointer& checkpoint, Error e
 void ImageTree::report_failures() {
   std::vector<StoredCheckpointPointer> failed;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     failed.swap(just_failed_);
   }
   for (auto& checkpoint : failed) state_changed(*checkpoint);

@@ -10,14 +10,12 @@
 // held.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/stored_checkpoint.h"
@@ -155,20 +153,25 @@ class ImageTree final : public Sink {
   };
   // Holds the tree's mutex. Closes discarded spill files after the unlock, because that can take
   // seconds.
-  class Lock {
+  class PPMR_SCOPED_CAPABILITY Lock {
    public:
-    explicit Lock(ImageTree& tree) : tree_(tree), lock_(tree.mutex_) {}
-    ~Lock() { unlock(); }
-    void unlock() {
-      if (!lock_.owns_lock()) return;
+    explicit Lock(ImageTree& tree) PPMR_ACQUIRE(tree.mutex_) : tree_(tree) { tree_.mutex_.lock(); }
+    ~Lock() PPMR_RELEASE() {
+      if (holds_) unlock();
+    }
+    // The analysis does not know that the lock holds tree_.mutex_.
+    void unlock() PPMR_RELEASE() PPMR_NO_THREAD_SAFETY_ANALYSIS {
       std::vector<std::shared_ptr<SpillFile>> discarded;
       discarded.swap(tree_.discarded_);
-      lock_.unlock();
+      holds_ = false;
+      tree_.mutex_.unlock();
     }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
 
    private:
     ImageTree& tree_;
-    std::unique_lock<std::mutex> lock_;
+    bool holds_ = true;
   };
   struct FileRecord {
     std::shared_ptr<ImageFile> file;
@@ -176,60 +179,69 @@ class ImageTree final : public Sink {
   };
 
   // Tables (image_tree.cc).
-  Result<Session*> session_locked(SessionId session);
-  Result<StoredNodePointer> node_locked(SessionId session, uint64_t node);
-  Result<StoredNodePointer> directory_locked(SessionId session, uint64_t node);
-  Result<StoredNodePointer> changeable_locked(SessionId session, uint64_t node);
+  Result<Session*> session_locked(SessionId session) PPMR_REQUIRES(mutex_);
+  Result<StoredNodePointer> node_locked(SessionId session, uint64_t node) PPMR_REQUIRES(mutex_);
+  Result<StoredNodePointer> directory_locked(SessionId session, uint64_t node)
+      PPMR_REQUIRES(mutex_);
+  Result<StoredNodePointer> changeable_locked(SessionId session, uint64_t node)
+      PPMR_REQUIRES(mutex_);
   std::optional<FileRecord> record(NodeKey key) const;
-  void attach_locked(const StoredNodePointer& parent, const StoredNodePointer& node);
-  void detach_locked(const StoredNodePointer& node);
+  void attach_locked(const StoredNodePointer& parent, const StoredNodePointer& node)
+      PPMR_REQUIRES(mutex_);
+  void detach_locked(const StoredNodePointer& node) PPMR_REQUIRES(mutex_);
   StoredNodePointer add_locked(Session& session, const StoredNodePointer& parent,
-                               StoredNodePointer node);
-  void unlink_locked(const StoredNodePointer& node);
-  bool unlink_tree_locked(StoredNodePointer node);
-  void forget_key_locked(const StoredNodePointer& node);
-  void discard_locked(StoredNode& node);
-  void discard_if_unused_locked(StoredNode& node);
-  void discard_failed_locked(const StoredCheckpoint& checkpoint);
-  bool closes_checkpoint_locked(const StoredNode& node) const;
+                               StoredNodePointer node) PPMR_REQUIRES(mutex_);
+  void unlink_locked(const StoredNodePointer& node) PPMR_REQUIRES(mutex_);
+  bool unlink_tree_locked(StoredNodePointer node) PPMR_REQUIRES(mutex_);
+  void forget_key_locked(const StoredNodePointer& node) PPMR_REQUIRES(mutex_);
+  void discard_locked(StoredNode& node) PPMR_REQUIRES(mutex_);
+  void discard_if_unused_locked(StoredNode& node) PPMR_REQUIRES(mutex_);
+  void discard_failed_locked(const StoredCheckpoint& checkpoint) PPMR_REQUIRES(mutex_);
+  bool closes_checkpoint_locked(const StoredNode& node) const PPMR_REQUIRES(mutex_);
   void fail(const StoredCheckpointPointer& checkpoint, const Error& error);
-  Status fail_locked(const StoredCheckpointPointer& checkpoint, Error error);
+  Status fail_locked(const StoredCheckpointPointer& checkpoint, Error error) PPMR_REQUIRES(mutex_);
   void report_failures();
   void state_changed(const StoredCheckpoint& checkpoint);
 
-  Status make_locked(SessionId session, const wire::Make& message, StoredNodePointer& parent);
+  Status make_locked(SessionId session, const wire::Make& message, StoredNodePointer& parent)
+      PPMR_REQUIRES(mutex_);
   Status unlink_named_locked(SessionId session, const wire::Remove& message,
-                             StoredNodePointer& parent, StoredNodePointer& node);
+                             StoredNodePointer& parent, StoredNodePointer& node)
+      PPMR_REQUIRES(mutex_);
   Status rename_locked(SessionId session, const wire::Rename& message, StoredNodePointer& node,
-                       StoredNodePointer& new_parent);
-  void set_attributes_locked(StoredNode& node, const wire::Attributes& attributes);
+                       StoredNodePointer& new_parent) PPMR_REQUIRES(mutex_);
+  void set_attributes_locked(StoredNode& node, const wire::Attributes& attributes)
+      PPMR_REQUIRES(mutex_);
   Result<StoredNodePointer> changeable_file(SessionId session, uint64_t node);
-  std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count);
+  std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count)
+      PPMR_REQUIRES(mutex_);
   std::string entry_difference_locked(const StoredCheckpoint& checkpoint,
-                                      const wire::ManifestEntry& entry);
+                                      const wire::ManifestEntry& entry) PPMR_REQUIRES(mutex_);
   // `what` is the operation, for messages.
   Result<StoredNodePointer> top_locked(const std::string& checkpoint, const std::string& what,
-                                       bool sealed_only) const;
-  CheckpointReport report_locked(const std::string& name, const StoredNode& top) const;
-  std::optional<CheckpointReport> checkpoint_locked(const std::string& name) const;
+                                       bool sealed_only) const PPMR_REQUIRES(mutex_);
+  CheckpointReport report_locked(const std::string& name, const StoredNode& top) const
+      PPMR_REQUIRES(mutex_);
+  std::optional<CheckpointReport> checkpoint_locked(const std::string& name) const
+      PPMR_REQUIRES(mutex_);
 
   const ImageStorage& storage_;
   ParkingLot& parking_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  StoredNodePointer root_;
-  std::unordered_map<SessionId, Session> sessions_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  const StoredNodePointer root_;  // the pointer is constant; mutex_ guards the node
+  std::unordered_map<SessionId, Session> sessions_ PPMR_GUARDED_BY(mutex_);
   // Nodes that are in the tree or that the kernel refers to.
-  std::unordered_map<uint64_t, StoredNodePointer> inodes_;
-  uint64_t last_inode_ = kRootInode;
-  bool waiting_stopped_ = false;
-  std::vector<StoredCheckpointPointer> just_failed_;   // see report_failures()
-  std::vector<std::shared_ptr<SpillFile>> discarded_;  // see Lock
+  std::unordered_map<uint64_t, StoredNodePointer> inodes_ PPMR_GUARDED_BY(mutex_);
+  uint64_t last_inode_ PPMR_GUARDED_BY(mutex_) = kRootInode;
+  bool waiting_stopped_ PPMR_GUARDED_BY(mutex_) = false;
+  // See report_failures().
+  std::vector<StoredCheckpointPointer> just_failed_ PPMR_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<SpillFile>> discarded_ PPMR_GUARDED_BY(mutex_);  // see Lock
 
-  mutable std::shared_mutex files_mutex_;
-  std::unordered_map<NodeKey, FileRecord, KeyHash> files_;  // guarded by files_mutex_
+  mutable SharedMutex files_mutex_;
+  std::unordered_map<NodeKey, FileRecord, KeyHash> files_ PPMR_GUARDED_BY(files_mutex_);
 
   std::atomic<bool> refuses_claims_ = false;
   std::atomic<uint64_t> landed_bytes_ = 0;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cassert>
 #include <string>
 
 namespace ppmr {
@@ -36,7 +37,7 @@ Result<Loans::Added> Loans::add(FileLoan part) {
   UniqueFd ours(ends[0]);
   UniqueFd borrowers(ends[1]);
   const int fd = ours.get();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (entries_.size() >= kLoansMax) {
     return failure(EAGAIN, "lend a file: there are " + std::to_string(kLoansMax) +
                                " loans already: try again when a restore has ended");
@@ -48,6 +49,7 @@ Result<Loans::Added> Loans::add(FileLoan part) {
     return system_failure("watch", "a loan");
   }
   bytes_ += part.bytes();
+  assert(!entries_.contains(fd) && "an ended loan still has its descriptor");
   Entry& entry = entries_[fd];
   entry.end = std::move(ours);
   entry.parts.push_back(std::move(part));
@@ -55,7 +57,7 @@ Result<Loans::Added> Loans::add(FileLoan part) {
 }
 
 Status Loans::extend(int id, FileLoan part) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) return failure(ENOENT, "there is no loan " + std::to_string(id));
   bytes_ += part.bytes();
@@ -64,7 +66,7 @@ Status Loans::extend(int id, FileLoan part) {
 }
 
 LoanCounters Loans::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {entries_.size(), bytes_};
 }
 
@@ -78,10 +80,14 @@ void Loans::end_loans() {
       if (fd == stop_.get()) return;
       // The loan is destroyed without the lock, because closing a spill file takes long. The
       // descriptor is closed before a new loan can use its number.
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       auto ended = entries_.extract(fd);
       if (ended.empty()) continue;
-      for (const FileLoan& part : ended.mapped().parts) bytes_ -= part.bytes();
+      for (const FileLoan& part : ended.mapped().parts) {
+        assert(bytes_ >= part.bytes() && "a loan ended twice");
+        bytes_ -= part.bytes();
+      }
+      assert((!entries_.empty() || bytes_ == 0) && "bytes are lent although there is no loan");
       lock.unlock();
     }
   }

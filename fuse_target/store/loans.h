@@ -6,10 +6,10 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "fuse_target/store/file_loan.h"
@@ -56,9 +56,9 @@ class Loans {
   const UniqueFd epoll_;
   const UniqueFd stop_;  // eventfd: written once by the destructor
 
-  mutable std::mutex mutex_;
-  std::map<int, Entry> entries_;  // by descriptor of our end; guarded by mutex_
-  uint64_t bytes_ = 0;            // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<int, Entry> entries_ PPMR_GUARDED_BY(mutex_);  // by descriptor of our end
+  uint64_t bytes_ PPMR_GUARDED_BY(mutex_) = 0;
 
   std::thread thread_;  // declared last: the thread uses the members above
 };

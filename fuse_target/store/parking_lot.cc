@@ -46,12 +46,13 @@ ParkingLot::ParkingLot(std::function<bool(pid_t)> is_dying)
 
 ParkingLot::~ParkingLot() {
   {
-    std::lock_guard lock(interrupts_mutex_);
+    MutexLock lock(interrupts_mutex_);
     stopping_ = true;
   }
   interrupt_arrived_.notify_all();
   watcher_.join();
-  assert(entries_.empty() && "the lot is destroyed without close()");
+  MutexLock lock(mutex_);
+  assert(entries_.empty() && parked_ == 0 && "the lot is destroyed without close()");
 }
 
 void ParkingLot::park(ParkedRequest request) {
@@ -61,7 +62,7 @@ void ParkingLot::park(ParkedRequest request) {
   entry.self = added.begin();
   entry.claimed = true;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     entries_.splice(entries_.end(), added);
     ++parked_;
   }
@@ -74,7 +75,8 @@ void ParkingLot::retry(Entry& entry) {
   for (;;) {
     const int result = call_retry(entry.request);
     if (result != 0) return remove(entry, result == kAnswered ? 0 : result);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
+    assert(entry.claimed && "two threads retry one request");
     if (closed_) {
       lock.unlock();
       return remove(entry, ENOTCONN);
@@ -90,7 +92,8 @@ void ParkingLot::retry(Entry& entry) {
 void ParkingLot::remove(Entry& entry, int errno_value) {
   if (errno_value != 0) entry.request.refuse(errno_value);
   std::list<Entry> removed;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
+  assert(entry.claimed && parked_ > 0 && "a request was removed twice");
   removed.splice(removed.begin(), entries_, entry.self);
   --parked_;
   if (entries_.empty()) emptied_.notify_all();
@@ -129,7 +132,7 @@ void ParkingLot::changed(const void* subject) {
   if (parked_ == 0) return;
   Entry* claimed = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     claimed = claim_locked([&](const Entry& entry) {
       return entry.request.subject == subject || entry.request.checkpoint == subject;
     });
@@ -138,19 +141,19 @@ void ParkingLot::changed(const void* subject) {
 }
 
 void ParkingLot::close() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
   Entry* const claimed = claim_locked([](const Entry&) { return true; });
   lock.unlock();
   for_each_claimed(claimed, [this](Entry& entry) { remove(entry, ENOTCONN); });
   lock.lock();
-  emptied_.wait(lock, [this] { return entries_.empty(); });
+  emptied_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return entries_.empty(); });
 }
 
 // ---- Interrupted callers -----------------------------------------------------------------------
 
 void ParkingLot::interrupted(const void* id) {
-  std::lock_guard lock(interrupts_mutex_);
+  MutexLock lock(interrupts_mutex_);
   try {
     interrupts_.push_back(id);
   } catch (const std::bad_alloc&) {
@@ -164,20 +167,23 @@ void ParkingLot::interrupted(const void* id) {
 // need.
 void ParkingLot::watch_interrupted() {
   bool some_interrupted = false;
-  std::unique_lock interrupts_lock(interrupts_mutex_);
+  MutexLock interrupts_lock(interrupts_mutex_);
   while (!stopping_) {
-    const auto arrived = [this] { return stopping_ || interrupts_lost_ || !interrupts_.empty(); };
+    const auto arrived = [this]() PPMR_REQUIRES(interrupts_mutex_) {
+      return stopping_ || interrupts_lost_ || !interrupts_.empty();
+    };
     if (some_interrupted) {
-      interrupt_arrived_.wait_for(interrupts_lock, kCheckInterval, [this] { return stopping_; });
+      interrupt_arrived_.wait_for(interrupts_mutex_, kCheckInterval,
+                                  [this]() PPMR_REQUIRES(interrupts_mutex_) { return stopping_; });
     } else {
-      interrupt_arrived_.wait(interrupts_lock, arrived);
+      interrupt_arrived_.wait(interrupts_mutex_, arrived);
     }
     const bool any = std::exchange(interrupts_lost_, false);
     const std::vector<const void*> ids = std::exchange(interrupts_, {});
     interrupts_lock.unlock();
     Entry* claimed = nullptr;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       some_interrupted = false;
       claimed = claim_locked([&](Entry& entry) {
         const bool now = any || std::find(ids.begin(), ids.end(), entry.request.id) != ids.end();

@@ -12,12 +12,12 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace ppmr {
 
@@ -70,7 +70,7 @@ class ParkingLot {
   };
 
   template <typename Predicate>
-  Entry* claim_locked(Predicate wanted);
+  Entry* claim_locked(Predicate wanted) PPMR_REQUIRES(mutex_);
   template <typename Action>
   static void for_each_claimed(Entry* first, Action action);
   void retry(Entry& entry);
@@ -80,20 +80,19 @@ class ParkingLot {
   const std::function<bool(pid_t)> is_dying_;
   std::atomic<size_t> parked_ = 0;  // if 0, changed() returns at once
 
-  std::mutex mutex_;
-  std::condition_variable emptied_;
-  std::list<Entry> entries_;  // guarded by mutex_
-  bool closed_ = false;       // guarded by mutex_
+  Mutex mutex_;
+  CondVar emptied_;
+  std::list<Entry> entries_ PPMR_GUARDED_BY(mutex_);
+  bool closed_ PPMR_GUARDED_BY(mutex_) = false;
 
   // A thread that holds this mutex takes no other lock, because libfuse calls interrupted() while
   // it holds its lock of the request.
-  std::mutex interrupts_mutex_;
-  std::condition_variable interrupt_arrived_;
-  // Guarded by interrupts_mutex_.
-  std::vector<const void*> interrupts_;
+  Mutex interrupts_mutex_;
+  CondVar interrupt_arrived_;
+  std::vector<const void*> interrupts_ PPMR_GUARDED_BY(interrupts_mutex_);
   // An id could not be stored for lack of memory, so any request may be interrupted.
-  bool interrupts_lost_ = false;
-  bool stopping_ = false;
+  bool interrupts_lost_ PPMR_GUARDED_BY(interrupts_mutex_) = false;
+  bool stopping_ PPMR_GUARDED_BY(interrupts_mutex_) = false;
 
   std::thread watcher_;  // declared last: the thread uses the members above
 };

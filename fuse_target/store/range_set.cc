@@ -1,5 +1,9 @@
 #include "fuse_target/store/range_set.h"
 
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+
 namespace ppmr {
 
 void RangeSet::add(Range range) {
@@ -20,6 +24,9 @@ void RangeSet::add(Range range) {
     range.end = std::max(range.end, last->end);
     ++last;
   }
+  // In order, with a gap between any two.
+  assert((first == ranges_.begin() || std::prev(first)->end < range.begin) &&
+         (last == ranges_.end() || range.end < last->begin) && "two ranges overlap");
   if (first == last) {
     ranges_.insert(first, range);
     return;

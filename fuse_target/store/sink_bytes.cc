@@ -8,7 +8,7 @@
 namespace ppmr {
 
 Result<StoredNodePointer> ImageTree::changeable_file(SessionId session, uint64_t node) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = changeable_locked(session, node);
   lock.unlock();
   if (found && !(*found)->is_file()) {
@@ -71,7 +71,7 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   (*node)->file->close(message.size_bytes);
   bool completed = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     set_attributes_locked(**node, message.attributes);
     completed =
         closes_checkpoint_locked(**node) && (*node)->checkpoint->advance(StoredState::kComplete);

@@ -194,7 +194,7 @@ Status ImageTree::rename(SessionId session, const wire::Rename& message) {
 
 Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
                                 StoredNodePointer& node, StoredNodePointer& new_parent) {
-  const auto parent_of = [&](uint64_t id) {
+  const auto parent_of = [&](uint64_t id) PPMR_REQUIRES(mutex_) {
     return id == 0 ? Result<StoredNodePointer>(root_) : directory_locked(session, id);
   };
   const auto old_parent = parent_of(message.parent);
@@ -247,7 +247,7 @@ Status ImageTree::rename_locked(SessionId session, const wire::Rename& message,
 }
 
 Status ImageTree::set_attributes(SessionId session, const wire::SetAttributes& message) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto node = changeable_locked(session, message.node);
   if (!node) return failure(node.error());
   set_attributes_locked(**node, message.attributes);

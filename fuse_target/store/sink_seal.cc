@@ -8,7 +8,7 @@
 namespace ppmr {
 
 Status ImageTree::manifest_entry(SessionId session, const wire::ManifestEntry& message) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto top = changeable_locked(session, message.checkpoint);
   if (!top) return failure(top.error());
   StoredCheckpoint& checkpoint = *(*top)->checkpoint;
@@ -71,7 +71,7 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
   StoredNodePointer top;
   std::string difference;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = node_locked(session, message.checkpoint);
     if (!found) return failure(found.error());
     top = *found;
@@ -106,7 +106,7 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
 Status ImageTree::abandon_checkpoint(SessionId session, const wire::Abandon& message) {
   StoredCheckpointPointer checkpoint;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto top = node_locked(session, message.checkpoint);
     if (!top) return failure(top.error());
     checkpoint = (*top)->checkpoint;
@@ -117,7 +117,7 @@ Status ImageTree::abandon_checkpoint(SessionId session, const wire::Abandon& mes
 
 Status ImageTree::seal_refused(SessionId session, const wire::SealRefused& message) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto top = node_locked(session, message.checkpoint);
     if (!top) return failure(top.error());
     StoredCheckpoint& checkpoint = *(*top)->checkpoint;

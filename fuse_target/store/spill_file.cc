@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <mutex>
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/mutex.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -130,7 +130,7 @@ Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
                                ": " + std::to_string(used) + " bytes are there, and the limit is " +
                                std::to_string(account_->limit_bytes) + " (--spill-limit)");
   }
-  std::lock_guard lock(mutex_);
+  WriterLock lock(mutex_);
   while (!bytes.empty()) {
     const uint64_t block = offset / kBlockBytes;
     const size_t begin = offset % kBlockBytes;
@@ -154,7 +154,7 @@ Status SpillFile::write(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 Status SpillFile::read(uint64_t offset, std::span<std::byte> bytes) const {
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   while (!bytes.empty()) {
     const uint64_t block = offset / kBlockBytes;
     const size_t begin = offset % kBlockBytes;
@@ -182,7 +182,7 @@ Result<UniqueFd> SpillFile::open_for_reading() const {
 Result<UniqueFd> SpillFile::copy_checksums(uint64_t first_block, size_t count) const {
   std::vector<uint32_t> checksums(count);
   {
-    std::shared_lock lock(mutex_);
+    ReaderLock lock(mutex_);
     for (size_t i = 0; i < count; ++i) {
       if (const uint32_t* checksum = checksum_locked(first_block + i)) checksums[i] = *checksum;
     }
@@ -201,7 +201,7 @@ void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {
   const uint64_t first = (offset + kBlockBytes - 1) / kBlockBytes;
   const uint64_t end = (offset + length_bytes) / kBlockBytes;
   if (first >= end) return;
-  std::lock_guard lock(mutex_);
+  WriterLock lock(mutex_);
   for (auto group = checksums_.lower_bound(first / kBlocksPerGroup);
        group != checksums_.end() && group->first * kBlocksPerGroup < end;) {
     const uint64_t group_first = group->first * kBlocksPerGroup;

@@ -17,11 +17,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <shared_mutex>
 #include <span>
 #include <string>
 
 #include "base/block_cipher.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/unnamed_file.h"
@@ -74,14 +74,16 @@ class SpillFile {
     std::array<uint32_t, kBlocksPerGroup> crc32c;
   };
 
-  // Returns null if the block was never written.
-  const uint32_t* checksum_locked(uint64_t block) const;
-  void set_checksum_locked(uint64_t block, uint32_t checksum);
-  Status read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const;
-  Status write_blocks_locked(uint64_t first, std::span<const std::byte> blocks);
+  const uint32_t* checksum_locked(uint64_t block) const
+      PPMR_REQUIRES_SHARED(mutex_);  // null: never written
+  void set_checksum_locked(uint64_t block, uint32_t checksum) PPMR_REQUIRES(mutex_);
+  Status read_blocks_locked(uint64_t first, std::span<std::byte> blocks) const
+      PPMR_REQUIRES_SHARED(mutex_);
+  Status write_blocks_locked(uint64_t first, std::span<const std::byte> blocks)
+      PPMR_REQUIRES(mutex_);
   Status write_to_disk(uint64_t offset, std::span<const std::byte> bytes);
   Status damaged(uint64_t block, const std::string& what) const;
-  void count_disk_bytes_locked();
+  void count_disk_bytes_locked() PPMR_REQUIRES(mutex_);
 
   const UniqueFd file_;
   const UniqueFd reading_;  // the same file, for borrowers
@@ -89,10 +91,10 @@ class SpillFile {
   const std::shared_ptr<SpillAccount> account_;
   const std::shared_ptr<const BlockCipher> cipher_;
 
-  mutable std::shared_mutex mutex_;  // held across disk I/O
-  // Guarded by mutex_.
-  std::map<uint64_t, std::unique_ptr<Checksums>> checksums_;  // by number of the group
-  uint64_t disk_bytes_ = 0;                                   // this file's part of the account
+  mutable SharedMutex mutex_;  // held across disk I/O
+  // By number of the group.
+  std::map<uint64_t, std::unique_ptr<Checksums>> checksums_ PPMR_GUARDED_BY(mutex_);
+  uint64_t disk_bytes_ PPMR_GUARDED_BY(mutex_) = 0;  // this file's part of the account
 };
 
 // Threads: any thread may call any member.

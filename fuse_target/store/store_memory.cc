@@ -122,12 +122,17 @@ StoreMemory::StoreMemory(StoreOptions options, std::function<void()> space_freed
 
 StoreMemory::~StoreMemory() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
   thread_.join();
+  MutexLock lock(mutex_);
   assert(used_extents_ == 0 && charged_bytes_ == 0 && "a block outlives its store");
+  assert(uses_ == 0 && "a use outlives its store");
+  assert(std::all_of(slabs_.begin(), slabs_.end(),
+                     [](const Slabs& slabs) { return slabs.not_full.empty(); }) &&
+         "a slab outlives its store");
 }
 
 size_t StoreMemory::slab_class(size_t size_bytes) {
@@ -138,15 +143,16 @@ size_t StoreMemory::slab_class(size_t size_bytes) {
 BlockRef StoreMemory::allocate(size_t size_bytes, StoreCharge* promised) {
   assert(size_bytes <= kExtentBytes);
   const size_t size_class = slab_class(size_bytes);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const bool is_promised = size_class == kSlabClasses && promised != nullptr &&
                            promised->memory_ == this && promised->bytes_ >= kExtentBytes;
   const size_t all = extents_max_locked(is_promised ? kExtentBytes : 0);
   const size_t extents_max = all - std::min(all, set_aside_extents_);
   if (size_class == kSlabClasses) {
-    StoreExtent* extent = take_extent_locked(lock, extents_max);
+    StoreExtent* extent = take_extent_locked(extents_max);
     if (extent == nullptr) return {};
     if (is_promised) {
+      assert(charged_bytes_ >= kExtentBytes && "a charge was not counted");
       promised->bytes_ -= kExtentBytes;
       charged_bytes_ -= kExtentBytes;
     }
@@ -155,7 +161,7 @@ BlockRef StoreMemory::allocate(size_t size_bytes, StoreCharge* promised) {
   }
   auto& not_full = slabs_[size_class].not_full;
   if (not_full.empty()) {
-    StoreExtent* extent = take_extent_locked(lock, extents_max);
+    StoreExtent* extent = take_extent_locked(extents_max);
     if (extent == nullptr) return {};
     extent->block_bytes = kSmallestBlockBytes << size_class;
     extent->free_blocks = extent->block_count();
@@ -167,6 +173,8 @@ BlockRef StoreMemory::allocate(size_t size_bytes, StoreCharge* promised) {
   StoreExtent* extent = not_full.back();
   const auto word = std::find_if(extent->free_map.begin(), extent->free_map.end(),
                                  [](uint64_t bits) { return bits != 0; });
+  assert(word != extent->free_map.end() && extent->free_blocks > 0 &&
+         "a slab with free blocks has none");
   const auto bit = static_cast<uint32_t>(std::countr_zero(*word));
   const auto index = static_cast<uint32_t>(word - extent->free_map.begin()) * 64 + bit;
   *word &= *word - 1;
@@ -176,15 +184,15 @@ BlockRef StoreMemory::allocate(size_t size_bytes, StoreCharge* promised) {
 }
 
 BlockRef StoreMemory::allocate_bounce() {
-  std::unique_lock lock(mutex_);
-  StoreExtent* extent = take_extent_locked(lock, extents_max_locked());
+  MutexLock lock(mutex_);
+  StoreExtent* extent = take_extent_locked(extents_max_locked());
   if (extent == nullptr) return {};
   extent->references[0].store(1, std::memory_order_relaxed);
   return BlockRef(extent, 0);
 }
 
 StoreCharge StoreMemory::charge(size_t size_bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const size_t usable_extents = limit_extents_ - set_aside_extents_;
   const size_t free_extents = usable_extents - std::min(usable_extents, used_extents_);
   const size_t left = std::max(free_extents, extents_for_charges_) * kExtentBytes;
@@ -195,7 +203,8 @@ StoreCharge StoreMemory::charge(size_t size_bytes) {
 
 StoreCharge::~StoreCharge() {
   if (memory_ == nullptr) return;
-  std::lock_guard lock(memory_->mutex_);
+  MutexLock lock(memory_->mutex_);
+  assert(memory_->charged_bytes_ >= bytes_ && "a charge ended twice");
   memory_->charged_bytes_ -= bytes_;
   memory_->note_freed_locked();
 }
@@ -217,13 +226,12 @@ StoreMemory::Region& StoreMemory::region_of(const StoreExtent& extent) const {
   return *regions_[extent.region];
 }
 
-StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
-                                             size_t extents_max) {
+StoreExtent* StoreMemory::take_extent_locked(size_t extents_max) {
   StoreExtent* extent = nullptr;
   bool fresh = false;
   if (used_extents_ < extents_max) {
     // If thread_ is touching the last free extent, wait until it has finished.
-    changed_.wait(lock, [this] {
+    changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) {
       return !returned_.empty() || !touched_.empty() || !fresh_.empty() || !touching_;
     });
     if (used_extents_ >= extents_max) {
@@ -244,14 +252,15 @@ StoreExtent* StoreMemory::take_extent_locked(std::unique_lock<std::mutex>& lock,
     return nullptr;
   }
   ++used_extents_;
+  assert(used_extents_ <= limit_extents_ && "the store exceeds its limit");
   if (region_of(*extent).used_extents++ == 0) --unused_regions_;
   note_use();
   extent->block_bytes = kExtentBytes;
   if (touch_due_locked()) changed_.notify_all();
   if (fresh) {
-    lock.unlock();
+    mutex_.unlock();
     MappedMemory::make_huge({extent->data, kExtentBytes});
-    lock.lock();
+    mutex_.lock();
   }
   return extent;
 }
@@ -288,6 +297,8 @@ StoreExtent* StoreMemory::fresh_extent_locked() {
 }
 
 void StoreMemory::return_extent_locked(StoreExtent* extent) {
+  assert(extent->owner == this && used_extents_ > 0 && region_of(*extent).used_extents > 0 &&
+         "an extent was returned twice");
   --used_extents_;
   returned_.push_back(extent);
   if (--region_of(*extent).used_extents > 0) return;
@@ -296,11 +307,13 @@ void StoreMemory::return_extent_locked(StoreExtent* extent) {
 }
 
 void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (extent->block_bytes == kExtentBytes) {
     return_extent_locked(extent);
   } else {
     auto& not_full = slabs_[slab_class(extent->block_bytes)].not_full;
+    assert((extent->free_map[index / 64] & uint64_t{1} << (index % 64)) == 0 &&
+           "a block was freed twice");
     extent->free_map[index / 64] |= uint64_t{1} << (index % 64);
     if (++extent->free_blocks == 1) not_full.push_back(extent);
     if (extent->free_blocks == extent->block_count()) {
@@ -320,15 +333,16 @@ void StoreMemory::note_freed_locked() {
 }
 
 StoreUse StoreMemory::begin_use() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++uses_;
   return StoreUse(this);
 }
 
 StoreUse::~StoreUse() {
   if (memory_ == nullptr) return;
-  std::lock_guard lock(memory_->mutex_);
+  MutexLock lock(memory_->mutex_);
   memory_->note_use();
+  assert(memory_->uses_ > 0 && "a use ended twice");
   if (--memory_->uses_ == 0) memory_->changed_.notify_all();
 }
 
@@ -352,9 +366,9 @@ bool StoreMemory::is_scarce_locked() const {
 
 // Calls space_freed_ about freed space, and keeps the reserve at its level.
 void StoreMemory::keep_reserve() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] {
+    changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) {
       return stopping_ || notify_freed_ || touch_due_locked() || give_back_due_locked();
     });
     if (stopping_) return;
@@ -368,42 +382,43 @@ void StoreMemory::keep_reserve() {
     const bool gives = give_back_due_locked();
     const auto idle_at =
         used_at_.load(std::memory_order_relaxed) + (gives ? give_back_after_ : kIdle);
-    const auto has_work = [&] {
+    const auto has_work = [&]() PPMR_REQUIRES(mutex_) {
       return stopping_ || notify_freed_ || is_scarce_locked() || give_back_due_locked() != gives;
     };
     if (uses_ > 0 && !is_scarce_locked()) {
-      changed_.wait(lock, [&] { return uses_ == 0 || has_work(); });
+      changed_.wait(mutex_, [&]() PPMR_REQUIRES(mutex_) { return uses_ == 0 || has_work(); });
     } else if (!is_scarce_locked() && std::chrono::steady_clock::now() < idle_at) {
-      changed_.wait_until(lock, idle_at, has_work);
+      changed_.wait_until(mutex_, idle_at, has_work);
     } else if (gives) {
-      give_region_back(lock);
+      give_region_back();
     } else {
-      touch_extent(lock);
+      touch_extent();
     }
   }
 }
 
-void StoreMemory::touch_extent(std::unique_lock<std::mutex>& lock) {
+void StoreMemory::touch_extent() {
   StoreExtent* extent = fresh_extent_locked();
   if (extent == nullptr) {  // no address space: continue with the regions that exist
-    changed_.wait(lock, [this] { return stopping_ || notify_freed_; });
+    changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return stopping_ || notify_freed_; });
     return;
   }
   touching_ = true;
-  lock.unlock();
+  mutex_.unlock();
   MappedMemory::make_huge({extent->data, kExtentBytes});
   MappedMemory::touch({extent->data, kExtentBytes});
-  lock.lock();
+  mutex_.lock();
   touching_ = false;
   touched_.push_back(extent);
   changed_.notify_all();
 }
 
 // Gives the last region back first, because new extents come from the first regions.
-void StoreMemory::give_region_back(std::unique_lock<std::mutex>& lock) {
+void StoreMemory::give_region_back() {
   const auto found = std::find_if(regions_.rbegin(), regions_.rend(), [](const auto& region) {
     return region && region->used_extents == 0;
   });
+  assert(found != regions_.rend() && unused_regions_ > 0 && "no region is unused");
   const auto number = static_cast<uint32_t>(regions_.rend() - found - 1);
   const auto is_in_region = [number](const StoreExtent* extent) {
     return extent->region == number;
@@ -416,13 +431,13 @@ void StoreMemory::give_region_back(std::unique_lock<std::mutex>& lock) {
   }
   --unused_regions_;
   const std::unique_ptr<Region> given_back = std::move(*found);
-  lock.unlock();  // unmapping takes milliseconds
+  mutex_.unlock();  // unmapping takes milliseconds
   given_back->memory = {};
-  lock.lock();
+  mutex_.lock();
 }
 
 StoreCounters StoreMemory::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {limit_extents_ * kExtentBytes, used_extents_ * kExtentBytes, charged_bytes_,
           ready_extents_locked() * kExtentBytes, ready_extents_ * kExtentBytes};
 }

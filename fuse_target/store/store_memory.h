@@ -23,18 +23,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/mapped_memory.h"
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace ppmr {
@@ -174,8 +173,9 @@ class StoreMemory {
   // Counts memory of the caller against the limit. Returns an empty charge when the limit is
   // reached.
   StoreCharge charge(size_t size_bytes);
-  // Turns a block id of BlockRef::detach() into a BlockRef.
-  BlockRef adopt(uint32_t block_id);
+  // Turns a block id of BlockRef::detach() into a BlockRef. Needs no lock: the region of a used
+  // block stays as it is.
+  BlockRef adopt(uint32_t block_id) PPMR_NO_THREAD_SAFETY_ANALYSIS;
 
   // Postpones the work of the store's thread, because readers and writers need the cores now.
   void note_use() { used_at_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
@@ -196,20 +196,22 @@ class StoreMemory {
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
   static size_t slab_class(size_t size_bytes);
   // Returns the limit without the charged bytes. Of these, `promised_bytes` are for the caller.
-  size_t extents_max_locked(size_t promised_bytes = 0) const;
-  StoreExtent* take_extent_locked(std::unique_lock<std::mutex>& lock, size_t extents_max);
-  StoreExtent* fresh_extent_locked();
-  void return_extent_locked(StoreExtent* extent);
-  Region& region_of(const StoreExtent& extent) const;
+  size_t extents_max_locked(size_t promised_bytes = 0) const PPMR_REQUIRES(mutex_);
+  StoreExtent* take_extent_locked(size_t extents_max) PPMR_REQUIRES(mutex_);
+  StoreExtent* fresh_extent_locked() PPMR_REQUIRES(mutex_);
+  void return_extent_locked(StoreExtent* extent) PPMR_REQUIRES(mutex_);
+  Region& region_of(const StoreExtent& extent) const PPMR_REQUIRES(mutex_);
   void free_block(StoreExtent* extent, uint32_t index);
-  void note_freed_locked();
-  size_t ready_extents_locked() const { return returned_.size() + touched_.size(); }
-  bool touch_due_locked() const;
-  bool give_back_due_locked() const;
-  bool is_scarce_locked() const;
+  void note_freed_locked() PPMR_REQUIRES(mutex_);
+  size_t ready_extents_locked() const PPMR_REQUIRES(mutex_) {
+    return returned_.size() + touched_.size();
+  }
+  bool touch_due_locked() const PPMR_REQUIRES(mutex_);
+  bool give_back_due_locked() const PPMR_REQUIRES(mutex_);
+  bool is_scarce_locked() const PPMR_REQUIRES(mutex_);
   void keep_reserve();
-  void touch_extent(std::unique_lock<std::mutex>& lock);
-  void give_region_back(std::unique_lock<std::mutex>& lock);
+  void touch_extent() PPMR_REQUIRES(mutex_);
+  void give_region_back() PPMR_REQUIRES(mutex_);
 
   // Constant after construction.
   const size_t limit_extents_;
@@ -221,25 +223,26 @@ class StoreMemory {
   const std::chrono::milliseconds give_back_after_;
   const std::function<void()> space_freed_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_. A region is created before its first block is allocated, and removed only
+  mutable Mutex mutex_;
+  CondVar changed_;
+  // A region is created before its first block is allocated, and removed only
   // while it has no block.
-  std::vector<std::unique_ptr<Region>> regions_;
-  std::vector<Slabs> slabs_;
+  std::vector<std::unique_ptr<Region>> regions_ PPMR_GUARDED_BY(mutex_);
+  std::vector<Slabs> slabs_ PPMR_GUARDED_BY(mutex_);
   // Free, used before; the extent that was returned last is reused first.
-  std::vector<StoreExtent*> returned_;
-  std::vector<StoreExtent*> touched_;  // free, touched, never used
+  std::vector<StoreExtent*> returned_ PPMR_GUARDED_BY(mutex_);
+  std::vector<StoreExtent*> touched_ PPMR_GUARDED_BY(mutex_);  // free, touched, never used
   // Numbers of the other extents; the last number is used first.
-  std::vector<uint32_t> fresh_;
-  size_t unused_regions_ = 0;  // mapped regions without a used extent
-  size_t used_extents_ = 0;
-  size_t charged_bytes_ = 0;
-  size_t uses_ = 0;  // number of StoreUse objects
-  bool touching_ = false;
-  bool starved_ = false;       // an allocation failed since the last block was freed
-  bool notify_freed_ = false;  // thread_ must call space_freed_
-  bool stopping_ = false;
+  std::vector<uint32_t> fresh_ PPMR_GUARDED_BY(mutex_);
+  size_t unused_regions_ PPMR_GUARDED_BY(mutex_) = 0;  // mapped regions without a used extent
+  size_t used_extents_ PPMR_GUARDED_BY(mutex_) = 0;
+  size_t charged_bytes_ PPMR_GUARDED_BY(mutex_) = 0;
+  size_t uses_ PPMR_GUARDED_BY(mutex_) = 0;  // number of StoreUse objects
+  bool touching_ PPMR_GUARDED_BY(mutex_) = false;
+  // An allocation failed since the last block was freed.
+  bool starved_ PPMR_GUARDED_BY(mutex_) = false;
+  bool notify_freed_ PPMR_GUARDED_BY(mutex_) = false;  // thread_ must call space_freed_
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
 
   std::atomic<std::chrono::steady_clock::time_point> used_at_{};
 

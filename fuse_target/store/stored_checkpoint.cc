@@ -17,12 +17,12 @@ std::string to_string(StoredState state) {
 }
 
 Error StoredCheckpoint::error() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return error_;
 }
 
 bool StoredCheckpoint::advance(StoredState state, Error error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const StoredState present = state_.load();
   if (present == StoredState::kSealed || present == StoredState::kFailed || present == state)
     return false;

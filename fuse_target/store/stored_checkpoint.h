@@ -5,10 +5,10 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "fuse_target/store/image_file.h"
 #include "rdma_stream/mover/sink.h"
 #include "rdma_stream/wire/wire.h"
@@ -64,8 +64,8 @@ class StoredCheckpoint {
 
  private:
   std::atomic<StoredState> state_ = StoredState::kOpen;
-  mutable std::mutex mutex_;
-  Error error_{0, {}};  // guarded by mutex_
+  mutable Mutex mutex_;
+  Error error_ PPMR_GUARDED_BY(mutex_){0, {}};
 };
 using StoredCheckpointPointer = std::shared_ptr<StoredCheckpoint>;
 

@@ -30,9 +30,9 @@ Result<StoredNodePointer> ImageTree::top_locked(const std::string& checkpoint,
 Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std::string& path,
                                         uint64_t offset, bool arrived_only) {
   const std::string what = "lend '" + (path.empty() ? checkpoint : checkpoint + "/" + path) + "'";
-  // Held until the loan has its references: otherwise another thread could remove the file and free
-  // the bytes.
-  std::lock_guard lock(mutex_);
+  // Held until the loan has its references: otherwise another thread could remove the file and
+  // free the bytes.
+  MutexLock lock(mutex_);
   auto top = top_locked(checkpoint, what, !arrived_only);
   if (!top) return failure(top.error());
   StoredNodePointer node = std::move(*top);
@@ -52,7 +52,7 @@ Result<ImageTree::Lent> ImageTree::lend(const std::string& checkpoint, const std
 
 Status ImageTree::promise(const std::string& checkpoint, uint64_t size_bytes) {
   const std::string what = "keep memory for '" + checkpoint + "'";
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto top = top_locked(checkpoint, what, /*sealed_only=*/false);
   if (!top) return failure(top.error());
   if (!(*top)->is_file()) return failure(EISDIR, what + ": not a file");
@@ -121,7 +121,7 @@ Result<ImageTree::Bundle> ImageTree::bundle(const std::string& checkpoint) {
   bool is_flat = true;
   std::vector<Candidate> candidates;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto top = top_locked(checkpoint, what, /*sealed_only=*/true);
     if (!top) return failure(top.error());
     const StoredNode& directory = **top;

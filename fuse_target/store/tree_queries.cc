@@ -6,14 +6,14 @@
 namespace ppmr {
 
 StoredNodePointer ImageTree::find(uint64_t inode) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = inodes_.find(inode);
   return found == inodes_.end() ? nullptr : found->second;
 }
 
 StoredNodePointer ImageTree::look_up(const StoredNodePointer& directory, const std::string& name,
                                      bool keep) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = directory->children.find(name);
   if (found == directory->children.end()) return nullptr;
   if (keep) ++found->second->lookups;
@@ -22,7 +22,7 @@ StoredNodePointer ImageTree::look_up(const StoredNodePointer& directory, const s
 
 void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
   StoredNodePointer unused;  // declared before the lock, so destroyed after the unlock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = inodes_.find(inode);
   if (found == inodes_.end() || inode == kRootInode) return;
   StoredNode& node = *found->second;
@@ -33,7 +33,7 @@ void ImageTree::forget_inode(uint64_t inode, uint64_t lookups) {
 }
 
 Status ImageTree::open_file(StoredNode& node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (node.forgotten && node.handles == 0) return failure(ESTALE, "the file was removed");
   ++node.handles;
   return {};
@@ -46,7 +46,7 @@ void ImageTree::release_file(StoredNode& node) {
 }
 
 bool ImageTree::is_open(const StoredNode& node) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return node.handles > 0;
 }
 
@@ -60,7 +60,7 @@ ImageTree::View ImageTree::view(const StoredNode& node) const {
   if (node.type == wire::NodeType::kSymlink) view.size_bytes = node.link_target.size();
   view.inode = node.inode;
   view.type = node.type;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   view.attributes = node.attributes;
   view.ctime_ns = node.ctime_ns;
   view.linked = node.linked;
@@ -69,12 +69,12 @@ ImageTree::View ImageTree::view(const StoredNode& node) const {
 }
 
 ImageTree::Place ImageTree::place(const StoredNode& node) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {node.name, node.checkpoint && !(node.key == node.checkpoint->top)};
 }
 
 std::vector<ImageTree::Entry> ImageTree::entries(const StoredNodePointer& directory) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto parent = directory->parent.lock();
   std::vector<Entry> entries;
   entries.reserve(directory->children.size() + 2);
@@ -167,7 +167,7 @@ CheckpointReport ImageTree::report_locked(const std::string& name, const StoredN
 }
 
 std::vector<CheckpointReport> ImageTree::checkpoints() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<CheckpointReport> reports;
   for (auto& [name, top] : root_->children) reports.push_back(report_locked(name, *top));
   return reports;
@@ -180,16 +180,16 @@ std::optional<CheckpointReport> ImageTree::checkpoint_locked(const std::string& 
 }
 
 std::optional<CheckpointReport> ImageTree::checkpoint(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return checkpoint_locked(name);
 }
 
 std::optional<CheckpointReport> ImageTree::wait_for(const std::string& name,
                                                     const Condition& reached,
                                                     std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::optional<CheckpointReport> report;
-  changed_.wait_for(lock, timeout, [&] {
+  changed_.wait_for(mutex_, timeout, [&]() PPMR_REQUIRES(mutex_) {
     report = checkpoint_locked(name);
     return waiting_stopped_ || reached(report);
   });
@@ -197,7 +197,7 @@ std::optional<CheckpointReport> ImageTree::wait_for(const std::string& name,
 }
 
 void ImageTree::stop_waiting() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   waiting_stopped_ = true;
   changed_.notify_all();
 }
