@@ -121,7 +121,7 @@ json progress_json(const ProgressLine& line) {
 }
 
 void MigrationProgress::add_process(int pid, const std::string& name, uint64_t expected_bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   lines_.emplace_back();
   lines_.back().pid = pid;
   lines_.back().name = name;
@@ -136,7 +136,7 @@ void MigrationProgress::start() {
 
 void MigrationProgress::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   stopped_.notify_all();
@@ -146,8 +146,9 @@ void MigrationProgress::stop() {
 void MigrationProgress::watch() {
   const milliseconds interval =
       style_ == ProgressStyle::kTerminal ? kTerminalInterval : kJsonInterval;
-  std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, interval, [this] { return stopping_; })) {
+  MutexLock lock(mutex_);
+  while (
+      !stopped_.wait_for(mutex_, interval, [this]() PPMR_REQUIRES(mutex_) { return stopping_; })) {
     lock.unlock();
     query_daemon();
     lock.lock();
@@ -164,7 +165,7 @@ void MigrationProgress::query_daemon() {
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
     bytes_of[checkpoint.value("name", "")] = checkpoint.value("bytes", uint64_t{0});
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (ProgressLine& line : lines_) {
     if (!bytes_of.contains(line.checkpoint)) continue;
     line.bytes = bytes_of[line.checkpoint];
@@ -193,7 +194,7 @@ void MigrationProgress::follow(const json& event) {
 }
 
 void MigrationProgress::on_event(const json& event) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const std::string what = event.value("event", "");
   follow(event);
   switch (style_) {

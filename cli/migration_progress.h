@@ -3,13 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cli/screen/rates.h"
 #include "daemon/command_line/terminal_style.h"
 #include "mount/mount_table.h"
@@ -65,19 +64,19 @@ class MigrationProgress {
  private:
   void watch();
   void query_daemon();
-  void follow(const nlohmann::json& event);
-  void draw();
-  void print_above(const std::string& text);
-  std::string to_first_line();
+  void follow(const nlohmann::json& event) PPMR_REQUIRES(mutex_);
+  void draw() PPMR_REQUIRES(mutex_);
+  void print_above(const std::string& text) PPMR_REQUIRES(mutex_);
+  std::string to_first_line() PPMR_REQUIRES(mutex_);
 
   const MountEntry mount_;
   const ProgressStyle style_;
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  // Guarded by mutex_.
-  std::vector<ProgressLine> lines_;
-  size_t drawn_ = 0;  // lines on the terminal that the next draw() overwrites
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar stopped_;
+  std::vector<ProgressLine> lines_ PPMR_GUARDED_BY(mutex_);
+  // Lines on the terminal that the next draw() overwrites.
+  size_t drawn_ PPMR_GUARDED_BY(mutex_) = 0;
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -88,7 +88,7 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
   }
   for (JobHost& host : job.hosts) set_state(host, host.state);
 
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto of_user = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
     return entry.second.user.uid == request.user.uid;
   });
@@ -164,7 +164,7 @@ Status HomeJobs::join_network(const JobRecord& job) {
     return made;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (auto found = find_locked(job.id); found) {
       return port_of(options_.network, job.port_name(), job.port_address).attach();
     }
@@ -176,7 +176,7 @@ Status HomeJobs::join_network(const JobRecord& job) {
 Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
   JobRecord job;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = jobs_.find(id);
     if (found == jobs_.end()) return {};
     if (uid != 0 && uid != found->second.user.uid) {
@@ -191,7 +191,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
     job = found->second;
   }
   remove(job);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_.remove(id);
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     addresses_.give_back(job.nodes[i].address);
@@ -230,7 +230,7 @@ void HomeJobs::remove_stray_ports() {
     const std::string id =
         name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size());
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!is_job_id(id) || jobs_.contains(id)) continue;
     }
     if (Status removed = remove_port(name); !removed) spdlog::warn("{}", removed.error().message);
@@ -253,7 +253,7 @@ Status HomeJobs::replace_locked(JobRecord& known, JobRecord changed) {
 
 Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
                                       const std::string& from, const std::string& to) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = find_locked(id);
   if (!found) return failure(found.error());
   JobRecord job = **found;
@@ -287,7 +287,7 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
 }
 
 Status HomeJobs::settle(const MoveSettlement& settlement) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = find_locked(settlement.job);
   if (!found) return failure(found.error());
   JobRecord job = **found;
@@ -322,7 +322,7 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
 
 Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& id, unsigned index,
                                                             const std::string& asker) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = jobs_.find(id);
   if (found == jobs_.end() && is_job_id(id) && records_.exists(id)) {
     return failure(EIO, "the record of job " + id + " could not be read");
@@ -338,7 +338,7 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
 }
 
 Status HomeJobs::exists(const std::string& id) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = jobs_.find(id);
   if (found != jobs_.end() && !found->second.ending) return {};
   const auto why = why_ended_.find(id);
@@ -349,7 +349,7 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
                     const std::string& why) {
   std::string message;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = find_locked(id);
     if (!found || index >= (*found)->nodes.size()) return;
     const JobNodePlace& node = (*found)->nodes[index];
@@ -370,7 +370,7 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
     const JobHost* moving = node.moving_to.empty() ? nullptr : job.find_host(node.host);
     const bool moves_for_long = moving != nullptr && unix_time_ns() - moving->since_ns > limit_ns;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto asked = asked_.emplace(container, Clock::now()).first;
       if (!moves_for_long && Clock::now() - asked->second < options_.host_timeout) continue;
     }
@@ -379,12 +379,12 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
       const std::string loss = probe(name, container);
       if (loss.empty()) continue;
       // A host removes a moved node only after the home has recorded the move.
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       auto now = find_locked(job.id);
       if (now && (*now)->nodes[i].host == node.host && (*now)->nodes[i].moving_to == node.moving_to)
         return loss;
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asked_[container] = Clock::now();
   }
   return "";
@@ -406,7 +406,7 @@ std::string HomeJobs::probe(const std::string& host, const std::string& containe
 }
 
 std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<JobRecord> found;
   for (const auto& [id, job] : jobs_) {
     if (!job.ending && (uid == 0 || uid == job.user.uid)) found.push_back(job);
@@ -418,7 +418,7 @@ void HomeJobs::tend() {
   const std::string boot_id = read_boot_id();
   std::vector<JobRecord> jobs;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, job] : jobs_) {
       if (!removing_.contains(id)) jobs.push_back(job);
     }

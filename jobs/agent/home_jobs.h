@@ -2,11 +2,11 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "jobs/agent/address_range.h"
 #include "jobs/agent/job_record.h"
 #include "jobs/agent/peers.h"
@@ -94,9 +94,9 @@ class HomeJobs {
   void remove(const JobRecord& job);
   Status save(const JobRecord& job) const { return records_.write(job.id, to_json(job)); }
   // Finds a job. Errors: ENOENT, also for a job that is ending.
-  Result<JobRecord*> find_locked(const std::string& job);
+  Result<JobRecord*> find_locked(const std::string& job) PPMR_REQUIRES(mutex_);
   // Saves the changed job, then replaces the job in memory.
-  Status replace_locked(JobRecord& known, JobRecord changed);
+  Status replace_locked(JobRecord& known, JobRecord changed) PPMR_REQUIRES(mutex_);
   Status join_network(const JobRecord& job);
   // Returns a sentence about the node of the job that is lost with its host; empty: no node is
   // lost.
@@ -105,13 +105,13 @@ class HomeJobs {
 
   const HomeOptions options_;
   const RecordFiles records_;
-  mutable std::mutex mutex_;
-  std::map<std::string, JobRecord> jobs_;  // guarded by mutex_
-  std::set<std::string> removing_;         // guarded by mutex_: IDs, while end() works
+  mutable Mutex mutex_;
+  std::map<std::string, JobRecord> jobs_ PPMR_GUARDED_BY(mutex_);
+  std::set<std::string> removing_ PPMR_GUARDED_BY(mutex_);  // : IDs, while end() works
   // The time at which the host of a node last asked. Key: NodeSpec::container().
-  std::map<std::string, std::chrono::steady_clock::time_point> asked_;  // guarded by mutex_
-  std::map<std::string, std::string> why_ended_;                        // guarded by mutex_
-  AddressPool addresses_;                                               // guarded by mutex_
+  std::map<std::string, std::chrono::steady_clock::time_point> asked_ PPMR_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> why_ended_ PPMR_GUARDED_BY(mutex_);
+  AddressPool addresses_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr

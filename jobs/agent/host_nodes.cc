@@ -57,7 +57,7 @@ Status HostNodes::create(const NodeSpec& spec, const StepHolder& holder, bool ex
   const HostNode node{.spec = spec, .holder = holder, .expected = expected};
   uint64_t number = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (entries_.contains(container)) {
       return failure(EEXIST, "the job node " + container + " exists here already");
     }
@@ -94,28 +94,28 @@ Status HostNodes::remove_claimed(const std::string& container) {
   if (!node) return {};
   if (Status removed = JobNode(options_, node->spec, node->holder.group).remove(); !removed)
     return removed;
-  std::lock_guard lock(mutex_);  // also keeps note_arrival() from writing the record again
+  MutexLock lock(mutex_);  // also keeps note_arrival() from writing the record again
   records_.remove(container);
   entries_.erase(container);
   return {};
 }
 
 std::vector<HostNode> HostNodes::list() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<HostNode> nodes;
   for (const auto& [container, entry] : entries_) nodes.push_back(entry.node);
   return nodes;
 }
 
 Result<HostNode> HostNodes::find(const std::string& container) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(container);
   if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
   return found->second.node;
 }
 
 Result<HostNodes::Claim> HostNodes::claim(const std::string& container) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(container);
   if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
   if (found->second.busy) {
@@ -127,7 +127,7 @@ Result<HostNodes::Claim> HostNodes::claim(const std::string& container) {
 
 HostNodes::Claim::~Claim() {
   if (nodes_ == nullptr) return;
-  std::lock_guard lock(nodes_->mutex_);
+  MutexLock lock(nodes_->mutex_);
   const auto found = nodes_->entries_.find(container_);
   if (found != nodes_->entries_.end() && found->second.number == entry_) {
     found->second.busy = false;
@@ -136,7 +136,7 @@ HostNodes::Claim::~Claim() {
 
 Status HostNodes::change(const std::string& container,
                          const std::function<void(HostNode&)>& change) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = entries_.find(container);
   if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
   HostNode changed = found->second.node;

@@ -3,11 +3,11 @@
 
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "jobs/agent/record_files.h"
 #include "jobs/agent/step_holders.h"
 #include "jobs/node/job_node.h"
@@ -84,9 +84,10 @@ class HostNodes {
 
   const JobNodeOptions options_;
   const RecordFiles records_;
-  mutable std::mutex mutex_;
-  uint64_t entries_made_ = 0;             // guarded by mutex_
-  std::map<std::string, Entry> entries_;  // guarded by mutex_; the key is NodeSpec::container()
+  mutable Mutex mutex_;
+  uint64_t entries_made_ PPMR_GUARDED_BY(mutex_) = 0;
+  // The key is NodeSpec::container().
+  std::map<std::string, Entry> entries_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr

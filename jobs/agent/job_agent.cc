@@ -155,12 +155,12 @@ void JobAgent::run() {
 
 // Returns whether the agent must stop.
 bool JobAgent::wait(std::chrono::milliseconds time) {
-  std::unique_lock lock(mutex_);
-  return stopping_.wait_for(lock, time, [this] { return stopped_; });
+  MutexLock lock(mutex_);
+  return stopping_.wait_for(mutex_, time, [this]() PPMR_REQUIRES(mutex_) { return stopped_; });
 }
 
 void JobAgent::stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
   stopping_.notify_all();
 }

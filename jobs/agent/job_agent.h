@@ -4,12 +4,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "daemon/control/control_socket.h"
 #include "jobs/agent/evacuation.h"
 #include "jobs/agent/home_jobs.h"
@@ -101,9 +100,9 @@ class JobAgent {
   // The time since which a home has left questions unanswered. Only run() uses this map.
   std::map<std::string, std::chrono::steady_clock::time_point> silent_since_;
 
-  std::mutex mutex_;
-  std::condition_variable stopping_;
-  bool stopped_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar stopping_;
+  bool stopped_ PPMR_GUARDED_BY(mutex_) = false;
 
   // Destroyed first, because their threads use the members above.
   std::unique_ptr<PeerServer> peers_;

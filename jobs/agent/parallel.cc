@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace ppmr {
 namespace {
@@ -18,7 +19,7 @@ constexpr size_t kThreadsMax = 128;
 
 Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& work) {
   std::atomic<size_t> next{0};
-  std::mutex mutex;
+  Mutex mutex;
   Status first;
   const auto run = [&] {
     for (size_t i = next++; i < count; i = next++) {
@@ -28,7 +29,7 @@ Status for_each_in_parallel(size_t count, const std::function<Status(size_t)>& w
       } catch (const std::exception& error) {
         done = failure(EIO, error.what());
       }
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       if (!done && first) first = std::move(done);
     }
   };

@@ -40,7 +40,7 @@ Status StepHolders::add(uid_t uid, const std::string& allocation, pid_t process)
   if (!identity) return failure(identity.error());
   const StepHolder holder{.process = *identity,
                           .group = step_group(read_groups(process), allocation)};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(holders_, [](const auto& entry) { return !is_alive(entry.second.process); });
   const auto of_user = std::count_if(holders_.begin(), holders_.end(),
                                      [&](const auto& entry) { return entry.first.first == uid; });
@@ -56,12 +56,13 @@ Status StepHolders::add(uid_t uid, const std::string& allocation, pid_t process)
 
 Result<StepHolder> StepHolders::await(uid_t uid, const std::string& allocation,
                                       std::chrono::milliseconds patience) {
-  std::unique_lock lock(mutex_);
-  const auto find = [&] {
+  MutexLock lock(mutex_);
+  const auto find = [&]() PPMR_REQUIRES(mutex_) {
     const auto found = holders_.find({uid, allocation});
     return found != holders_.end() && is_alive(found->second.process) ? &found->second : nullptr;
   };
-  if (!added_.wait_for(lock, patience, [&] { return find() != nullptr; })) {
+  if (!added_.wait_for(mutex_, patience,
+                       [&]() PPMR_REQUIRES(mutex_) { return find() != nullptr; })) {
     return failure(ENOENT, fmt::format("no step of job {} of user {} holds this host: `ppmr job "
                                        "run` starts it with srun, whose messages say more",
                                        allocation, uid));

@@ -4,13 +4,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "processes/process_identity.h"
 
@@ -39,9 +38,9 @@ class StepHolders {
  private:
   using Key = std::pair<uid_t, std::string>;  // user and allocation
 
-  std::mutex mutex_;
-  std::condition_variable added_;
-  std::map<Key, StepHolder> holders_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar added_;
+  std::map<Key, StepHolder> holders_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr

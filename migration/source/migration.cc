@@ -171,7 +171,7 @@ void Migration::dump(Tree& tree, size_t number) {
   if (done) done = dump_and_seal(tree, number);
   slots_.release();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tree.is_sealed = done.has_value();
     tree.memory_has_moved = !done || !settings_.plan.may_run_before_memory();
     if (!done) note_failure_locked(tree, done.error());
@@ -193,7 +193,7 @@ void Migration::finish_memory(Tree& tree, size_t number) {
   const auto memory = tree.dump->finish_memory();
   if (!memory) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       note_failure_locked(tree, memory.error());
     }
     const auto decided = await_decision();
@@ -202,7 +202,7 @@ void Migration::finish_memory(Tree& tree, size_t number) {
     }
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tree.memory_has_moved = true;
     if (memory) {
       tree.sealed.bytes += memory->bytes;
@@ -222,12 +222,12 @@ Result<OwnershipRecord> Migration::await_decision() const {
 }
 
 void Migration::await_memory_moved() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto all_moved = [this] {
     return std::all_of(trees_.begin(), trees_.end(),
                        [](const Tree& tree) { return tree.memory_has_moved; });
   };
-  while (!changed_.wait_for(lock, kLookInterval, all_moved)) store_.note_contact(id_, kRole);
+  while (!changed_.wait_for(mutex_, kLookInterval, all_moved)) store_.note_contact(id_, kRole);
 }
 
 Status Migration::release_rdma_once() {
@@ -327,7 +327,7 @@ Error Migration::root_cause(const Error& own) {
 }
 
 Status Migration::await_all_sealed() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     if (first_failure_) {
       const Error own = *first_failure_;
@@ -338,7 +338,7 @@ Status Migration::await_all_sealed() {
     size_t sealed = 0;
     for (const Tree& tree : trees_) sealed += tree.is_sealed ? 1 : 0;
     if (sealed == trees_.size()) break;
-    if (changed_.wait_for(lock, kLookInterval) == std::cv_status::no_timeout) continue;
+    if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
     store_.note_contact(id_, kRole);
     // A dump that uses the mount of a stopped daemon would block, with its tree frozen.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "base/exit_code.h"
+#include "base/mutex.h"
 #include "migration/relay/agent_client.h"
 #include "migration/source/tree_dump.h"
 #include "processes/frozen_tasks.h"
@@ -69,8 +69,8 @@ class Migration {
     std::unique_ptr<TreeDump> dump;
     SealedTree sealed;
     std::vector<RoundRecord> rounds;
-    bool is_sealed = false;        // guarded by mutex_
-    bool memory_has_moved = true;  // guarded by mutex_; false: post-copy needs the frozen tasks
+    bool is_sealed = false;        // guarded by the migration's mutex_
+    bool memory_has_moved = true;  // likewise; false: post-copy needs the frozen tasks
     std::thread thread;
   };
 
@@ -85,7 +85,7 @@ class Migration {
   void resume_rdma_here();
   std::vector<pid_t> roots() const;
   Status dump_and_seal(Tree& tree, size_t number);
-  void note_failure_locked(const Tree& tree, const Error& error);
+  void note_failure_locked(const Tree& tree, const Error& error) PPMR_REQUIRES(mutex_);
   void finish_memory(Tree& tree, size_t number);
   // Blocks until the source no longer needs the frozen tasks.
   Result<OwnershipRecord> await_decision() const;
@@ -130,9 +130,9 @@ class Migration {
   std::atomic<bool> asked_to_release_ = false;
   std::atomic<bool> has_given_up_ = false;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<Error> first_failure_;  // of a tree; guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::optional<Error> first_failure_ PPMR_GUARDED_BY(mutex_);  // of a tree
 };
 
 }  // namespace ppmr

@@ -66,7 +66,7 @@ Status Migration::check_memory() {
   if (!settings_.plan.may_run_before_memory()) return {};
   const auto alive = ask(settings_.mount, {{"op", "status"}});
   if (!alive) return failure(EIO, alive.error().message);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return first_failure_ ? Status(failure(*first_failure_)) : Status{};
 }
 

@@ -1,6 +1,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <string>
 
@@ -20,9 +21,9 @@ constexpr uint64_t kFaultWindowBytes = 64 << 10;
 void Pager::answer_faults() {
   const Buffer scratch(kFaultWindowBytes);
   std::vector<PageRange> batch;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !faults_.empty(); });
+    changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return stopping_ || !faults_.empty(); });
     if (stopping_) return;
     const Fault fault = faults_.front();
     faults_.pop_front();
@@ -38,6 +39,7 @@ void Pager::answer_faults() {
       continue;
     }
     counters_.fault_times.add(std::chrono::steady_clock::now() - fault.read_at);
+    assert(fault.task->unanswered > 0 && "a fault was answered twice");
     if (--fault.task->unanswered == 0 && fault.task->missing.empty()) wake_serving();
   }
 }
@@ -45,7 +47,7 @@ void Pager::answer_faults() {
 Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<PageRange>& batch,
                                    std::byte* scratch) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (task.has_ended) return Copied::kDone;
     if (!task.missing.first_in(address, address + kPageBytes)) {
       return copy_zero_locked(task, address);
@@ -56,7 +58,7 @@ Result<Copied> Pager::answer_fault(Task& task, uint64_t address, std::vector<Pag
     task.cursor = batch.front().end;
   }
   if (Status copied = copy_batch(task, batch, scratch); !copied) return failure(copied.error());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (task.has_ended) return Copied::kDone;
   if (task.missing.first_in(address, address + kPageBytes)) return Copied::kTryAgain;
   // The page is already in the task's memory, or the task has discarded it in the meantime. A
@@ -92,10 +94,11 @@ Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
 
 // Removes the pages that it copies from the task's missing pages. Holds the lock except during the
 // system call.
-Result<Copied> Pager::copy(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
-                           const std::byte* from) {
+Result<Copied> Pager::copy(Task& task, const PageRange& to, const std::byte* from) {
+  assert(!task.reads_events && "pages are copied while the kernel's events are read");
   ++task.copies;
-  auto copied = copy_pages(lock, task, to, from);
+  auto copied = copy_pages(task, to, from);
+  assert(task.copies > 0 && "more copies ended than began");
   if (--task.copies == 0) {
     copies_changed_.notify_all();
     if (task.missing.empty() || task.has_ended) wake_serving();
@@ -103,8 +106,9 @@ Result<Copied> Pager::copy(std::unique_lock<std::mutex>& lock, Task& task, const
   return copied;
 }
 
-Result<Copied> Pager::copy_pages(std::unique_lock<std::mutex>& lock, Task& task,
-                                 const PageRange& to, const std::byte* from) {
+Result<Copied> Pager::copy_pages(Task& task, const PageRange& to, const std::byte* from) {
+  assert(to.start < to.end && to.start % kPageBytes == 0 && to.end % kPageBytes == 0 &&
+         "a copy is not of whole pages");
   uint64_t at = to.start;
   uint64_t step = to.bytes();
   while (at < to.end && !task.has_ended) {
@@ -114,10 +118,10 @@ Result<Copied> Pager::copy_pages(std::unique_lock<std::mutex>& lock, Task& task,
                      .len = length,
                      .mode = 0,
                      .copy = 0};
-    lock.unlock();
+    mutex_.unlock();
     const int result = ioctl(task.uffd.get(), UFFDIO_COPY, &copy);
     const int error = errno;
-    lock.lock();
+    mutex_.lock();
     if (result == 0 || copy.copy > 0) {
       const uint64_t copied = result == 0 ? length : static_cast<uint64_t>(copy.copy);
       task.missing.remove(at, at + copied);

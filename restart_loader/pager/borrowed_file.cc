@@ -136,7 +136,7 @@ Result<bool> BorrowedFile::borrow_part(bool arrived_only) {
 
 Status BorrowedFile::add(Part part, uint64_t size_bytes) {
   auto& descriptors = part.descriptors;
-  std::lock_guard lock(mutex_);
+  WriterLock lock(mutex_);
   size_t spill_place = descriptors.size();  // the answer has no spill file
   if (const auto spill = part.answer.find("spill"); spill != part.answer.end()) {
     spill_place = spill->at("place");
@@ -180,7 +180,7 @@ Result<std::span<const std::byte>> BorrowedFile::at(uint64_t offset, uint64_t le
   const uint64_t end_borrowed = end_bytes_;
   if (offset >= end_borrowed || length_bytes == 0) return std::span<const std::byte>();
   uint64_t end = offset + std::min(length_bytes, end_borrowed - offset);
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   const auto next = pieces_.upper_bound(offset);
   if (next != pieces_.begin()) {
     const auto& [begin, piece] = *std::prev(next);

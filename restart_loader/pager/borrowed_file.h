@@ -16,13 +16,13 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/block_cipher.h"
 #include "base/mapped_file.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -96,9 +96,9 @@ class BorrowedFile {
   std::map<uint64_t, MappedFile> regions_;  // key: the inode of the memfd
 
   std::atomic<uint64_t> end_bytes_ = 0;
-  mutable std::shared_mutex mutex_;   // held for writing only while a part is added
-  std::map<uint64_t, Piece> pieces_;  // by offset, without holes; guarded by mutex_
-  std::deque<Spill> spills_;          // guarded by mutex_; elements stay as they are
+  mutable SharedMutex mutex_;  // held for writing only while a part is added
+  std::map<uint64_t, Piece> pieces_ PPMR_GUARDED_BY(mutex_);  // by offset, without holes
+  std::deque<Spill> spills_ PPMR_GUARDED_BY(mutex_);          // elements stay as they are
 };
 
 }  // namespace ppmr

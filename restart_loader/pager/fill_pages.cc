@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <utility>
 
@@ -26,11 +27,11 @@ bool has_arrived(const Task& task, const std::vector<PageRange>& batch) {
 void Pager::await_memory() {
   if (images_.files()) {
     const auto is_cancelled = [this] {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       return stopping_;
     };
     const auto arrived = [this] {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ++arrivals_;
       changed_.notify_all();
     };
@@ -39,7 +40,7 @@ void Pager::await_memory() {
     if (!complete) return fail(complete.error());
     options_.completed();
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   has_memory_ = true;
   ++arrivals_;
   changed_.notify_all();
@@ -51,17 +52,17 @@ void Pager::fill() {
   std::vector<PageRange> batch;
   size_t misses = 0;  // number of consecutive tasks whose pages have not arrived
   uint64_t arrivals = 0;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const auto quiet_at = last_fault_ + kQuietAfterFault;
     if (!has_memory_ && restored_ && std::chrono::steady_clock::now() < quiet_at) {
-      changed_.wait_until(lock, quiet_at);
+      changed_.wait_until(mutex_, quiet_at);
       continue;
     }
     const bool may_fill = restored_ && (has_memory_ || options_.fills_early);
     const TaskPointer task = may_fill ? next_task_locked() : nullptr;
     if (!task) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       continue;
     }
     if (misses == 0) arrivals = arrivals_;
@@ -70,7 +71,8 @@ void Pager::fill() {
     if (batch.empty()) {
       // The source sends the memory in the order of the addresses.
       if (std::exchange(task->cursor, 0) == 0 && ++misses >= tasks_.size()) {
-        changed_.wait(lock, [&] { return stopping_ || arrivals_ != arrivals; });
+        changed_.wait(mutex_,
+                      [&]() PPMR_REQUIRES(mutex_) { return stopping_ || arrivals_ != arrivals; });
         misses = 0;
       }
       continue;
@@ -107,19 +109,20 @@ void Pager::next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) con
 // Copies those pages of the batch that are still missing and have not moved. While the task changes
 // its memory, some pages stay missing.
 Status Pager::copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch) {
+  assert(!batch.empty() && "there is nothing to copy");
   const uint64_t first = batch.front().offset;
   const auto bytes = task.pages->read(first, length_of(batch), scratch);
   if (!bytes) return failure(bytes.error());
   for (const PageRange& range : batch) {
     for (uint64_t at = range.start; at < range.end;) {
-      std::unique_lock lock(mutex_);
-      copies_changed_.wait(lock, [&] { return !task.reads_events; });
+      MutexLock lock(mutex_);
+      copies_changed_.wait(mutex_, [&]() PPMR_REQUIRES(mutex_) { return !task.reads_events; });
       if (task.has_ended) return {};
       const auto still = task.missing.first_in(at, std::min(range.end, at + kCopyBytesMax));
       at = still ? still->end : std::min(range.end, at + kCopyBytesMax);
       // The task may have moved other memory to this address in the meantime.
       if (!still || still->offset - range.offset != still->start - range.start) continue;
-      const auto copied = copy(lock, task, *still, *bytes + (still->offset - first));
+      const auto copied = copy(task, *still, *bytes + (still->offset - first));
       if (!copied) return failure(copied.error());
       if (*copied == Copied::kTryAgain) {
         lock.unlock();

@@ -1,6 +1,7 @@
 #include "restart_loader/pager/missing_pages.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace ppmr {
 
@@ -58,6 +59,8 @@ void MissingPages::remove(uint64_t start, uint64_t end) {
     auto piece = std::prev(pieces_.upper_bound(range->start));
     const uint64_t piece_start = piece->first;
     const Piece whole = piece->second;
+    assert(bytes_ >= range->bytes() && piece_start <= range->start && range->end <= whole.end &&
+           "the missing pages are not in order");
     bytes_ -= range->bytes();
     if (piece_start < range->start) {
       piece->second.end = range->start;

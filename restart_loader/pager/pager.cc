@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
 #include <span>
 
@@ -86,11 +87,12 @@ Result<PagerCounters> Pager::serve() {
     if (end_finished_tasks()) break;
   }
   stop();
+  MutexLock lock(mutex_);
   return counters_;
 }
 
 TaskPointer Pager::task_of(int uffd) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const TaskPointer& task : tasks_) {
     if (task->uffd.get() == uffd) return task;
   }
@@ -99,7 +101,7 @@ TaskPointer Pager::task_of(int uffd) {
 
 Status Pager::serve_once() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_) return failure(*failure_);
   }
   std::array<epoll_event, 64> events{};
@@ -139,7 +141,7 @@ Status Pager::receive_from_criu() {
   if (static_cast<uint32_t>(pid) != kRestoreFinished) return pid < 0 ? Status{} : add_task(pid);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, criu_.get(), nullptr);
   images_.criu_has_ended();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   restored_ = true;
   changed_.notify_all();
   return {};
@@ -172,16 +174,17 @@ Status Pager::add_task(pid_t pid) {
   // The serving thread reads events until there are none.
   fcntl(fd, F_SETFL, O_NONBLOCK);
   if (Status watched = watch(fd); !watched) return watched;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   tasks_.push_back(std::move(task));
   return {};
 }
 
 void Pager::serve_events(const TaskPointer& task) {
   std::array<uffd_msg, 16> events;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
+  assert(!task->reads_events && "two threads read the events of one task");
   task->reads_events = true;
-  copies_changed_.wait(lock, [&] { return task->copies == 0; });
+  copies_changed_.wait(mutex_, [&]() PPMR_REQUIRES(mutex_) { return task->copies == 0; });
   while (!task->has_ended) {
     const ssize_t n = read(task->uffd.get(), events.data(), sizeof(events));
     if (n < 0 && errno == EINTR) continue;
@@ -199,7 +202,6 @@ void Pager::serve_events(const TaskPointer& task) {
   copies_changed_.notify_all();
 }
 
-// The caller holds the lock.
 void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
   switch (event.event) {
     case UFFD_EVENT_PAGEFAULT:
@@ -236,10 +238,11 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
 
 // Returns whether all pages of all tasks are in place.
 bool Pager::end_finished_tasks() {
-  std::lock_guard lock(mutex_);
-  std::erase_if(tasks_, [this](const TaskPointer& task) {
+  MutexLock lock(mutex_);
+  std::erase_if(tasks_, [this](const TaskPointer& task) PPMR_REQUIRES(mutex_) {
     const bool complete = restored_ && task->missing.empty() && task->unanswered == 0;
     if ((!complete && !task->has_ended) || task->copies > 0) return false;
+    assert(!task->reads_events && "a task ends while its events are read");
     // The filling threads may still refer to the task.
     task->has_ended = true;
     task->uffd.reset();
@@ -250,7 +253,7 @@ bool Pager::end_finished_tasks() {
 }
 
 void Pager::fail(const Error& error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_) failure_ = error;
   wake_serving();
 }
@@ -262,7 +265,7 @@ void Pager::wake_serving() const {
 
 void Pager::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }

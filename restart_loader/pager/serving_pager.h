@@ -9,19 +9,18 @@
 #include <linux/userfaultfd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "restart_loader/pager/missing_pages.h"
 #include "restart_loader/pager/pager.h"
@@ -98,7 +97,7 @@ class Pager {
   Status serve_once();
   TaskPointer task_of(int uffd);
   void serve_events(const TaskPointer& task);
-  void note_event(const TaskPointer& task, const uffd_msg& event);
+  void note_event(const TaskPointer& task, const uffd_msg& event) PPMR_REQUIRES(mutex_);
   bool end_finished_tasks();
 
   void answer_faults();
@@ -107,16 +106,15 @@ class Pager {
 
   void await_memory();
   void fill();
-  TaskPointer next_task_locked();
-  void next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const;
+  TaskPointer next_task_locked() PPMR_REQUIRES(mutex_);
+  void next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const PPMR_REQUIRES(mutex_);
   Status copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch);
 
-  Result<Copied> copy(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
-                      const std::byte* from);
-  Result<Copied> copy_pages(std::unique_lock<std::mutex>& lock, Task& task, const PageRange& to,
-                            const std::byte* from);
-  Result<Copied> copy_zero_locked(const Task& task, uint64_t address);
-  void wake_locked(const Task& task, uint64_t address) const;
+  Result<Copied> copy(Task& task, const PageRange& to, const std::byte* from) PPMR_REQUIRES(mutex_);
+  Result<Copied> copy_pages(Task& task, const PageRange& to, const std::byte* from)
+      PPMR_REQUIRES(mutex_);
+  Result<Copied> copy_zero_locked(const Task& task, uint64_t address) PPMR_REQUIRES(mutex_);
+  void wake_locked(const Task& task, uint64_t address) const PPMR_REQUIRES(mutex_);
   void fail(const Error& error);
   void wake_serving() const;
 
@@ -127,19 +125,19 @@ class Pager {
   UniqueFd epoll_;
   UniqueFd wake_;  // eventfd: another thread has completed a task, or failed
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::condition_variable copies_changed_;  // copies or reads_events of a task
-  std::list<TaskPointer>
-      tasks_;                 // guarded by mutex_, as are the tasks; the serving thread changes it
-  std::deque<Fault> faults_;  // guarded by mutex_
-  bool restored_ = false;     // guarded by mutex_: CRIU has restored all tasks
-  bool has_memory_ = false;   // guarded by mutex_: no page is on its way any more
-  uint64_t arrivals_ = 0;     // guarded by mutex_: how often pages have arrived
-  std::chrono::steady_clock::time_point last_fault_{};  // guarded by mutex_: when it was read
-  bool stopping_ = false;                               // guarded by mutex_
-  std::optional<Error> failure_;                        // guarded by mutex_
-  PagerCounters counters_;                              // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  CondVar copies_changed_;  // copies or reads_events of a task
+  // mutex_ guards the tasks, too. The serving thread adds and removes them.
+  std::list<TaskPointer> tasks_ PPMR_GUARDED_BY(mutex_);
+  std::deque<Fault> faults_ PPMR_GUARDED_BY(mutex_);
+  bool restored_ PPMR_GUARDED_BY(mutex_) = false;    // CRIU has restored all tasks
+  bool has_memory_ PPMR_GUARDED_BY(mutex_) = false;  // no page is on its way any more
+  uint64_t arrivals_ PPMR_GUARDED_BY(mutex_) = 0;    // how often pages have arrived
+  std::chrono::steady_clock::time_point last_fault_ PPMR_GUARDED_BY(mutex_){};  // when it was read
+  bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
+  std::optional<Error> failure_ PPMR_GUARDED_BY(mutex_);
+  PagerCounters counters_ PPMR_GUARDED_BY(mutex_);
 
   // The last members, because the threads use all others.
   std::thread borrower_;
