@@ -95,7 +95,8 @@ class Bench:
         return Run(took, times[-1] - times[0], [line for _, line in steps], pause, downtimes)
 
     def _hosts_to_leave(self, moves):
-        """The last node leaves first, then the one with mpirun, and so on; each goes to the next spare."""
+        """The last node leaves first, then the one with mpirun, and so on; each goes to the next
+        spare."""
         places = list(self.hosts.names[:NODES])
         for number in range(moves):
             node = NODES - 1 - number % NODES

@@ -1,9 +1,10 @@
-"""Several processes over a limited link: one `ppmr migrate` for all, against one command per process and against the link.
+"""Several processes over a limited link: one `ppmr migrate` for all, against one command per
+process and against the link.
 
-One command moves them with `--independent`, so that each is frozen only for its own dump and restore.
-The time is that from the first freeze until the last process runs, from the lines that the programs
-write: the last one at the source, the first one at the target. In each round iperf3 measures the
-link; "link" is the time that it needs for the bytes of the moves.
+One command moves them with `--independent`, so that each is frozen only for its own dump and
+restore. The time is that from the first freeze until the last process runs, from the lines that the
+programs write: the last one at the source, the first one at the target. In each round iperf3
+measures the link; "link" is the time that it needs for the bytes of the moves.
 """
 import contextlib
 import statistics
@@ -36,7 +37,8 @@ def one_by_one(migrations, workers):
 
 
 def move(testbed, nodes, move_all, size_mib):
-    """Returns the seconds from the first freeze until the last runs, the mean of those frozen, and the bytes."""
+    """Returns the seconds from the first freeze until the last runs, the mean of those frozen, and
+    the bytes."""
     source, target = nodes
     directory = testbed.lab.home / testbed.label("group")
     workers = []

@@ -142,7 +142,8 @@ def series_table(rows):
 
 
 def line_through(points):
-    """(at zero, per n, largest deviation of a point) of the straight line with the least squares."""
+    """(at zero, per n, largest deviation of a point) of the straight line with the least
+    squares."""
     mean_x, mean_y = mean(x for x, _ in points), mean(y for _, y in points)
     square = sum((x - mean_x) ** 2 for x, _ in points)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / square if square else 0.0

@@ -16,10 +16,11 @@ namespace ppmr {
 
 struct HostNode {
   NodeSpec spec;
-  StepHolder holder{};      // its group has the node, and the node ends with it; pid 0: none
-  bool expected = false;    // prepared for a node that is on its way here
-  std::string moving_to{};  // the host that it is leaving for; empty: it stays
-  std::string migration{};  // the ID of the migration that moves it; empty: none was started
+  // The holder whose group has the node; the node ends with the holder; pid 0: none.
+  StepHolder holder{};
+  bool expected = false;    // prepared for a node that is on its way to this host
+  std::string moving_to{};  // the host to which the node moves; empty: it stays
+  std::string migration{};  // the ID of the migration that moves the node; empty: none was started
 };
 
 // Threads: any. While one thread works on a node, the node is busy for all others (EBUSY).

@@ -1,4 +1,5 @@
-"""A relay between a source and a target. It records what passes, can change pages, and can cut the connections."""
+"""A relay between a source and a target. It records what passes, can change pages, and can cut the
+connections."""
 import select
 import socket
 import struct

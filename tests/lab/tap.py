@@ -1,8 +1,9 @@
-"""An attacker between a source and a target: records what passes, and may flip bits of the pages on their way.
+"""An attacker between a source and a target: records what passes, and may flip bits of the pages on
+their way.
 
-Runs as a program on a node: tap.py LISTEN_ADDRESS PORT ADDRESS PORT DIRECTORY. Each direction of each connection is
-recorded in a file of DIRECTORY. While DIRECTORY/flip contains a number, so many payloads of read responses get one
-wrong bit each; the program counts it down.
+Runs as a program on a node: tap.py LISTEN_ADDRESS PORT ADDRESS PORT DIRECTORY. Each direction of
+each connection is recorded in a file of DIRECTORY. While DIRECTORY/flip contains a number, so many
+payloads of read responses get one wrong bit each; the program counts it down.
 """
 
 import os
