@@ -1,6 +1,6 @@
 """What documents say about the source tree, and what the tree is.
 
-Pure functions of a root directory: tests/e2e/test_architecture.py applies them to the repository,
+Pure functions of a root directory: tests/checks/test_architecture.py applies them to the repository,
 and to small faulty trees in which each must find the fault.
 """
 import fnmatch
