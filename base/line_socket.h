@@ -9,15 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/message_socket.h"  // kDescriptorsMax
 #include "base/result.h"
 #include "base/unique_fd.h"
 
 namespace ppmr {
 
 using Deadline = std::chrono::steady_clock::time_point;
-
-// The most file descriptors that the kernel passes at once (SCM_MAX_FD).
-inline constexpr size_t kDescriptorsMax = 253;
 
 // Reads one line, without its newline, to `line`. Bytes after the line stay in `pending` for the
 // next call. Adds the file descriptors that came with the line to `descriptors`, or closes them if

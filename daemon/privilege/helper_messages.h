@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+
+#include "base/message_socket.h"
 
 namespace ppmr {
 
@@ -28,16 +29,10 @@ struct HelperRequest {
   char text[256] = {};
 };
 
-struct HelperReply {
-  int32_t errno_value = 0;  // 0: success
+struct HelperReply : StatusMessage<1024> {
   int32_t number = 0;
-  uint32_t text_bytes = 0;
-  char text[1024] = {};  // the message of an error
 };
 
 inline constexpr size_t kHelperDescriptorsMax = 2;
-
-static_assert(std::is_trivially_copyable_v<HelperRequest> &&
-              std::is_trivially_copyable_v<HelperReply>);
 
 }  // namespace ppmr

@@ -11,7 +11,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 
 #include "base/descriptor_limit.h"
@@ -45,30 +44,6 @@ bool is_printable(const std::string& text) {
   });
 }
 
-void send_reply(int socket, const HelperReply& reply, std::span<const UniqueFd> descriptors) {
-  HelperReply copy = reply;
-  iovec buffer{&copy, sizeof(copy)};
-  alignas(cmsghdr) char control[CMSG_SPACE(kHelperDescriptorsMax * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &buffer;
-  message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-    for (size_t i = 0; i < descriptors.size(); ++i) {
-      const int fd = descriptors[i].get();
-      std::memcpy(CMSG_DATA(header) + i * sizeof(fd), &fd, sizeof(fd));
-    }
-  }
-  // The socket's buffer has room: the daemon sends its next request only after it has received this
-  // reply.
-  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 }  // namespace
 
 int HelperProcess::run() {
@@ -97,25 +72,21 @@ int HelperProcess::run() {
 
 // Returns false when the daemon has ended.
 bool HelperProcess::serve_one() {
-  HelperRequest request;
-  // The kernel drops descriptors that the daemon passes, because recv(2) has no buffer for them.
-  const ssize_t received = ::recv(options_.fd, &request, sizeof(request), MSG_TRUNC);
-  if (received == 0 || (received < 0 && errno != EINTR)) return false;
-  if (received < 0) return true;
-  const bool whole = received == sizeof(request) && request.text_bytes <= sizeof(request.text);
-  auto outcome = whole ? perform(request) : failure(EPROTO, "malformed request to the helper");
+  // The kernel closes descriptors that the daemon passes: none are wanted.
+  const auto request = receive_message<HelperRequest>(options_.fd, "the daemon");
+  if (!request && request.error().errno_value != EPROTO) return false;
+  const bool whole = request && request->text_bytes <= sizeof(request->text);
+  auto outcome = whole ? perform(*request) : failure(EPROTO, "malformed request to the helper");
   HelperReply reply;
   std::vector<UniqueFd> descriptors;
   if (outcome) {
     reply.number = outcome->number;
     descriptors = std::move(outcome->descriptors);
   } else {
-    const Error& error = outcome.error();
-    reply.errno_value = error.errno_value > 0 ? error.errno_value : EIO;
-    reply.text_bytes = static_cast<uint32_t>(std::min(error.message.size(), sizeof(reply.text)));
-    std::copy_n(error.message.begin(), reply.text_bytes, reply.text);
+    reply.set(outcome.error());
   }
-  send_reply(options_.fd, reply, descriptors);
+  // The daemon sends the next request after this reply, so there is always room.
+  (void)send_message(options_.fd, reply, "the daemon", descriptors, MSG_DONTWAIT);
   return true;
 }
 

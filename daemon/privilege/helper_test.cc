@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -202,19 +201,7 @@ TEST_F(HelperTest, DropsDescriptorsThatTheDaemonSends) {
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
   HelperRequest request{.operation = HelperOperation::kIsDying, .number = ::getpid()};
-  iovec buffer{&request, sizeof(request)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &buffer;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &ends[1], sizeof(int));
-  ASSERT_EQ(::sendmsg(raw_.get(), &message, 0), static_cast<ssize_t>(sizeof(request)));
+  ASSERT_TRUE(send_message(raw_.get(), request, "the helper", std::span(&write_end, 1)));
   HelperReply reply;
   ASSERT_EQ(::recv(raw_.get(), &reply, sizeof(reply), 0), static_cast<ssize_t>(sizeof(reply)));
   EXPECT_EQ(reply.errno_value, 0);

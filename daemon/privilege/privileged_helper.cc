@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/spawn.h"
 #include "third_party/spdlog.h"
@@ -11,44 +10,8 @@
 namespace ppmr {
 namespace {
 
+constexpr std::string_view kHelper = "the privileged helper";
 constexpr int kHelpersSocket = 3;  // the descriptor's number in the helper
-
-Status send_request(int socket, const HelperRequest& request) {
-  ssize_t sent;
-  do {
-    sent = ::send(socket, &request, sizeof(request), MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent == sizeof(request)) return {};
-  return system_failure("send to", "the privileged helper (has it ended?)");
-}
-
-Status receive_reply(int socket, HelperReply& reply, std::vector<UniqueFd>& descriptors) {
-  iovec buffer{&reply, sizeof(reply)};
-  alignas(cmsghdr) char control[CMSG_SPACE(kHelperDescriptorsMax * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &buffer;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  ssize_t received;
-  do {
-    received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
-  if (received == 0) return failure(EPIPE, "the privileged helper has ended");
-  if (received < 0) return system_failure("receive from", "the privileged helper");
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
-      descriptors.emplace_back(fd);
-    }
-  }
-  if (received == sizeof(reply) && reply.text_bytes <= sizeof(reply.text)) return {};
-  return failure(EPROTO, "the privileged helper sent a malformed reply");
-}
 
 }  // namespace
 
@@ -143,25 +106,25 @@ Result<PrivilegedHelper::Answer> PrivilegedHelper::ask(HelperOperation operation
   }
   request.text_bytes = static_cast<uint32_t>(text.size());
   std::copy(text.begin(), text.end(), request.text);
-  HelperReply reply;
   Answer answer;
+  Result<HelperReply> reply;
   {
     MutexLock lock(mutex_);
-    if (Status sent = send_request(socket_.get(), request); !sent) return failure(sent.error());
-    if (Status received = receive_reply(socket_.get(), reply, answer.descriptors); !received) {
-      return failure(received.error());
+    if (Status sent = send_message(socket_.get(), request, kHelper); !sent) {
+      return failure(sent.error());
     }
+    reply = receive_message<HelperReply>(socket_.get(), kHelper, kHelperDescriptorsMax,
+                                         &answer.descriptors);
   }
-  if (reply.errno_value != 0) {
-    return failure(reply.errno_value, std::string(reply.text, reply.text_bytes));
-  }
+  if (!reply) return failure(reply.error());
+  if (Status done = reply->status(kHelper); !done) return failure(done.error());
   if (answer.descriptors.size() != descriptors) {
     return failure(EPROTO,
                    "the privileged helper sent " + std::to_string(answer.descriptors.size()) +
                        " descriptors, not " + std::to_string(descriptors) +
                        ": the daemon may have too many open files: raise its limit (ulimit -n)");
   }
-  answer.number = reply.number;
+  answer.number = reply->number;
   return answer;
 }
 

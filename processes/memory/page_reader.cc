@@ -25,6 +25,7 @@
 namespace ppmr {
 namespace {
 
+constexpr std::string_view kDaemon = "the daemon";
 // Number of the first descriptor in the page reader; the others follow.
 constexpr int kFirstSocket = 3;
 // The daemon sends its first request after the rounds of pre-copy, which can take long.
@@ -41,16 +42,6 @@ Result<MappedMemory> receive_pool(int socket) {
   return MappedMemory::map_shared(std::move(descriptors[0]));
 }
 
-ReadReply to_reply(const Status& status) {
-  ReadReply reply;
-  if (status) return reply;
-  const Error& error = status.error();
-  reply.errno_value = error.errno_value > 0 ? error.errno_value : EIO;
-  reply.text_bytes = static_cast<uint32_t>(std::min(error.message.size(), sizeof(reply.text)));
-  std::copy_n(error.message.begin(), reply.text_bytes, reply.text);
-  return reply;
-}
-
 Status read(Result<MemoryReader>& reader, const ReadRequest& request, std::span<std::byte> pool) {
   if (!reader) return failure(reader.error());
   if (request.pool_offset > pool.size() || request.length > pool.size() - request.pool_offset) {
@@ -61,15 +52,13 @@ Status read(Result<MemoryReader>& reader, const ReadRequest& request, std::span<
 
 void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
   for (;;) {
-    ReadRequest request;
-    const ssize_t received = ::recv(socket, &request, sizeof(request), MSG_TRUNC);
-    if (received < 0 && errno == EINTR) continue;
-    if (received <= 0) return;
-    const Status done = received == sizeof(request)
-                            ? read(reader, request, pool)
-                            : Status(failure(EPROTO, "malformed request to the page reader"));
-    const ReadReply reply = to_reply(done);
-    if (::send(socket, &reply, sizeof(reply), MSG_NOSIGNAL) != sizeof(reply)) return;
+    const auto request = receive_message<ReadRequest>(socket, kDaemon);
+    if (!request && request.error().errno_value != EPROTO) return;
+    const Status done = request ? read(reader, *request, pool)
+                                : Status(failure(EPROTO, "malformed request to the page reader"));
+    ReadReply reply;
+    if (!done) reply.set(done.error());
+    if (!send_message(socket, reply, kDaemon)) return;
   }
 }
 

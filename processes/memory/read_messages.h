@@ -6,7 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+
+#include "base/message_socket.h"
 
 namespace ppmr {
 
@@ -16,15 +17,9 @@ struct ReadRequest {
   uint64_t pool_offset = 0;  // place for the bytes in the pool's memory
 };
 
-struct ReadReply {
-  int32_t errno_value = 0;  // 0: success
-  uint32_t text_bytes = 0;
-  char text[504] = {};  // the message of an error
-};
+using ReadReply = StatusMessage<504>;
 
 // The daemon reads with two threads, and each thread has its own socket.
 inline constexpr size_t kPageReaderSockets = 2;
-
-static_assert(std::is_trivially_copyable_v<ReadRequest> && std::is_trivially_copyable_v<ReadReply>);
 
 }  // namespace ppmr

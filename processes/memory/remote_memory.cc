@@ -16,10 +16,6 @@ constexpr std::chrono::milliseconds kCheckInterval{100};
 constexpr std::chrono::seconds kPatienceToLend{5};
 constexpr const char* kReader = "the page reader";
 
-tl::unexpected<Error> has_ended() {
-  return failure(EPIPE, std::string(kReader) + " has ended (was it killed?)");
-}
-
 }  // namespace
 
 Status lend_pool(const UniqueFd& socket, int pool) {
@@ -27,7 +23,7 @@ Status lend_pool(const UniqueFd& socket, int pool) {
   if (!copy) return system_failure("duplicate the descriptor of", "the pool");
   const auto deadline = std::chrono::steady_clock::now() + kPatienceToLend;
   Status sent = write_line(socket.get(), "", deadline, std::span(&copy, 1));
-  if (!sent && sent.error().errno_value == EPIPE) return has_ended();
+  if (!sent && sent.error().errno_value == EPIPE) return has_ended(kReader);
   return sent;
 }
 
@@ -41,20 +37,10 @@ RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
 
 Status RemoteMemory::read(uint64_t offset, std::span<std::byte> slot) {
   const ReadRequest request{offset, slot.size(), static_cast<uint64_t>(slot.data() - pool_)};
-  if (::send(socket_.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
-    return errno == EPIPE ? has_ended() : system_failure("send to", kReader);
-  }
+  if (Status sent = send_message(socket_.get(), request, kReader); !sent) return sent;
   if (Status replied = await_reply(); !replied) return replied;
-  ReadReply reply;
-  const ssize_t received = ::recv(socket_.get(), &reply, sizeof(reply), 0);
-  // ECONNRESET means that the reader ended before it read the request.
-  if (received == 0 || (received < 0 && errno == ECONNRESET)) return has_ended();
-  if (received < 0) return system_failure("receive from", kReader);
-  if (received != sizeof(reply) || reply.text_bytes > sizeof(reply.text)) {
-    return failure(EPROTO, std::string(kReader) + " sent a malformed reply");
-  }
-  if (reply.errno_value == 0) return {};
-  return failure(reply.errno_value, std::string(reply.text, reply.text_bytes));
+  const auto reply = receive_message<ReadReply>(socket_.get(), kReader);
+  return reply ? reply->status(kReader) : failure(reply.error());
 }
 
 Status RemoteMemory::await_reply() {

@@ -3,12 +3,15 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <span>
+
+#include "base/message_socket.h"
 
 namespace ppmr {
 namespace {
 
+constexpr std::string_view kCriu = "criu";
 constexpr size_t kMessageMaxBytes = 4 << 20;
 constexpr size_t kPassedFilesMax = 16;  // per message; runc passes the master of a terminal
 
@@ -30,45 +33,17 @@ std::optional<CriuMessage> receive_criu_message(int socket) {
   if (size <= 0 || static_cast<size_t>(size) > kMessageMaxBytes) return std::nullopt;
   CriuMessage message;
   message.bytes.resize(static_cast<size_t>(size));
-  iovec part{message.bytes.data(), message.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassedFilesMax * sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  if (recvmsg(socket, &header, MSG_CMSG_CLOEXEC) != size) return std::nullopt;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    const int* numbers = reinterpret_cast<const int*>(CMSG_DATA(item));
-    for (size_t i = 0; i < count; ++i) message.files.emplace_back(numbers[i]);
-  }
+  const auto received = receive_bytes(socket, std::as_writable_bytes(std::span(message.bytes)),
+                                      kPassedFilesMax, message.files, kCriu);
+  if (!received || *received != message.bytes.size()) return std::nullopt;
   return message;
 }
 
 bool send_criu_message(int socket, const CriuMessage& message) {
-  iovec part{const_cast<char*>(message.bytes.data()), message.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassedFilesMax * sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  if (!message.files.empty()) {
-    const size_t count = std::min(message.files.size(), kPassedFilesMax);
-    header.msg_control = control.data();
-    header.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(count * sizeof(int));
-    int* numbers = reinterpret_cast<int*>(CMSG_DATA(item));
-    for (size_t i = 0; i < count; ++i) numbers[i] = message.files[i].get();
-  }
-  ssize_t size = 0;
-  do {
-    size = sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (size < 0 && errno == EINTR);
-  return size == static_cast<ssize_t>(message.bytes.size());
+  const auto files = std::span(message.files);
+  const auto sent = send_bytes(socket, std::as_bytes(std::span(message.bytes)),
+                               files.first(std::min(files.size(), kPassedFilesMax)), kCriu);
+  return sent && *sent == message.bytes.size();
 }
 
 }  // namespace ppmr

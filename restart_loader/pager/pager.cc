@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cstring>
 #include <span>
 
+#include "base/message_socket.h"
 #include "restart_loader/pager/serving_pager.h"
 
 namespace ppmr {
@@ -148,25 +148,16 @@ Status Pager::receive_from_criu() {
 }
 
 Status Pager::add_task(pid_t pid) {
-  char byte = 0;
-  iovec data{&byte, sizeof(byte)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t n = recvmsg(criu_.get(), &message, MSG_CMSG_CLOEXEC);
-  const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int))) {
+  std::byte byte{};
+  std::vector<UniqueFd> uffd;
+  const auto n = receive_bytes(criu_.get(), std::span(&byte, 1), 1, uffd, "criu restore");
+  if (!n || uffd.size() != 1) {
     return failure(EPROTO, fmt::format("criu restore sent no userfaultfd of process {}", pid));
   }
   auto task = std::make_shared<Task>();
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  const int fd = uffd[0].get();
   task->pid = pid;
-  task->uffd = UniqueFd(fd);
+  task->uffd = std::move(uffd[0]);
   auto images = images_.of(pid);
   if (!images) return failure(images.error());
   task->pages = std::move(images->pages);

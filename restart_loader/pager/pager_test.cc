@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/message_socket.h"
 #include "base/unique_fd.h"
 #include "restart_loader/images/criu_image.pb.h"
 #include "restart_loader/pager/page_images.h"
@@ -91,21 +92,10 @@ class Restored {
     if (send(socket_.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) _exit(103);
   }
   void send_descriptor() const {
-    char byte = 0;
-    iovec data{&byte, 1};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = uffd_.get();
-    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    if (sendmsg(socket_.get(), &message, MSG_NOSIGNAL) != 1) _exit(104);
+    const std::byte byte{};
+    if (!send_bytes(socket_.get(), std::span(&byte, 1), std::span(&uffd_, 1), "the pager")) {
+      _exit(104);
+    }
   }
 
   std::byte* const memory_;
