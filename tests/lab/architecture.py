@@ -1,7 +1,7 @@
 """What documents say about the source tree, and what the tree is.
 
-Pure functions of a root directory: tests/checks/test_architecture.py applies them to the repository,
-and to small faulty trees in which each must find the fault.
+Pure functions of a root directory: tests/checks/test_architecture.py applies them to the
+repository, and to small faulty trees in which each must find the fault.
 """
 import fnmatch
 import re
