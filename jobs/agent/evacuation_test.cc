@@ -50,7 +50,7 @@ class AbortArrival : public testing::Test {
       if (next == state) break;
     }
   }
-  MigrationState state() const { return store().read(id_, MigrationRole::kTarget)->state; }
+  MigrationState state() const { return store().read(id_, MigrationRole::kTarget)->state(); }
 
   std::string directory_;
   std::string id_;
