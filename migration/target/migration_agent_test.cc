@@ -30,6 +30,7 @@ class MigrationAgentTest : public testing::Test {
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     directory_ = path;
     std::filesystem::create_directories(checkpoint());
+    std::ofstream(memory()) << "pages";
     auto store = RecordStore::open(state_directory());
     ASSERT_TRUE(store) << store.error().message;
     OwnershipRecord record;
@@ -65,6 +66,7 @@ class MigrationAgentTest : public testing::Test {
   std::string state_directory() const { return directory_ + "/state"; }
   std::string mountpoint() const { return directory_ + "/in"; }
   std::string checkpoint() const { return mountpoint() + "/worker-17"; }
+  std::string memory() const { return checkpoint() + ".memory"; }
   RecordStore store() const { return *RecordStore::open(state_directory()); }
   std::string audit_file() const { return directory_ + "/audit.json"; }
   virtual std::string peer() const { return "source"; }
@@ -112,6 +114,13 @@ TEST_F(MigrationAgentTest, VoteIsRefusedWithoutTheCheckpoint) {
   const json reply = vote();
   EXPECT_FALSE(reply.at("ok"));
   EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("worker-17"));
+}
+
+TEST_F(MigrationAgentTest, VoteIsRefusedWithoutTheMemory) {
+  std::filesystem::remove(memory());
+  const json reply = vote();
+  EXPECT_FALSE(reply.at("ok"));
+  EXPECT_THAT(reply.at("error").get<std::string>(), HasSubstr("worker-17.memory"));
 }
 
 TEST_F(MigrationAgentTest, AsksCriuOnceForAllPreflightsOfAConnection) {
