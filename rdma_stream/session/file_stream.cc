@@ -17,7 +17,7 @@ Chunk FileStream::cut(SlotLease lease, uint32_t slot_offset, uint32_t length, ui
   chunk.slot_offset = slot_offset;
   chunk.length = length;
   chunk.offset = offset;
-  assert(chunk.lease && length > 0 && "a chunk without bytes");
+  assert(length > 0 && "a chunk without bytes");
   chunk.turn = turns_cut_++;
   return chunk;
 }
