@@ -32,6 +32,7 @@ std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
 void gather(const CLI::App& app, const std::string& path, std::vector<CommandWords>& all) {
   CommandWords words{.path = path};
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // --help does not show it either
     OptionWords found{.description = option->get_description(),
                       .takes_value = option->get_items_expected_max() > 0};
     for (const std::string& name : option->get_lnames()) found.names.push_back("--" + name);

@@ -123,7 +123,10 @@ def add_bazel(total, path, again):
 
 
 def pytest_argument_of(case):
-    """The argument with which pytest runs this test; xdist appends its group to the name."""
+    """The argument with which pytest runs this test; xdist appends its group to the name. An
+    interrupted run has cases without a class: they are no test."""
+    if not case.get("classname"):
+        return ""
     return without_group(f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}")
 
 

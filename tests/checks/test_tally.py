@@ -80,6 +80,17 @@ def test_tests_that_did_not_run_are_skipped_and_named(tmp_path):
     assert (lines, code) == (["1 passed, 1 failed, 1 skipped"], 1)
 
 
+def test_results_of_an_interrupted_run_are_counted(tmp_path):
+    results = junit(tmp_path / "e2e.xml", one="passed")
+    text = results.read_text()
+    results.write_text(text.replace("</testsuite>", "<testcase><error/></testcase></testsuite>"))
+    collected = tmp_path / "collected"
+    collected.write_text("tests/e2e/test_moves.py::one\ntests/e2e/test_moves.py::two\n")
+    lines, code, errors = run("--junit", results, "--collected", collected)
+    assert "did not run: tests/e2e/test_moves.py::two\n" in errors
+    assert code == 1 and "1 passed" in lines[-1]
+
+
 def test_nothing_that_ran_is_a_failure(tmp_path):
     assert run() == (["0 passed, 1 failed, 0 skipped"], 1, "tally: no test ran\n")
 
