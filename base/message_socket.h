@@ -69,7 +69,7 @@ Result<Message> receive_message(int socket, std::string_view peer, size_t descri
       receive_bytes(socket, std::as_writable_bytes(std::span(&message, 1)), descriptors_max,
                     descriptors != nullptr ? *descriptors : none, peer);
   const int errno_value = received ? 0 : received.error().errno_value;
-  // ECONNRESET: it has not read what was sent to it.
+  // ECONNRESET means that the peer ended before it read all messages.
   if ((received && *received == 0) || errno_value == ECONNRESET) {
     return has_ended(peer);
   }
