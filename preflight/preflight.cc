@@ -1,6 +1,7 @@
 // The source's part of the preflight: the questions, and the findings that follow from the answers.
-// These functions do no I/O. A finding stops the move if CRIU would fail. It is a warning if CRIU
-// would succeed but the program may not expect the result.
+// These functions do no I/O. A finding stops the move if CRIU would fail, or if a
+// second copy would surely start. It is a warning if CRIU would succeed but the program may not
+// expect the result.
 #include "preflight/preflight.h"
 
 #include <algorithm>
@@ -146,6 +147,7 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
   for (const TreeFacts& tree : trees) {
     check_privileges(tree, source, "source", Severity::kStops, findings);
     check_tree(options, tree, findings);
+    check_managers(options, tree, findings);
     if (tree.container) check_container(tree, findings);
   }
 }

@@ -92,6 +92,7 @@ class Gathering {
     if (Status gathered = gather_sockets(); !gathered) return failure(gathered.error());
     if (Status checked = check_system_v_memory(); !checked) return failure(checked.error());
     if (Status gathered = gather_rdma_releasers(); !gathered) return failure(gathered.error());
+    facts_.manager = gather_manager_facts(tree_);
     compute_digests();
     for (auto& [key, file] : files_) facts_.files.push_back(std::move(file));
     return std::move(facts_);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "preflight/container_facts.h"
+#include "preflight/manager_facts.h"
 #include "processes/process_tree.h"
 #include "processes/sockets.h"
 
@@ -80,6 +81,7 @@ struct TreeFacts {
   std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
   uint64_t memory_bytes = 0;                // pages that two processes share count twice
   uint64_t distinct_memory_bytes = 0;       // estimate; pages that the tree shares count once
+  std::optional<ManagerFacts> manager;      // who may start the tree again
   std::optional<ContainerFacts> container;  // set for a tree that runc started
 
   bool has_namespace(const std::string& name) const;
