@@ -20,7 +20,7 @@
 namespace ppmr {
 namespace {
 
-constexpr size_t kScriptMaxBytes = 256 << 10;
+constexpr size_t kScriptMaxBytes = 128 << 10;
 
 const std::set<std::string_view> kManagers = {"runsv",
                                               "supervise",

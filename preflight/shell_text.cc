@@ -15,6 +15,11 @@
 namespace ppmr {
 namespace {
 
+// Any user can write a text. These limits bound the time to judge it.
+constexpr size_t kTextMaxBytes = 64 << 10;
+constexpr size_t kNestedLoopsMax = 16;
+constexpr size_t kExpandedWordsMax = 64;
+
 constexpr std::array<std::string_view, 9> kShells = {"sh",  "dash",  "bash", "rbash", "ash",
                                                      "ksh", "ksh93", "mksh", "zsh"};
 // Commands that leave a loop, or change what the shell does when a command fails.
@@ -161,10 +166,16 @@ void Lexer::skip_redirection() {
   tokens_.resize(std::min(tokens_.size(), known));
 }
 
-using Command = std::vector<std::string>;
+using Words = std::vector<std::string>;
+
+struct Command {
+  Words words;
+  int depth = 0;  // number of subshells, "( )", around it
+};
 
 struct Loop {
   std::string keyword;  // "while", "until", "for", "select"
+  int depth = 0;
   std::vector<Command> condition, body;
   bool in_body = false;
 };
@@ -178,6 +189,9 @@ class LoopFinder {
     for (const Token& token : tokens_) {
       if (token.kind == Token::kOperator) {
         end_command();
+        if (token.text == "(") ++depth_;
+        // Without "(" it ends a pattern of `case`.
+        if (token.text == ")" && depth_ > 0) --depth_;
       } else if (!command_.empty() || token.quoted || !take_keyword(token.text)) {
         take_word(token);
       }
@@ -196,7 +210,8 @@ class LoopFinder {
   void end_command();
 
   std::vector<Token> tokens_;
-  Command command_;
+  Words command_;
+  int depth_ = 0;
   std::vector<size_t> open_;  // loops without their `done` so far, outer loops first
   std::vector<Loop> loops_;
   std::vector<Command> commands_;
@@ -208,8 +223,12 @@ bool LoopFinder::take_keyword(const std::string& word) {
   static const std::set<std::string_view> kSkipped = {"if", "then", "else", "elif",
                                                       "fi", "{",    "}",    "time"};
   if (word == "while" || word == "until" || word == "for" || word == "select") {
+    if (open_.size() == kNestedLoopsMax) {
+      understood_ = false;
+      return true;
+    }
     open_.push_back(loops_.size());
-    loops_.push_back({.keyword = word, .condition = {}, .body = {}});
+    loops_.push_back({.keyword = word, .depth = depth_, .condition = {}, .body = {}});
     return true;
   }
   if (word == "do" || word == "done") {
@@ -242,29 +261,31 @@ void LoopFinder::end_command() {
   if (command_.empty()) return;
   for (const size_t loop : open_) {
     Loop& outer = loops_[loop];
-    (outer.in_body ? outer.body : outer.condition).push_back(command_);
+    (outer.in_body ? outer.body : outer.condition).push_back({command_, depth_});
   }
-  commands_.push_back(std::move(command_));
+  commands_.push_back({std::move(command_), depth_});
   command_.clear();
 }
 
 // Replaces "$NAME", "${NAME}", "$1" and "$@".
-Command expand(const Command& command, const std::map<std::string, std::string>& variables,
-               const std::vector<std::string>& arguments) {
-  Command expanded;
+Words expand(const Words& command, const std::map<std::string, std::string>& variables,
+             const std::vector<std::string>& arguments) {
+  Words expanded;
   for (const std::string& word : command) {
+    if (expanded.size() >= kExpandedWordsMax) break;
     std::string name = word.starts_with('$') ? word.substr(1) : "";
     if (name.starts_with('{') && name.ends_with('}')) name = name.substr(1, name.size() - 2);
     const auto variable = variables.find(name);
     if (name == "@" || name == "*") {
-      expanded.insert(expanded.end(), arguments.begin() + (arguments.empty() ? 0 : 1),
-                      arguments.end());
+      for (size_t i = 1; i < arguments.size() && expanded.size() < kExpandedWordsMax; ++i)
+        expanded.push_back(arguments[i]);
     } else if (name.size() == 1 && name[0] >= '0' && name[0] <= '9') {
       const size_t index = static_cast<size_t>(name[0] - '0');
       if (index < arguments.size()) expanded.push_back(arguments[index]);
     } else if (variable != variables.end()) {
       std::istringstream words(variable->second);
-      for (std::string part; words >> part;) expanded.push_back(part);
+      for (std::string part; expanded.size() < kExpandedWordsMax && words >> part;)
+        expanded.push_back(part);
     } else {
       expanded.push_back(word);
     }
@@ -284,7 +305,9 @@ class Judgement {
                                      [&](const Command& c) { return runs_program(c); });
     if (!in_condition && !in_body) return false;
     for (const auto* commands : {&loop.condition, &loop.body}) {
-      if (std::any_of(commands->begin(), commands->end(), can_leave)) return false;
+      for (const Command& command : *commands) {
+        if (can_leave(command, loop)) return false;
+      }
     }
     return is_endless(loop, in_condition);
   }
@@ -293,23 +316,27 @@ class Judgement {
     const auto& commands = finder_.commands();
     return std::any_of(commands.begin(), commands.end(), [](const Command& command) {
       // "set -e", "trap 'exit 1' CHLD"
-      return command.front() == "set" || (command.front() == "trap" && command.size() > 2 &&
-                                          command.back() != "INT" && command.back() != "TERM");
+      const Words& words = command.words;
+      return words.front() == "set" || (words.front() == "trap" && words.size() > 2 &&
+                                        words.back() != "INT" && words.back() != "TERM");
     });
   }
 
  private:
   bool runs_program(const Command& command) const {
-    const Command words = expand(command, finder_.variables(), call_.arguments);
+    const Words words = expand(command.words, finder_.variables(), call_.arguments);
     return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
       return std::find(names_.begin(), names_.end(), base_name(word)) != names_.end();
     });
   }
-  static bool can_leave(const Command& command) { return kLeave.contains(command.front()); }
+  // In a subshell of the loop, the command leaves the subshell only.
+  static bool can_leave(const Command& command, const Loop& loop) {
+    return command.depth <= loop.depth && kLeave.contains(command.words.front());
+  }
   // Returns whether the loop goes on when the program was killed, which is a failure for the shell.
   static bool is_endless(const Loop& loop, bool program_in_condition) {
     if (loop.condition.size() != 1) return false;
-    const Command& condition = loop.condition.front();
+    const Words& condition = loop.condition.front().words;
     const std::string& first = condition.front();
     const bool negated = first == "!";
     if (loop.keyword == "for")
@@ -318,8 +345,8 @@ class Judgement {
       return (loop.keyword == "until" && !negated) || (loop.keyword == "while" && negated);
     if (loop.keyword == "until") return first == "false" || first == "/bin/false";
     if (loop.keyword != "while") return false;
-    const bool is_test = condition == Command{"[", "1", "]"} ||
-                         condition == Command{"[", "true", "]"} || first == "((1))";
+    const bool is_test = condition == Words{"[", "1", "]"} ||
+                         condition == Words{"[", "true", "]"} || first == "((1))";
     return kTrue.contains(first) || is_test;
   }
 
@@ -372,6 +399,7 @@ ShellCall parse_shell_call(const std::vector<std::string>& words) {
 
 StartsAgain judge_shell_text(std::string_view text, const ShellCall& call,
                              const std::vector<std::string>& names) {
+  if (text.size() > kTextMaxBytes) return StartsAgain::kPerhaps;
   Lexer lexer(text);
   LoopFinder finder(lexer.run());
   finder.run();

@@ -28,6 +28,9 @@ TEST(ShellText, EndlessLoopStartsItsProgramAgain) {
            "(while true; do ./server; done) &\nwait",
            "while true; do if true; then ./server; fi; done",
            "while true; do for i in 1 2; do ./server $i; done; done",
+           "while true; do (cd /srv && exec ./server); done",
+           "while true; do ( ./server; exit 0 ); done",
+           "case $1 in a) ;; esac; while true; do ./server; done",
            "trap 'kill 0' TERM; while true; do ./server; done",
        })
     EXPECT_EQ(judge(text), StartsAgain::kSurely) << text;
@@ -41,6 +44,9 @@ TEST(ShellText, LoopThatMayEndIsUncertain) {
            "while true; do ./server; [ $? = 0 ] || exit 1; done",
            "set -e; while true; do ./server; done",
            "while ./server; do :; done",
+           "while true; do exec ./server; done",
+           "(while true; do ./server; exit; done)",
+           "while true; do case $? in 0) exit ;; esac; ./server; done",
            "until ! ./server; do :; done",
            "for i in 1 2 3; do ./server; done",
            "while read line; do ./server $line; done <list",
@@ -58,6 +64,15 @@ TEST(ShellText, LoopThatMayEndIsUncertain) {
     EXPECT_EQ(judge(text), StartsAgain::kPerhaps) << text;
   EXPECT_EQ(judge_shell_text("while true; do ./server; done", {.ends_on_errors = true}, {"server"}),
             StartsAgain::kPerhaps);
+}
+
+TEST(ShellText, TextOfAnEnemyIsJudgedInTime) {
+  std::string nested, long_variable = "A='" + std::string(30'000, ' ') + "x'; while true; do ";
+  for (int i = 0; i < 5'000; ++i) nested += "while a;do ";
+  for (int i = 0; i < 5'000; ++i) nested += "b;", long_variable += "$A;";
+  EXPECT_EQ(judge(nested), StartsAgain::kPerhaps);
+  EXPECT_EQ(judge(long_variable + "done"), StartsAgain::kPerhaps);
+  EXPECT_EQ(judge(std::string(1 << 20, ';')), StartsAgain::kPerhaps);
 }
 
 TEST(ShellText, TextWithoutLoopStartsNothingAgain) {

@@ -1,5 +1,5 @@
-"""A move must not be doubled: what a service manager or a loop would start again at the source stays
-there, until the remedy in the finding was applied."""
+"""A move must not be doubled: what a service manager or a loop would start again at the source
+stays there, until the remedy in the finding was applied."""
 import json
 import re
 import signal
