@@ -107,7 +107,7 @@ MOUNT = "/run/ppmr/out"
 
 @pytest.fixture
 def served(two_machines):
-    """The machines with both daemons and runit."""
+    """The machines with both daemons as services."""
     source, target = two_machines
     for machine in two_machines:
         machine.run("apt install --yes /root/ppmr_*.deb")
