@@ -9,13 +9,12 @@
 
 #include <functional>
 #include <memory>
-#include <new>
-#include <system_error>
 #include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/without_exceptions.h"
 #include "mount/fuse_mount.h"
 #include "mount/node_view.h"
 #include "mount/request_loop.h"
@@ -109,24 +108,6 @@ void reply_entry(fuse_req_t request, const NodeView& view, const Validity& valid
 void reply_attributes(fuse_req_t request, const NodeView& view, const Validity& validity);
 
 // ---- Exceptions.
-
-// Runs `call` and returns its Status. Turns an exception into an error.
-template <typename Call>
-Status without_exceptions(Call&& call) noexcept {
-  try {
-    try {
-      return call();
-    } catch (const std::system_error& exception) {
-      return failure(exception.code().value(), exception.what());
-    } catch (const std::bad_alloc&) {
-      return failure(ENOMEM, "out of memory");
-    } catch (const std::exception& exception) {
-      return failure(EIO, exception.what());
-    }
-  } catch (...) {
-    return failure(ENOMEM, "out of memory");  // this short string needs no allocation
-  }
-}
 
 // Wraps an operation for libfuse's table: its error or exception becomes the reply. The operation
 // must not throw after it has replied.

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "base/descriptor_limit.h"
+#include "base/ending_signals.h"
 #include "base/exit_code.h"
 #include "base/leave_terminal.h"
 #include "base/open_file.h"
@@ -31,12 +32,6 @@ constexpr size_t kAgentsMax = 256;
 constexpr ptrdiff_t kAgentsOfPeerMax = 64;  // so one peer cannot use up all agents
 constexpr int kAgentsSocket = 3;            // the descriptor's number in an agent
 
-// Ctrl-C on the terminal of the daemon, or a service manager, may also signal the helper. The
-// daemon still needs the helper then.
-void ignore_stop_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
-}
-
 bool is_printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
@@ -47,7 +42,8 @@ bool is_printable(const std::string& text) {
 }  // namespace
 
 int HelperProcess::run() {
-  ignore_stop_signals();
+  ignore_ending_signals();  // the daemon, which may have received them, too, needs the helper
+  ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
   raise_descriptor_limit();
   const UniqueFd socket(options_.fd);

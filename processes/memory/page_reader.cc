@@ -13,11 +13,13 @@
 #include <system_error>
 #include <thread>
 
+#include "base/ending_signals.h"
 #include "base/exit_code.h"
 #include "base/leave_terminal.h"
 #include "base/line_socket.h"
 #include "base/mapped_memory.h"
 #include "base/spawn.h"
+#include "base/without_exceptions.h"
 #include "processes/memory/memory_reader.h"
 #include "processes/memory/page_index.h"
 #include "processes/memory/read_messages.h"
@@ -54,8 +56,10 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
   for (;;) {
     const auto request = receive_message<ReadRequest>(socket, kDaemon);
     if (!request && request.error().errno_value != EPROTO) return;
-    const Status done = request ? read(reader, *request, pool)
-                                : Status(failure(EPROTO, "malformed request to the page reader"));
+    const Status done = without_exceptions([&]() -> Status {
+      if (!request) return failure(EPROTO, "malformed request to the page reader");
+      return read(reader, *request, pool);
+    });
     ReadReply reply;
     if (!done) reply.set(done.error());
     if (!send_message(socket, reply, kDaemon)) return;
@@ -63,9 +67,8 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
 }
 
 int run(const std::vector<int>& sockets, const std::string& index_file) {
-  // Ignores signals that an operator or a terminal sends to `ppmr migrate`: the daemon may still
-  // need the memory.
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(number, SIG_IGN);
+  ignore_ending_signals();  // the daemon may still need the memory
+  ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
   // Else a pipe behind `ppmr migrate` would stay open as long as this process lives.
   leave_terminal();
