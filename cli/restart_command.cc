@@ -155,16 +155,16 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
   pid_ = *pid;
   running_after_ = since(complete_at_);
   print_running();
+  const auto tasks = tasks_of_tree(pid_).value_or(std::vector<ProcessIdentity>());
   if (const Status pages = (*restore)->finish_pages(); !pages) {
     work.keep();
     if (!command_.json) print_to(stdout, "\n");
     return command_failure(
         ExitCode::kPagesLost,
-        fmt::format("MEMORY LOST: process {0} was killed, because not all of its "
-                    "pages had arrived and it would have read zeros. Cause: "
-                    "{1}. The checkpoint still exists: run ppmr restart again, "
-                    "for example with --eager. Logs: {2}",
-                    pid_, pages.error().message, work.path()));
+        fmt::format("MEMORY LOST: process {} {}. Cause: {}. The checkpoint still exists: run ppmr "
+                    "restart again, for example with --eager. Logs: {}",
+                    pid_, describe(end_lost_tree(work.path(), tasks)), pages.error().message,
+                    work.path()));
   }
   pages_after_ = since(complete_at_);
   return {};

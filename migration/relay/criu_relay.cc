@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/ending_signals.h"
 #include "base/spawn.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/container_fate.h"
@@ -295,6 +296,9 @@ int CriuRelay::run_for_runtime(int socket) const {
 }
 
 int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
+  // From here on, only the migration's record ends the relay and CRIU. A signal that ended CRIU in
+  // the middle of a dump could end the dumped process, too.
+  block_ending_signals();
   auto sockets = make_criu_sockets();
   if (!sockets) return report_error(sockets.error().message);
   // Forks twice, because the relay must not be a child of CRIU: CRIU waits for all its children at

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/ending_signals.h"
 #include "base/exit_code.h"
 #include "daemon/command_line/output.h"
 #include "daemon/control/control_client.h"
@@ -91,6 +92,7 @@ class TreeRestore {
   void count_outcome(const std::string& outcome) const;
   void let_resume_rdma() const;
   int finish(const std::string& lost);
+  bool pager_succeeded() const;
   int await_pages();
   std::string why_lost() const;
   int give_up(const Error& error);
@@ -378,14 +380,17 @@ void TreeRestore::let_resume_rdma() const {
 
 // `lost`: why the tree has lost memory; empty: it has not.
 int TreeRestore::finish(const std::string& lost) {
+  std::string fate;
+  if (!lost.empty()) {
+    const auto latest = read();  // the hook has recorded the restored tasks
+    fate = describe(end_lost_tree(work_, (latest ? *latest : record_).trees[tree_].tasks));
+    log(fmt::format("the process {}", fate));
+  }
   const int64_t now = realtime_ns();
   (void)change([&](OwnershipRecord& record) -> Status {
     if (!lost.empty()) {
-      record.error = fmt::format(
-          "MEMORY LOST: process {} was killed, because not all of its pages had arrived and it "
-          "would "
-          "have read zeros. Cause: {}. Logs: {}",
-          record.trees[tree_].root, lost, work_);
+      record.error = fmt::format("MEMORY LOST: process {} {}. Cause: {}. Logs: {}",
+                                 record.trees[tree_].root, fate, lost, work_);
     }
     record.trees[tree_].phase = TreePhase::kComplete;
     record.trees[tree_].complete_ns = now;
@@ -406,7 +411,14 @@ int TreeRestore::finish(const std::string& lost) {
 // earlier supervisor began the restore, or CRIU lost its relay. The pager may still be at work.
 int TreeRestore::await_pages() {
   await_pages_server(work_);
-  return finish(guard_killed(work_) ? "the pager died" : "");
+  return finish(pager_succeeded() ? "" : "the pager died");
+}
+
+// Call it when the pager has ended. The pager is not a child of this process, so its exit code is
+// unknown; but its last act after a success is to write this file.
+bool TreeRestore::pager_succeeded() const {
+  if (!has_pages_server(work_)) return true;
+  return !guard_killed(work_) && access((work_ + kFaultTimesFile).c_str(), F_OK) == 0;
 }
 
 // Returns why the tree can never be restored; empty: another attempt may succeed.
@@ -513,6 +525,7 @@ int TreeRestore::supervise() {
   if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
+    unlink((work_ + kFaultTimesFile).c_str());
     auto restore = restore_once();
     if (restore) {
       const Status pages = (*restore)->finish_pages();
@@ -533,6 +546,7 @@ int TreeRestore::supervise() {
 
 int TreeRestoreCommand::run() const {
   ignore_sigpipe();
+  ignore_ending_signals();  // only the migration's record ends a restore
   auto store = RecordStore::open(state_directory);
   if (!store) {
     log(store.error().message);

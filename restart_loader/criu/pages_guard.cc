@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/ending_signals.h"
 #include "base/unique_fd.h"
 #include "processes/frozen_tasks.h"
 #include "processes/proc_files.h"
@@ -165,6 +166,36 @@ bool guard_killed_before_it_ran(const std::string& work_directory) {
   return access((work_directory + kNeverRanFile).c_str(), F_OK) == 0;
 }
 
+LostTree end_lost_tree(const std::string& work_directory,
+                       const std::vector<ProcessIdentity>& tasks) {
+  const bool in_time = guard_killed(work_directory);
+  const FrozenTasks left = retry(stop_trees, tasks);
+  left.kill();
+  left.await_end();
+  if (in_time) return LostTree::kKilled;
+  return left.count() > 0 ? LostTree::kKilledLate : LostTree::kEnded;
+}
+
+std::string describe(LostTree lost) {
+  constexpr const char* kCheck =
+      "and it may have read zeros instead: check what it wrote since the move";
+  switch (lost) {
+    case LostTree::kKilled:
+      return "was killed, because not all of its pages had arrived and it would have read zeros";
+    case LostTree::kKilledLate:
+      return fmt::format(
+          "was killed too late: its page guard had ended, too, not all of its pages had arrived, "
+          "{}",
+          kCheck);
+    case LostTree::kEnded:
+      return fmt::format(
+          "has ended without being killed: its page guard had ended, too, not all of its pages had "
+          "arrived, {}",
+          kCheck);
+  }
+  return "";
+}
+
 bool pages_server_is_lost(const std::string& work_directory) {
   auto server = read_server(work_directory);
   return !server || (*server && has_stopped_serving(**server));
@@ -198,6 +229,8 @@ Result<std::string> write_guard_script(const std::string& work_directory) {
 }
 
 int PagesGuard::run() const {
+  // A signal to a group of processes must not end the guard together with the pager.
+  ignore_ending_signals();
   // The guard runs for a long time, so it must not keep CRIU's descriptors open.
   close_range(STDERR_FILENO + 1, ~0U, 0);
   // CRIU may start scripts with descriptors 0 to 2 closed. Opens /dev/null for them, so that no

@@ -15,8 +15,9 @@
 //                                                            else: kill the tree, detach
 // clang-format on
 //
-// The guard gives no protection if it is killed and the pager dies later. The guard is a program of
-// its own, so that `pkill -f migration-relay` does not kill it.
+// The guard gives no protection if it is killed and the pager dies later. Then whoever waits for
+// the pager kills the tree (end_lost_tree()) and reports that this was late. The guard is a program
+// of its own, so that `pkill -f migration-relay` does not kill it.
 //
 // Rejected: the guard keeps duplicates of the userfaultfds for a new pager. The new pager could not
 // find out which pages the tree has discarded or moved in the meantime.
@@ -25,8 +26,10 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "processes/process_identity.h"
 
 namespace ppmr {
 
@@ -48,6 +51,19 @@ bool guard_killed(const std::string& work_directory);
 // Returns whether the guard killed the tree while all of its tasks still waited for CRIU. In that
 // case no task has run its own code.
 bool guard_killed_before_it_ran(const std::string& work_directory);
+
+// What became of a tree whose pager has ended before all pages were in place.
+enum class LostTree {
+  kKilled,      // the guard killed it, so it has read no zeros
+  kKilledLate,  // the guard had ended, too: the tree ran without its pages until it was killed
+  kEnded,       // the guard had ended, too: the tree ran without its pages until it ended
+};
+// Kills the tasks and their descendants, unless the guard has, and blocks until they have ended.
+// Call it when the pager has ended.
+LostTree end_lost_tree(const std::string& work_directory,
+                       const std::vector<ProcessIdentity>& tasks);
+// Returns a clause that follows the name of a process.
+std::string describe(LostTree lost);
 
 // Returns whether the pager, if any, has ended, is about to end, or is stopped. This is the last
 // check before a tree is released, because the guard may not have reacted yet.

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/descriptor_limit.h"
+#include "base/ending_signals.h"
 #include "base/unique_fd.h"
 #include "restart_loader/pager/pager.h"
 
@@ -30,9 +31,10 @@ int report(const Error& error) {
 int ServePagesCommand::run() const {
   // The reader of the output may have ended. An end by SIGPIPE would count as lost memory.
   std::signal(SIGPIPE, SIG_IGN);
-  // The kernel sends SIGHUP to a stopped process group when the parent of its members (the
-  // supervisor) ends.
-  std::signal(SIGHUP, SIG_IGN);
+  // Without the pager the tree would read zeros, or be killed. Only CRIU's failure or the end of
+  // the tree ends the pager early. The kernel itself sends a SIGHUP: to a stopped process group
+  // when the parent of its members (the supervisor) ends.
+  ignore_ending_signals();
   raise_descriptor_limit();  // every process has a file in every round, each with a loan
   const auto listening = [this] {
     if (ready_fd < 0) return;

@@ -45,6 +45,91 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(lab, nodes
     )
 
 
+PAGER, GUARD = "^/proc/self/exe serve-pages", "^ppmr guard-pages"
+RELAY, CRIU = "^[^ ]* migration-relay", "^criu: (dump|restore) --rpc"
+SUPERVISOR, PAGE_READER = "^ppmr migration-restore", "^ppmr page-reader"
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def send_to_all(node, patterns, numbers):
+    """Sends signals to all processes of the node that match, as `systemctl kill` does."""
+    pids = []
+    for pattern in patterns:
+        found = node.run(["pgrep", "-f", pattern], check=False).stdout.split()
+        assert found, f"no process matches {pattern}"
+        pids += found
+    for number in numbers:
+        node.run(["kill", f"-{int(number)}", *pids])
+
+
+def test_pager_and_guard_survive_signals_to_their_group(lab, nodes, migrations):
+    worker, running, pager = run_without_its_memory(lab, nodes, migrations)
+    send_to_all(nodes.target, (PAGER, GUARD, SUPERVISOR), ENDING_SIGNALS)
+    nodes.target.signal(pager, signal.SIGCONT)
+    running.wait().ok()
+    assert migrations.records("target")[-1]["error"] == ""
+    check_all_memory(worker, nodes)
+
+
+def test_supervisor_reports_no_kill_that_did_not_happen(lab, nodes, migrations):
+    """Pager and guard are both killed: nothing keeps zeros away, and nothing kills the process."""
+    worker, running, pager = run_without_its_memory(lab, nodes, migrations)
+    [guard] = nodes.target.run(["pgrep", "-f", GUARD]).stdout.split()
+    for victim in (guard, pager):
+        nodes.target.signal(victim, signal.SIGKILL)
+        nodes.target.await_end(victim)
+    assert running.wait().code in (LOST, OPEN)
+    error = migrations.records("target")[-1]["error"]
+    assert "MEMORY LOST" in error and "it may have read zeros" in error, error
+    assert "was killed, because" not in error
+    assert not nodes.target.alive(worker.pid), "it goes on with wrong memory"
+    nodes.source.await_end(worker.pid)
+
+
+def test_loss_is_noticed_without_supervisor_and_guard(lab, nodes, migrations):
+    worker, running, pager = run_without_its_memory(lab, nodes, migrations)
+    [supervisor] = nodes.target.run(["pgrep", "-f", SUPERVISOR]).stdout.split()
+    [guard] = nodes.target.run(["pgrep", "-f", GUARD]).stdout.split()
+    for victim in (supervisor, guard, pager):
+        nodes.target.signal(victim, signal.SIGKILL)
+    running.wait()
+    migrations.recover("target", check=False)
+    wait_until(
+        lambda: "it may have read zeros" in migrations.records("target")[-1]["error"],
+        20,
+        "the loss to be recorded",
+    )
+    nodes.target.await_end(worker.pid)
+
+
+def signals_of(node, pid):
+    text = node.read_text(f"/proc/{pid}/status")
+    return [line for line in text.splitlines() if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
+
+
+def test_move_survives_signals_to_all_its_processes(lab, nodes, migrations):
+    """Only `ppmr migrate` takes a signal for a wish to end. CRIU must not die in a dump, which
+    could end the process."""
+    [worker] = start_workers(lab, nodes, 1)
+    before = signals_of(nodes.source, worker.pid)
+    running = migrations.start_migrate(
+        worker.pid, environment=pause_at(lab, "source:frozen source:sealed")
+    )
+    migrations.wait_until_paused("source", "frozen", running)
+    send_to_all(nodes.source, (RELAY, CRIU, PAGE_READER), ENDING_SIGNALS)
+    migrations.go_on("source", "frozen")
+    migrations.wait_until_paused("source", "sealed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 10, "the target to be ready"
+    )
+    send_to_all(nodes.source, (RELAY, CRIU), ENDING_SIGNALS)
+    send_to_all(nodes.target, (RELAY, CRIU, SUPERVISOR, PAGER, GUARD), ENDING_SIGNALS)
+    migrations.go_on("source", "sealed")
+    running.wait().ok()
+    assert signals_of(nodes.target, worker.pid) == before
+    check_all_memory(worker, nodes)
+
+
 def test_memory_arrives_although_the_target_daemon_is_killed(lab, nodes, migrations):
     worker, running, pager = run_without_its_memory(lab, nodes, migrations)
     migrations.target.kill()
