@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/json_text.h"
+#include "base/without_exceptions.h"
 #include "cli/migration_report.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
@@ -130,7 +131,16 @@ void MigrationProgress::add_process(int pid, const std::string& name, uint64_t e
 
 void MigrationProgress::start() {
   if (style_ == ProgressStyle::kTerminal || style_ == ProgressStyle::kJson) {
-    thread_ = std::thread([this] { watch(); });
+    // A migration does not end because its progress cannot be shown.
+    (void)without_exceptions([this]() -> Status {
+      thread_ = std::thread([this] {
+        (void)without_exceptions([this]() -> Status {
+          watch();
+          return {};
+        });
+      });
+      return {};
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/unique_fd.h"
+#include "base/without_exceptions.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -24,13 +25,12 @@ Status visit_namespace(pid_t pid, const std::string& name, const std::function<v
   const UniqueFd entrance(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!entrance) return system_failure("open", path);
   Status entered;
-  std::thread([&] {
-    if (setns(entrance.get(), 0) != 0) {
-      entered = system_failure("enter the namespace", path);
-    } else {
-      work();
-    }
-  }).join();
+  const auto visit = [&]() -> Status {
+    if (setns(entrance.get(), 0) != 0) return system_failure("enter the namespace", path);
+    work();
+    return {};
+  };
+  std::thread([&] { entered = without_exceptions(visit); }).join();
   return entered;
 }
 

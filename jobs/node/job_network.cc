@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/without_exceptions.h"
 #include "jobs/command/command_client.h"
 #include "restart_loader/criu/run_command.h"
 
@@ -60,7 +61,8 @@ Status in_namespace(const std::string& container, const std::function<Status()>&
   if (!target) return system_failure("open", path);
   Status done;
   std::thread([&] {
-    done = setns(target.get(), CLONE_NEWNET) == 0 ? work() : system_failure("enter", path);
+    done = setns(target.get(), CLONE_NEWNET) == 0 ? without_exceptions(work)
+                                                  : system_failure("enter", path);
   }).join();
   return done;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/without_exceptions.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/audit_events.h"
@@ -73,16 +74,31 @@ Migration::Migration(const RecordStore& store, const MigrationSettings& settings
   for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);
 }
 
-MigrationOutcome Migration::run() {
-  Status done = prepare();
-  if (done) {
-    for (size_t i = 0; i < trees_.size(); ++i) {
-      trees_[i].thread = std::thread([this, i] { dump(trees_[i], i); });
-    }
-    done = await_all_sealed();
-    if (done) done = await_ready();
-    if (done) done = commit();
+// The threads still run if an exception ended run().
+Migration::~Migration() {
+  has_given_up_ = true;
+  for (Tree& tree : trees_) {
+    if (tree.thread.joinable()) tree.thread.join();
   }
+}
+
+// The steps up to the decision. An exception must abort the migration, not end the process, which
+// may have other migrations.
+Status Migration::move_up_to_decision() {
+  if (stop_) return failure(EINTR, "interrupted");
+  Status done = prepare();
+  if (!done) return done;
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    trees_[i].thread = std::thread([this, i] { dump(trees_[i], i); });
+  }
+  done = await_all_sealed();
+  if (done) done = await_ready();
+  if (done) done = commit();
+  return done;
+}
+
+MigrationOutcome Migration::run() {
+  Status done = without_exceptions([this] { return move_up_to_decision(); });
   if (!done && !is_recorded_) return outcome(ExitCode::kMigrationAborted, done.error().message);
   if (!done) {
     const Status aborted = abort(done.error());
@@ -93,10 +109,11 @@ MigrationOutcome Migration::run() {
                                "migrate --recover {}` here",
                                done.error().message, aborted.error().message, id_));
   }
-  done = hand_over();
+  done = without_exceptions([this] { return hand_over(); });
   // With post-copy the target still reads the memory of the frozen tasks.
   Status running;
-  if (done && settings_.plan.may_run_before_memory()) running = await_running();
+  const auto await = [this] { return without_exceptions([this] { return await_running(); }); };
+  if (done && settings_.plan.may_run_before_memory()) running = await();
   await_memory_moved();
   kill_tasks();
   join_dumps();
@@ -109,7 +126,7 @@ MigrationOutcome Migration::run() {
                                "migrate --recover {}` here when the target is reachable again",
                                done.error().message, id_));
   }
-  done = settings_.plan.may_run_before_memory() ? running : await_running();
+  done = settings_.plan.may_run_before_memory() ? running : await();
   remove_checkpoints();
   if (!done) {
     const bool lost = done.error().errno_value == EFAULT;
@@ -167,8 +184,10 @@ Status Migration::prepare() {
 
 void Migration::dump(Tree& tree, size_t number) {
   slots_.acquire();
-  Status done = release_rdma_once();
-  if (done) done = dump_and_seal(tree, number);
+  const Status done = without_exceptions([&] {
+    const Status released = release_rdma_once();
+    return released ? dump_and_seal(tree, number) : released;
+  });
   slots_.release();
   {
     MutexLock lock(mutex_);
@@ -178,7 +197,10 @@ void Migration::dump(Tree& tree, size_t number) {
   }
   changed_.notify_all();
   if (done && settings_.plan.may_run_before_memory()) finish_memory(tree, number);
-  if (tree.dump) tree.dump->wait_for_end();
+  (void)without_exceptions([&]() -> Status {
+    if (tree.dump) tree.dump->wait_for_end();
+    return {};
+  });
 }
 
 void Migration::note_failure_locked(const Tree& tree, const Error& error) {
@@ -190,16 +212,19 @@ void Migration::note_failure_locked(const Tree& tree, const Error& error) {
 // An error before the decision aborts the migration. After the decision, the source's daemon may
 // only have been silent for a while: then the memory follows. Else the target reports the loss.
 void Migration::finish_memory(Tree& tree, size_t number) {
-  const auto memory = tree.dump->finish_memory();
+  const auto memory = without_exceptions([&] { return tree.dump->finish_memory(); });
   if (!memory) {
     {
       MutexLock lock(mutex_);
       note_failure_locked(tree, memory.error());
     }
-    const auto decided = await_decision();
-    if (decided && decided->state() == MigrationState::kCommitted) {
-      ppmr::await_memory_moved(*decided, decided->trees[number], settings_.hold_limit);
-    }
+    (void)without_exceptions([&]() -> Status {
+      const auto decided = await_decision();
+      if (decided && decided->state() == MigrationState::kCommitted) {
+        ppmr::await_memory_moved(*decided, decided->trees[number], settings_.hold_limit);
+      }
+      return {};
+    });
   }
   {
     MutexLock lock(mutex_);
@@ -392,7 +417,11 @@ void Migration::report_event(json event, const Tree* tree) const {
     event["pid"] = tree->plan.root.pid;
     event["name"] = tree->plan.name;
   }
-  if (settings_.on_event) settings_.on_event(event);
+  // Some events come after the decision, when nothing may throw.
+  (void)without_exceptions([&]() -> Status {
+    if (settings_.on_event) settings_.on_event(event);
+    return {};
+  });
 }
 
 // Records the outcome for `ppmr history` and `ppmr timeline`: only the target knows when the trees

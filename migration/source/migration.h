@@ -61,6 +61,7 @@ class Migration {
  public:
   Migration(const RecordStore& store, const MigrationSettings& settings,
             std::vector<TreePlan> trees, JobSlots& slots, const std::atomic<bool>& stop);
+  ~Migration();
   MigrationOutcome run();
 
  private:
@@ -75,6 +76,7 @@ class Migration {
   };
 
   // The steps before the decision. On an error the caller aborts the migration.
+  Status move_up_to_decision();
   Status prepare();
   void dump(Tree& tree, size_t number);  // runs in a thread of its own
   // Asks the trees to release RDMA, and returns when they have released it. Later calls return the

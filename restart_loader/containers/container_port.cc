@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/unique_fd.h"
+#include "base/without_exceptions.h"
 
 namespace ppmr {
 namespace {
@@ -104,7 +105,12 @@ Status ContainerPort::attach() const {
   }
   // setns(2) changes the calling thread.
   try {
-    std::thread([this] { announce_addresses(network_namespace); }).join();
+    std::thread([this] {
+      (void)without_exceptions([this]() -> Status {
+        announce_addresses(network_namespace);
+        return {};
+      });
+    }).join();
   } catch (const std::system_error&) {
     // No gratuitous ARP: the switches learn the address from the container's next TCP segment.
   }

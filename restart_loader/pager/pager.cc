@@ -13,6 +13,7 @@
 #include <span>
 
 #include "base/message_socket.h"
+#include "base/without_exceptions.h"
 #include "restart_loader/pager/serving_pager.h"
 
 namespace ppmr {
@@ -67,7 +68,18 @@ void Pager::prepare_images() {
 }
 
 void Pager::start_borrowing() {
-  if (!borrower_.joinable()) borrower_ = std::thread([this] { await_memory(); });
+  if (!borrower_.joinable()) borrower_ = start_thread(&Pager::await_memory);
+}
+
+// An exception in a thread becomes the failure of the pager.
+std::thread Pager::start_thread(void (Pager::*work)()) {
+  return std::thread([this, work] {
+    const Status done = without_exceptions([&]() -> Status {
+      (this->*work)();
+      return {};
+    });
+    if (!done) fail(done.error());
+  });
 }
 
 Status Pager::watch(int fd) const {
@@ -80,8 +92,10 @@ Status Pager::watch(int fd) const {
 
 Result<PagerCounters> Pager::serve() {
   start_borrowing();
-  for (size_t i = 0; i < fillers(); ++i) fillers_.emplace_back([this] { fill(); });
-  for (size_t i = 0; i < kAnswerers; ++i) answerers_.emplace_back([this] { answer_faults(); });
+  for (size_t i = 0; i < fillers(); ++i) fillers_.push_back(start_thread(&Pager::fill));
+  for (size_t i = 0; i < kAnswerers; ++i) {
+    answerers_.push_back(start_thread(&Pager::answer_faults));
+  }
   for (;;) {
     if (Status served = serve_once(); !served) return failure(served.error());
     if (end_finished_tasks()) break;
@@ -275,7 +289,8 @@ Result<PagerCounters> serve_pages(const PagerOptions& options) {
   auto pager = std::make_unique<Pager>(std::move(*images), options);
   if (Status opened = pager->open(); !opened) return failure(opened.error());
   options.listening();
-  auto served = pager->serve();
+  // An exception that left this function would close the userfaultfds: see below.
+  auto served = without_exceptions([&] { return pager->serve(); });
   if (!served) {
     pager->stop();
     // The tasks would read zeros if the userfaultfds were closed before the guard has killed the

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/without_exceptions.h"
 #include "mount/detached_mount.h"
 #include "restart_loader/pager/round_images.h"
 
@@ -46,22 +47,21 @@ Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lowe
   const auto open_directory = [](const std::string& path) {
     return UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   };
-  std::thread([&] {
+  const auto make = [&]() -> Result<UniqueFd> {
     if (unshare(CLONE_NEWNS) != 0 ||
         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-      overlay = system_failure("create", "a mount namespace");
-      return;
+      return system_failure("create", "a mount namespace");
     }
     const UniqueFd below = open_by_name(lower);
     if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
-      overlay = system_failure("mount", below ? place : lower);
-      return;
+      return system_failure("mount", below ? place : lower);
     }
     const UniqueFd above = open_directory(place);
-    overlay = above ? detached_mount("overlay", {{"lowerdir", path_of_descriptor(above) + ":" +
-                                                                  path_of_descriptor(below)}})
-                    : system_failure("open", place);
-  }).join();
+    if (!above) return system_failure("open", place);
+    return detached_mount(
+        "overlay", {{"lowerdir", path_of_descriptor(above) + ":" + path_of_descriptor(below)}});
+  };
+  std::thread([&] { overlay = without_exceptions(make); }).join();
   return overlay;
 }
 

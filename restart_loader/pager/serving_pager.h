@@ -90,6 +90,7 @@ class Pager {
  private:
   void prepare_images();
   void start_borrowing();
+  std::thread start_thread(void (Pager::*work)());
   Status watch(int fd) const;
   Status accept_criu();
   Status receive_from_criu();
