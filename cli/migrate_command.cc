@@ -10,11 +10,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
+#include <span>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/descriptor_limit.h"
 #include "base/json_text.h"
+#include "base/without_exceptions.h"
 #include "cli/migration_progress.h"
 #include "cli/migration_report.h"
 #include "cli/recover_command.h"
@@ -25,6 +27,7 @@
 #include "daemon/control/mount_daemon.h"
 #include "migration/source/migration.h"
 #include "preflight/preflight.h"
+#include "preflight/shared_questions.h"
 #include "restart_loader/criu/cpu_check.h"
 #include "restart_loader/criu/passed_options.h"
 
@@ -61,6 +64,16 @@ class Interruption {
   std::atomic<bool> flag_{false};
 };
 
+// How many independent migrations run at once. Each keeps a connection and an agent at the target,
+// which allows 64 for each peer (kAgentsOfPeerMax in daemon/privilege), and this node may run a
+// second `ppmr evacuate`. More than four for each dump gain nothing: while one tree is dumped, the
+// others are prepared, restored, or ended.
+size_t moves_at_once(unsigned jobs) {
+  constexpr size_t kMovesMin = 8;
+  constexpr size_t kMovesMax = 24;
+  return std::clamp<size_t>(size_t{4} * jobs, kMovesMin, kMovesMax);
+}
+
 // Ranks exit codes: if outcomes differ, the command returns the exit code of the worst one.
 int severity_of(ExitCode code) {
   switch (code) {
@@ -87,8 +100,14 @@ class Migrate {
   CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
   void exclude(const std::string& name, std::vector<Finding> findings);
   CommandResult<void> check_both_sides();
-  CommandResult<void> check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
-                            AgentClient& agent, std::vector<Finding>& findings);
+  CommandResult<void> check_together(const NodeFacts& here, AgentClient& agent);
+  CommandResult<void> check_separately(const NodeFacts& here, AgentClient& agent);
+  Result<TreeFacts> gather(const ProcessTree& tree);
+  static Result<PreflightAnswers> ask_target(const PreflightQuestions& questions,
+                                             AgentClient& agent);
+  static CommandResult<void> ask_about(std::span<const PreflightQuestions> questions,
+                                       AgentClient& agent, std::vector<PreflightAnswers>& answers);
+  void note_abilities(const NodeFacts& here, const NodeFacts& target, const TreeFacts& tree);
   void finish_plan();
   void print_findings() const;
   void print_needs() const;
@@ -102,6 +121,7 @@ class Migrate {
   std::vector<ProcessTree> trees_;
   std::map<pid_t, ContainerFacts> containers_;  // key: the root
   std::string processor_;
+  KnownDigests digests_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // estimate for each tree
   std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
@@ -182,33 +202,12 @@ CommandResult<void> Migrate::find_trees() {
   return {};
 }
 
-// Skips a tree that has ended, or that shares objects with processes that stay. Such a tree does
-// not stop the others.
 CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
-  auto table = read_process_table();
-  if (!table) return command_failure(ExitCode::kFailure, table.error().message);
-  const std::set<pid_t> selected(roots.begin(), roots.end());
-  std::set<pid_t> done;
-  for (const pid_t root : roots) {
-    if (!done.insert(root).second) continue;
-    const std::vector<pid_t> ancestors = ancestors_of(*table, root);
-    if (std::any_of(ancestors.begin(), ancestors.end(),
-                    [&](pid_t ancestor) { return selected.contains(ancestor); })) {
-      continue;  // the process is a part of the ancestor's tree
-    }
-    auto selection = select_trees({root}, move_options_.tree_options());
-    if (!selection && selection.error().errno_value == EINVAL) {
-      return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
-    }
-    if (!selection) {
-      exclude(name_process(*table, root), {{Severity::kStops, selection.error().message, ""}});
-    } else if (stops(selection->findings)) {
-      exclude(name_process(*table, root), std::move(selection->findings));
-    } else {
-      trees_.push_back(std::move(selection->trees.front()));
-      findings_.insert(findings_.end(), selection->findings.begin(), selection->findings.end());
-    }
-  }
+  auto selection = select_independent_trees(roots, move_options_.tree_options());
+  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  trees_ = std::move(selection->trees);
+  findings_ = std::move(selection->findings);
+  for (ExcludedTree& tree : selection->excluded) exclude(tree.name, std::move(tree.findings));
   return {};
 }
 
@@ -220,62 +219,122 @@ void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
   }
 }
 
-// Adds the findings of both nodes. An independent tree that cannot move does not stop the others.
+// Adds the findings of both nodes.
 CommandResult<void> Migrate::check_both_sides() {
   // If CRIU cannot describe the processor, the preflight compares CPU features only.
   processor_ = describe_processor(settings_.criu).value_or("");
   CriuAnswers criu(settings_.criu);
   const NodeFacts here = gather_node_facts(criu);
   AgentClient agent(parse_endpoint(settings_.endpoint));
-  if (!command_.independent) return check(trees_, here, agent, findings_);
-  std::vector<ProcessTree> can_move;
-  std::vector<uint64_t> their_memory_bytes;
-  for (const ProcessTree& tree : trees_) {
-    std::vector<Finding> own;
-    if (auto checked = check({tree}, here, agent, own); !checked) return checked;
-    if (stops(own)) {
-      exclude(fmt::format("{} ({})", tree.root, tree.processes.front().name), std::move(own));
-      continue;
-    }
-    findings_.insert(findings_.end(), own.begin(), own.end());
-    can_move.push_back(tree);
-    their_memory_bytes.push_back(memory_bytes_.back());
-  }
-  trees_ = std::move(can_move);
-  memory_bytes_ = std::move(their_memory_bytes);
-  return {};
+  return command_.independent ? check_separately(here, agent) : check_together(here, agent);
 }
 
-CommandResult<void> Migrate::check(const std::vector<ProcessTree>& trees, const NodeFacts& here,
-                                   AgentClient& agent, std::vector<Finding>& findings) {
+// Errors: ESRCH if the root has ended.
+Result<TreeFacts> Migrate::gather(const ProcessTree& tree) {
+  auto gathered = gather_tree_facts(tree, digests_);
+  if (!gathered) return gathered;
+  if (const auto container = containers_.find(tree.root); container != containers_.end()) {
+    set_container(*gathered, container->second);
+  }
+  return gathered;
+}
+
+Result<PreflightAnswers> Migrate::ask_target(const PreflightQuestions& questions,
+                                             AgentClient& agent) {
+  json request = to_request(questions);
+  request["op"] = "preflight";
+  const auto answer = agent.ask(request, kPreflightTimeout);
+  if (!answer) return failure(answer.error());
+  return read_answers(*answer, questions);
+}
+
+void Migrate::note_abilities(const NodeFacts& here, const NodeFacts& target,
+                             const TreeFacts& tree) {
+  if (!target.has_feature(kLazyFeature)) abilities_.target_restores_lazily = false;
+  if (!here.can_hold_in_pipes(tree.memory_bytes)) abilities_.pipes_hold_memory = false;
+  memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
+}
+
+CommandResult<void> Migrate::check_together(const NodeFacts& here, AgentClient& agent) {
   std::vector<TreeFacts> facts;
-  for (const ProcessTree& tree : trees) {
-    auto gathered = gather_tree_facts(tree);
+  for (const ProcessTree& tree : trees_) {
+    auto gathered = gather(tree);
     if (!gathered && gathered.error().errno_value == ESRCH) {
-      findings.push_back({Severity::kStops, gathered.error().message, ""});
+      findings_.push_back({Severity::kStops, gathered.error().message, ""});
       return {};
     }
     if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
-    if (const auto container = containers_.find(tree.root); container != containers_.end()) {
-      set_container(*gathered, container->second);
-    }
     facts.push_back(std::move(*gathered));
   }
   PreflightQuestions questions = make_questions(facts, move_options_);
   questions.processor = processor_;
-  json request = to_request(questions);
-  request["op"] = "preflight";
-  auto answer = agent.ask(request, kPreflightTimeout);
-  if (!answer) return command_failure(ExitCode::kPeerFailed, answer.error().message);
-  auto answers = read_answers(*answer, questions);
+  const auto answers = ask_target(questions, agent);
   if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
-  if (!answers->node.has_feature(kLazyFeature)) abilities_.target_restores_lazily = false;
-  for (const TreeFacts& tree : facts) {
-    if (!here.can_hold_in_pipes(tree.memory_bytes)) abilities_.pipes_hold_memory = false;
-    memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
-  }
+  for (const TreeFacts& tree : facts) note_abilities(here, answers->node, tree);
   auto obstacles = check_move(move_options_, here, facts, questions, *answers);
-  findings.insert(findings.end(), obstacles.begin(), obstacles.end());
+  findings_.insert(findings_.end(), obstacles.begin(), obstacles.end());
+  return {};
+}
+
+// A tree that cannot move, or for which the target has no room besides the others, does not stop
+// the others.
+CommandResult<void> Migrate::check_separately(const NodeFacts& here, AgentClient& agent) {
+  std::vector<ProcessTree> trees;
+  std::vector<TreeFacts> facts;
+  std::vector<PreflightQuestions> questions;
+  const auto name_of = [](const ProcessTree& tree) {
+    return fmt::format("{} ({})", tree.root, tree.processes.front().name);
+  };
+  for (ProcessTree& tree : trees_) {
+    auto gathered = gather(tree);
+    if (!gathered && gathered.error().errno_value == ESRCH) {
+      exclude(name_of(tree), {{Severity::kStops, gathered.error().message, ""}});
+      continue;
+    }
+    if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
+    facts.push_back(std::move(*gathered));
+    questions.push_back(make_questions({facts.back()}, move_options_));
+    questions.back().processor = processor_;
+    trees.push_back(std::move(tree));
+  }
+  std::vector<PreflightAnswers> answers;
+  if (auto asked = ask_about(questions, agent, answers); !asked) return asked;
+  trees_.clear();
+  uint64_t needed_bytes = 0;
+  for (size_t i = 0; i < trees.size(); ++i) {
+    std::vector<Finding> own =
+        check_move(move_options_, here, {facts[i]}, questions[i], answers[i]);
+    const uint64_t bytes = memory_to_move_bytes(move_options_, here, facts[i]);
+    const auto room = check_room_besides(needed_bytes, bytes, answers[i].node);
+    own.insert(own.end(), room.begin(), room.end());
+    if (stops(own)) {
+      exclude(name_of(trees[i]), std::move(own));
+      continue;
+    }
+    needed_bytes += bytes;
+    findings_.insert(findings_.end(), own.begin(), own.end());
+    note_abilities(here, answers[i].node, facts[i]);
+    trees_.push_back(std::move(trees[i]));
+  }
+  return {};
+}
+
+// Appends the answers for each item of `questions`, with one request for all of them. Halves them
+// if one request would be too long, or if the target's policy refuses some of the processes: it
+// does not say which.
+CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> questions,
+                                       AgentClient& agent, std::vector<PreflightAnswers>& answers) {
+  if (questions.empty()) return {};
+  const SharedQuestions shared({questions.begin(), questions.end()});
+  const auto all = ask_target(shared.all(), agent);
+  const bool must_halve = all ? !all->policy_problem.empty() : all.error().errno_value == EMSGSIZE;
+  if (questions.size() > 1 && must_halve) {
+    const size_t half = questions.size() / 2;
+    if (auto asked = ask_about(questions.first(half), agent, answers); !asked) return asked;
+    return ask_about(questions.subspan(half), agent, answers);
+  }
+  if (!all) return command_failure(ExitCode::kPeerFailed, all.error().message);
+  for (size_t i = 0; i < questions.size(); ++i) answers.push_back(shared.answers_for(i, *all));
   return {};
 }
 
@@ -350,26 +409,51 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   }
   progress.start();
   JobSlots slots(static_cast<std::ptrdiff_t>(std::max(command_.jobs, 1u)));
-  std::vector<std::unique_ptr<Migration>> migrations;
+  std::vector<std::vector<TreePlan>> moves;
   if (command_.independent) {
-    for (const TreePlan& tree : trees) {
-      migrations.push_back(std::make_unique<Migration>(
-          store, settings_, std::vector<TreePlan>{tree}, slots, interruption.flag()));
-    }
+    for (TreePlan& tree : trees) moves.push_back({std::move(tree)});
   } else {
-    migrations.push_back(std::make_unique<Migration>(store, settings_, std::move(trees), slots,
-                                                     interruption.flag()));
+    moves.push_back(std::move(trees));
   }
-  std::vector<MigrationOutcome> outcomes(migrations.size());
-  std::vector<std::thread> threads;
-  std::atomic<size_t> left = migrations.size();
-  for (size_t i = 0; i < migrations.size(); ++i) {
-    threads.emplace_back([&, i] {
-      outcomes[i] = migrations[i]->run();
-      // Sends the outcome for the metrics. The daemon may have ended in the meantime.
-      (void)ask(settings_.mount, outcome_note(outcomes[i]));
-      --left;
+  std::vector<MigrationOutcome> outcomes(moves.size());
+  std::atomic<size_t> next = 0;
+  // The connection of a migration to the target ends with its Migration.
+  const auto move_one = [&](size_t i) {
+    const auto outcome = without_exceptions([&]() -> Result<MigrationOutcome> {
+      return Migration(store, settings_, moves[i], slots, interruption.flag()).run();
     });
+    outcomes[i] = outcome ? *outcome
+                          : MigrationOutcome{ExitCode::kMigrationOpen,
+                                             "unfinished: " + outcome.error().message +
+                                                 ". Run `ppmr migrate --recover` here",
+                                             "",
+                                             {}};
+    // Sends the outcome for the metrics. The daemon may have ended in the meantime.
+    (void)without_exceptions([&]() -> Status {
+      (void)ask(settings_.mount, outcome_note(outcomes[i]));
+      return {};
+    });
+  };
+  std::vector<std::thread> threads;
+  const size_t thread_count = std::min(moves.size(), moves_at_once(command_.jobs));
+  std::atomic<size_t> left = thread_count;
+  const auto move_all = [&] {
+    for (size_t i = next++; i < moves.size(); i = next++) move_one(i);
+    --left;
+  };
+  while (threads.size() < thread_count) {
+    const Status started = without_exceptions([&]() -> Status {
+      threads.emplace_back(move_all);
+      return {};
+    });
+    if (started) continue;
+    // The threads that have started do the work. Without any, this one does.
+    left -= thread_count - threads.size();
+    if (threads.empty()) {
+      ++left;
+      move_all();
+    }
+    break;
   }
   while (left > 0) interruption.poll_signals(milliseconds(20));
   for (std::thread& thread : threads) thread.join();

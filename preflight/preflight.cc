@@ -270,4 +270,28 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
   return findings.take();
 }
 
+std::vector<Finding> check_room_besides(uint64_t others_bytes, uint64_t needed_bytes,
+                                        const NodeFacts& target) {
+  if (others_bytes == 0) return {};  // check_move() has compared what one tree needs
+  Findings findings;
+  const std::string both =
+      fmt::format("the process needs {} of memory, and the processes that move before it need {}",
+                  format_size(needed_bytes), format_size(others_bytes));
+  const uint64_t sum = others_bytes + needed_bytes;
+  const auto store_free_bytes =
+      static_cast<uint64_t>(std::max<int64_t>(target.store_free_bytes, 0));
+  if (target.store_free_bytes >= 0 && sum > store_free_bytes) {
+    findings.stop(fmt::format("{}, but the target's image store has {} free", both,
+                              format_size(store_free_bytes)),
+                  "move it later, or start the target daemon with a larger --memory-limit or with "
+                  "--spill-dir");
+  }
+  if (target.memory_available_bytes != 0 && sum > target.memory_available_bytes) {
+    findings.stop(fmt::format("{}, but the target has {} free", both,
+                              format_size(target.memory_available_bytes)),
+                  "free memory there, or choose another target for it");
+  }
+  return findings.take();
+}
+
 }  // namespace ppmr

@@ -121,4 +121,9 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
                                 const PreflightQuestions& questions,
                                 const PreflightAnswers& answers);
 
+// For a tree that moves separately. Returns the findings that stop it if the target has no room for
+// it besides the trees that move before it, which need `others_bytes`.
+std::vector<Finding> check_room_besides(uint64_t others_bytes, uint64_t needed_bytes,
+                                        const NodeFacts& target);
+
 }  // namespace ppmr

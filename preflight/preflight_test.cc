@@ -541,5 +541,29 @@ TEST_F(ContainerPreflight, RefusesAnswersThatOmitAContainer) {
   EXPECT_FALSE(read_answers(answers, questions));
 }
 
+TEST(CheckRoomBesides, StopsTheTreeThatDoesNotFitBesidesTheOthers) {
+  NodeFacts target;
+  target.store_free_bytes = 300 << 20;
+  target.memory_available_bytes = 400 << 20;
+  const auto sentences = [&](uint64_t others_mib, uint64_t needed_mib) {
+    std::string all;
+    for (const Finding& finding : check_room_besides(others_mib << 20, needed_mib << 20, target)) {
+      EXPECT_EQ(finding.severity, Severity::kStops);
+      all += finding.sentence + "\n";
+    }
+    return all;
+  };
+  EXPECT_EQ(sentences(0, 500), "");  // check_move() reports that
+  EXPECT_EQ(sentences(200, 100), "");
+  EXPECT_EQ(sentences(200, 101),
+            "the process needs 101.0 MiB of memory, and the processes that move before it need "
+            "200.0 MiB, but the target's image store has 300.0 MiB free\n");
+  target.store_free_bytes = -1;
+  EXPECT_EQ(sentences(300, 100), "");
+  EXPECT_EQ(sentences(300, 101),
+            "the process needs 101.0 MiB of memory, and the processes that move before it need "
+            "300.0 MiB, but the target has 400.0 MiB free\n");
+}
+
 }  // namespace
 }  // namespace ppmr

@@ -68,7 +68,7 @@ bool is_memory_device(const struct statx& found) {
 
 class Gathering {
  public:
-  explicit Gathering(const ProcessTree& tree) : tree_(tree) {}
+  Gathering(const ProcessTree& tree, KnownDigests& known) : tree_(tree), known_(known) {}
 
   Result<TreeFacts> run() {
     facts_.root = tree_.root;
@@ -128,6 +128,7 @@ class Gathering {
   }
 
   const ProcessTree& tree_;
+  KnownDigests& known_;
   TreeFacts facts_;
   // Memory of the processes; a page that N processes share counts as 1/N.
   uint64_t shares_bytes_ = 0;
@@ -402,7 +403,14 @@ void Gathering::compute_digests() {
     if (!fd || fstat(fd.get(), &found) != 0 || found.st_ino != file.inode) continue;
     if (file.mapped) file.build_id = build_id_of(fd.get());
     if (file.writable || file.size_bytes > kDigestedSizeMaxBytes) continue;
-    if (auto digest = digest_of(fd.get(), file.size_bytes, file.path)) file.digest = *digest;
+    const auto ns = [](const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
+    const KnownDigests::key_type known_key{found.st_dev, found.st_ino, found.st_size,
+                                           ns(found.st_mtim), ns(found.st_ctim)};
+    if (const auto known = known_.find(known_key); known != known_.end()) {
+      file.digest = known->second;
+    } else if (auto digest = digest_of(fd.get(), file.size_bytes, file.path)) {
+      file.digest = known_.emplace(known_key, std::move(*digest)).first->second;
+    }
   }
 }
 
@@ -424,9 +432,14 @@ std::string TreeFacts::name_of(pid_t pid) const {
   return std::to_string(pid);
 }
 
-Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
+Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known) {
   if (tree.processes.empty()) return failure(ESRCH, fmt::format("process {} has ended", tree.root));
-  return Gathering(tree).run();
+  return Gathering(tree, known).run();
+}
+
+Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
+  KnownDigests known;
+  return gather_tree_facts(tree, known);
 }
 
 void set_container(TreeFacts& tree, ContainerFacts container) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "preflight/container_facts.h"
@@ -91,8 +92,13 @@ struct TreeFacts {
   std::string name_of(pid_t pid) const;  // "412 (worker)"
 };
 
+// Digests of files that several trees use, so that each file is read once. Threads: one.
+using KnownDigests = std::map<std::tuple<uint64_t, uint64_t, uint64_t, int64_t, int64_t>,
+                              std::string>;  // key: device, inode, size, mtime, ctime
+
 // Gathers the facts of a tree. Only reads; changes no process. Errors: ESRCH when the root has
 // ended, EACCES.
+Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known);
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
 // Marks the tree as a container and replaces the paths of its files by their paths on this node.
 void set_container(TreeFacts& tree, ContainerFacts container);

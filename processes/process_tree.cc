@@ -57,6 +57,76 @@ Status check_same_roots(const std::vector<ProcessTree>& then, const std::vector<
   return {};
 }
 
+// The trees of one moment, and the roots that have none.
+struct TreesOfRoots {
+  std::vector<ProcessTree> trees;
+  std::map<pid_t, Error> ended;  // key: the root
+};
+
+// Errors: EINVAL for a process that cannot move.
+Result<TreesOfRoots> read_trees_of(const ProcessTable& table, const std::vector<pid_t>& roots) {
+  TreesOfRoots found;
+  for (const pid_t root : roots) {
+    auto trees = find_trees(table, {root});
+    if (trees) {
+      found.trees.push_back(std::move(trees->front()));
+    } else if (trees.error().errno_value == ESRCH) {
+      found.ended.emplace(root, trees.error());
+    } else {
+      return failure(trees.error());
+    }
+  }
+  return found;
+}
+
+// Returns `pids` without duplicates and without descendants of others.
+std::vector<pid_t> topmost(const ProcessTable& table, const std::vector<pid_t>& pids) {
+  const std::set<pid_t> selected(pids.begin(), pids.end());
+  std::set<pid_t> done;
+  std::vector<pid_t> roots;
+  for (const pid_t pid : pids) {
+    const std::vector<pid_t> above = ancestors_of(table, pid);
+    const bool covered = std::any_of(above.begin(), above.end(),
+                                     [&](pid_t ancestor) { return selected.contains(ancestor); });
+    if (!covered && done.insert(pid).second) roots.push_back(pid);
+  }
+  return roots;
+}
+
+// Gives each relation to the trees that must not move because of it, or that it warns about.
+IndependentTrees split(const ProcessTable& table, std::vector<ProcessTree> trees,
+                       const std::vector<Relation>& relations, const TreeOptions& options) {
+  IndependentTrees result;
+  std::vector<ExcludedTree> excluded(trees.size());
+  for (const Relation& relation : relations) {
+    const Finding finding = explain(table, relation, options);
+    if (finding.severity != Severity::kStops) {
+      result.findings.push_back(finding);
+      continue;
+    }
+    std::vector<pid_t> parted = relation.inside;
+    // A receiver of datagrams can move without its senders.
+    if (relation.kind != RelationKind::kUnixDatagram) {
+      parted.insert(parted.end(), relation.in_other_trees.begin(), relation.in_other_trees.end());
+    }
+    for (size_t i = 0; i < trees.size(); ++i) {
+      if (std::any_of(parted.begin(), parted.end(),
+                      [&](pid_t pid) { return trees[i].contains(pid); })) {
+        excluded[i].findings.push_back(finding);
+      }
+    }
+  }
+  for (size_t i = 0; i < trees.size(); ++i) {
+    if (excluded[i].findings.empty()) {
+      result.trees.push_back(std::move(trees[i]));
+    } else {
+      excluded[i].name = name_process(table, trees[i].root);
+      result.excluded.push_back(std::move(excluded[i]));
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 bool ProcessTree::contains(pid_t pid) const {
@@ -135,6 +205,36 @@ Result<TreeSelection> select_trees(const std::vector<pid_t>& pids, const TreeOpt
     }
     table = std::move(table_after);
     trees = std::move(trees_after);
+  }
+}
+
+Result<IndependentTrees> select_independent_trees(const std::vector<pid_t>& pids,
+                                                  const TreeOptions& options) {
+  auto table = read_process_table();
+  if (!table) return failure(table.error());
+  const std::vector<pid_t> roots = topmost(*table, pids);
+  auto found = read_trees_of(*table, roots);
+  if (!found) return failure(found.error());
+  for (int pass = 1;; ++pass) {
+    const auto relations = find_relations(*table, found->trees);
+    // ESRCH: a root has ended. The next pass has no tree for it.
+    if (!relations && relations.error().errno_value != ESRCH) return failure(relations.error());
+    auto table_after = read_process_table();
+    if (!table_after) return failure(table_after.error());
+    auto after = read_trees_of(*table_after, roots);
+    if (!after) return failure(after.error());
+    if (relations &&
+        (pass >= kPassesMax || identities_of(found->trees) == identities_of(after->trees))) {
+      IndependentTrees result = split(*table, std::move(after->trees), *relations, options);
+      for (const auto& [root, error] : after->ended) {
+        result.excluded.push_back(
+            {name_process(*table, root), {{Severity::kStops, error.message, ""}}});
+      }
+      return result;
+    }
+    if (!relations && pass >= 2 * kPassesMax) return failure(relations.error());
+    table = std::move(table_after);
+    found = std::move(after);
   }
 }
 

@@ -54,4 +54,22 @@ struct TreeSelection {
 // tree has ended.
 Result<TreeSelection> select_trees(const std::vector<pid_t>& pids, const TreeOptions& options);
 
+// A tree that cannot move on its own, and why.
+struct ExcludedTree {
+  std::string name;  // "412 (worker)"
+  std::vector<Finding> findings;
+};
+
+struct IndependentTrees {
+  std::vector<ProcessTree> trees;  // those that can move, each without the others
+  std::vector<ExcludedTree> excluded;
+  std::vector<Finding> findings;  // warnings about `trees`
+};
+
+// Like select_trees() for each pid alone, but reads /proc for all of them together. A tree that has
+// ended, or that shares objects with any other process, is excluded; it does not stop the others.
+// Errors: EINVAL as find_trees(); EACCES.
+Result<IndependentTrees> select_independent_trees(const std::vector<pid_t>& pids,
+                                                  const TreeOptions& options);
+
 }  // namespace ppmr

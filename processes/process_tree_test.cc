@@ -333,5 +333,54 @@ TEST(FindRelations, RootThatHasEndedIsAnError) {
   EXPECT_THAT(relations.error().message, HasSubstr("(worker) ended during the check"));
 }
 
+TEST_F(Trees, IndependentTreesThatShareNothingAllMove) {
+  std::vector<pid_t> workers;
+  const auto daemon = parent_of({[] {}, [] {}, [] {}}, workers);
+  const auto selection =
+      select_independent_trees({workers[2], workers[0], workers[1], workers[0]}, {});
+  ASSERT_TRUE(selection.has_value());
+  std::vector<pid_t> roots;
+  for (const ProcessTree& tree : selection->trees) roots.push_back(tree.root);
+  EXPECT_THAT(roots, ElementsAre(workers[2], workers[0], workers[1]));
+  EXPECT_THAT(selection->excluded, IsEmpty());
+}
+
+TEST_F(Trees, EachIndependentTreeThatSharesAnObjectIsExcluded) {
+  std::vector<pid_t> workers;
+  int shared[2];
+  const auto open_pipe = [&] { ASSERT_EQ(pipe(shared), 0); };
+  const auto close_pipe = [&] {
+    close(shared[0]);
+    close(shared[1]);
+  };
+  const auto daemon = parent_of({[] {}, close_pipe, [] {}}, workers, open_pipe);
+  const auto selection = select_independent_trees(workers, {});
+  ASSERT_TRUE(selection.has_value());
+  ASSERT_THAT(selection->trees, SizeIs(1));
+  EXPECT_EQ(selection->trees[0].root, workers[1]);
+  ASSERT_THAT(selection->excluded, SizeIs(2));
+  for (const size_t i : {0, 1}) {
+    EXPECT_THAT(selection->excluded[i].name, HasSubstr(std::to_string(workers[2 * i])));
+    ASSERT_THAT(selection->excluded[i].findings, SizeIs(1));
+    EXPECT_THAT(selection->excluded[i].findings[0].sentence, HasSubstr("share"));
+  }
+}
+
+TEST_F(Trees, EndedIndependentTreeDoesNotStopTheOthers) {
+  std::vector<pid_t> workers;
+  const auto daemon = parent_of({[] {}}, workers);
+  pid_t ended = 0;
+  {
+    const TestProcess gone([] {});
+    ended = gone.pid();
+  }
+  const auto selection = select_independent_trees({ended, workers[0]}, {});
+  ASSERT_TRUE(selection.has_value());
+  ASSERT_THAT(selection->trees, SizeIs(1));
+  ASSERT_THAT(selection->excluded, SizeIs(1));
+  EXPECT_THAT(selection->excluded[0].findings[0].sentence, HasSubstr("there is no process"));
+  EXPECT_EQ(select_independent_trees({getpid()}, {}).error().errno_value, EINVAL);
+}
+
 }  // namespace
 }  // namespace ppmr
