@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/commit_command.h"
 #include "cli/completion_command.h"
@@ -18,6 +19,7 @@
 #include "cli/keygen_command.h"
 #include "cli/migrate_command.h"
 #include "cli/recover_command.h"
+#include "cli/resolve_command.h"
 #include "cli/restart_command.h"
 #include "cli/status_command.h"
 #include "cli/timeline_command.h"
@@ -26,6 +28,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "migration/relay/criu_relay.h"
+#include "migration/settle/settle.h"
 #include "migration/target/migration_agent.h"
 #include "migration/target/tree_restore.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -218,10 +221,16 @@ struct MigrateOrRecover {
   MigrateCommand migrate;
   bool recover = false;
   std::string recover_id;
+  ResolveCommand resolve;
   std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
   int run() {
+    if (!resolve.id.empty()) {
+      resolve.state_directory = migrate.state_directory;
+      resolve.json = json;
+      return resolve.run();
+    }
     if (recover) {
       return RecoverCommand{recover_id, migrate.state_directory, timeout, json}.run();
     }
@@ -310,16 +319,34 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   });
 }
 
-// --recover starts no migration, so an option for a new migration is a mistake of the user.
-void refuse_options_of_moves(const CLI::App& migrate) {
+// --recover and --resolve start no migration, so an option for a new migration is a mistake of the
+// user.
+void refuse_other_options(const CLI::App& migrate, const std::set<std::string>& allowed) {
   for (const CLI::Option* option : migrate.get_options()) {
     const std::string& name = option->get_single_name();
-    const bool recovers =
-        name == "recover" || name == "timeout" || name == "state-dir" || name == "json";
-    if (option->count() > 0 && !recovers) {
-      throw CLI::ExcludesError("--recover", option->get_name());
+    if (option->count() > 0 && !allowed.contains(name)) {
+      throw CLI::ExcludesError(allowed.contains("recover") ? "--recover" : "--resolve",
+                               option->get_name());
     }
   }
+}
+
+void add_resolve(CLI::App& sub, ResolveCommand& resolve) {
+  auto* id = sub.add_option("--resolve", resolve.id,
+                            "decide an open migration whose other node is lost for good")
+                 ->type_name("ID");
+  auto* run_here =
+      sub.add_flag("--run-here", resolve.run_here, "with --resolve: let the copy run on this node")
+          ->needs(id);
+  sub.add_flag_function(
+         "--discard", [](int64_t) {},
+         "with --resolve: give up the copy on this node, and record what is lost")
+      ->needs(id)
+      ->excludes(run_here);
+  sub.add_option("--fence", resolve.fence,
+                 "with --resolve: a command that ends with 0 if the other node is certainly dead")
+      ->type_name("COMMAND")
+      ->needs(id);
 }
 
 void add_migrate(CLI::App& app, int& exit_code) {
@@ -354,6 +381,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
+  add_resolve(sub, command->resolve);
   add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
                "move each process independently; default: move all processes or none");
@@ -368,7 +396,16 @@ void add_migrate(CLI::App& app, int& exit_code) {
   sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
     if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;
-    if (command->recover) return refuse_options_of_moves(sub);
+    if (command->recover) {
+      return refuse_other_options(sub, {"recover", "timeout", "state-dir", "json"});
+    }
+    if (!command->resolve.id.empty()) {
+      if (sub.count("--run-here") + sub.count("--discard") == 0) {
+        throw CLI::RequiredError("--run-here or --discard with --resolve");
+      }
+      return refuse_other_options(sub,
+                                  {"resolve", "run-here", "discard", "fence", "state-dir", "json"});
+    }
     if (pid->count() + runc->count() == 0 || mount->count() == 0) {
       throw CLI::RequiredError(
           "--mount MOUNTPOINT with --pid PID or --runc NAME (or --recover alone)");
@@ -399,6 +436,10 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--restart-policy", agent->restart_policy);
   sub->add_flag("--allow-root-restart", agent->allow_root_restart);
   sub->add_option("--audit-file", agent->audit_file);
+  auto settle = add_internal<SettleCommand>(app, "migration-settle", exit_code, sub);
+  sub->add_option("--role", settle->role)->required()->check(CLI::IsMember({"source", "target"}));
+  sub->add_option("--state-dir", settle->state_directory)->required();
+  sub->add_option("--mountpoint", settle->mountpoint)->required();
   auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();

@@ -68,6 +68,7 @@ double downtime_of(const OwnershipRecord& record) {
 }
 
 std::string result_of(const OwnershipRecord& record) {
+  if (record.has_losses()) return "LOST";
   if (record.state() == MigrationState::kAborted) return "stayed";
   if (!record.first_error().empty()) return "FAILED";
   if (record.state() != MigrationState::kFinished) return "OPEN";

@@ -19,12 +19,12 @@
 #include "base/without_exceptions.h"
 #include "cli/migration_progress.h"
 #include "cli/migration_report.h"
-#include "cli/recover_command.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "migration/settle/settle.h"
 #include "migration/source/migration.h"
 #include "preflight/preflight.h"
 #include "preflight/shared_questions.h"
@@ -39,6 +39,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultHoldLimit{120'000};
 constexpr milliseconds kPreflightTimeout{60'000};
+constexpr milliseconds kSettlePatience{2000};
 
 // Turns SIGINT, SIGTERM and SIGHUP into a flag. Create it before other threads, which inherit the
 // blocked signals.
@@ -499,7 +500,7 @@ int Migrate::run() {
     return to_int(worst);
   }
   // The remains of aborted migrations at the target would block this migration.
-  settle_aborted(*store, settings_.endpoint);
+  settle_mount(*store, MigrationRole::kSource, settings_.mount.mountpoint, kSettlePatience);
   const auto outcomes = migrate(*store);
   store->prune();
   for (const MigrationOutcome& outcome : outcomes) {

@@ -23,6 +23,14 @@ std::string cell(double seconds) {
                      : format_time(std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
 }
 
+const char* result_of(const MigrationOutcome& outcome);
+
+// Of several trees, only some may be lost.
+const char* result_of(const MigrationOutcome& outcome, const TreeOutcome& tree) {
+  const bool arrived = tree.target.phase == TreePhase::kComplete && tree.target.lost.empty();
+  return outcome.exit_code == ExitCode::kPagesLost && arrived ? "moved" : result_of(outcome);
+}
+
 const char* result_of(const MigrationOutcome& outcome) {
   switch (outcome.exit_code) {
     case ExitCode::kSuccess:
@@ -110,7 +118,7 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       // restart (post-copy).
       const bool all_sent_frozen = !tree.move.has_rounds() && !tree.move.may_run_before_memory();
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
-                          tree.plan.root.pid, tree.plan.name, result_of(outcome),
+                          tree.plan.root.pid, tree.plan.name, result_of(outcome, tree),
                           cell(times.downtime), cell(times.dump), cell(times.seal),
                           cell(times.restart), cell(times.fill), format_size(tree.sealed.bytes),
                           all_sent_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
@@ -128,7 +136,7 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
       trees.push_back({{"migration", outcome.id},
                        {"pid", tree.plan.root.pid},
                        {"name", tree.plan.name},
-                       {"result", result_of(outcome)},
+                       {"result", result_of(outcome, tree)},
                        {"error", outcome.message},
                        {"bytes", tree.sealed.bytes},
                        {"files", tree.sealed.files},

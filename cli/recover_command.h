@@ -20,9 +20,4 @@ struct RecoverCommand {
   int run() const;  // returns kSuccess only when no migration remains open
 };
 
-// Aborts migrations whose coordinator was killed before a hook held a tree. Then notifies the
-// target at `endpoint` of all aborted migrations that it has not acknowledged. Ignores failures,
-// because a later call tries again.
-void settle_aborted(const RecordStore& store, const nlohmann::json& endpoint);
-
 }  // namespace ppmr

@@ -122,7 +122,7 @@ void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
   const bool is_source = record.role == MigrationRole::kSource;
   const std::string phase = phase_of(record, tree);
   const Tone tone = phase == "moved"                             ? Tone::kGood
-                    : record.state() == MigrationState::kAborted ? Tone::kBad
+                    : phase == "LOST" || phase == "stayed"       ? Tone::kBad
                                                                  : Tone::kPlain;
   ScreenLine line = {{fmt::format("  {}  {:>7} {} ", record.id.substr(0, 8), tree.root,
                                   fitted(printable(tree.name, charset_), 13, charset_))},
@@ -299,6 +299,7 @@ std::vector<ScreenLine> View::draw() {
 
 std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
   using enum MigrationState;
+  if (!tree.lost.empty()) return "LOST";
   if (record.state() == kAborted) return "stayed";
   if (record.role == MigrationRole::kTarget) {
     if (record.state() == kFinished) return "moved";
@@ -321,6 +322,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
     case TreePhase::kDumping:
       return record.plan.has_rounds() ? "copying" : "dumping";
     case TreePhase::kHeld:
+    case TreePhase::kStopped:
       return "sending";
     case TreePhase::kSealed:
       return "sealed";

@@ -25,6 +25,7 @@ struct Flags {
   SourceOptions source;
   Credentials credentials;
   MountFlags daemon;
+  std::string state_directory = "/var/lib/ppmr";
 };
 
 // Returns the address and credentials with which `ppmr migrate` reaches the agent on the target's
@@ -75,8 +76,15 @@ ExitCode exit_code_of(const Error& error) {
 }
 
 // The process that does what the daemon may not, see DataDaemon::start_helper().
-HelperOptions helper_options(const SourceOptions& source, std::chrono::microseconds round_trip) {
-  return {.connect_to = source.target_address,
+HelperOptions helper_options(const SourceOptions& source, const Flags& flags,
+                             std::chrono::microseconds round_trip) {
+  std::vector<std::string> settle;
+  if (!source.discard) {
+    settle = {"migration-settle", "--role=source", "--mountpoint=" + source.mountpoint,
+              "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
+  }
+  return {.settle = std::move(settle),
+          .connect_to = source.target_address,
           .loopback_only = source.security->reach() == TcpReach::kLoopback,
           .near_target = round_trip.count() > 0 && is_near(round_trip)};
 }
@@ -124,7 +132,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   if (options.pool_size_bytes == 0) {
     options.pool_size_bytes = pool_size_for(round_trip, options.chunk_size_bytes);
   }
-  auto started = source.start_helper(helper_options(options, round_trip));
+  auto started = source.start_helper(helper_options(options, flags, round_trip));
   if (!started) return daemon.failed(started.error());
   options.helper = source.helper();
   std::unique_ptr<Connector> connector;
@@ -195,6 +203,9 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   add_credential_options(*command, flags->credentials);
   command->add_option("--target-name", flags->credentials.target_name,
                       "the name that the target must have");
+  command
+      ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
+      ->capture_default_str();
   add_peer_timeout_option(*command, source.sender.peer_timeout);
   add_mount_flags(*command, flags->daemon);
   command->callback([flags, pool_size, &exit_code] {

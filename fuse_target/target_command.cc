@@ -102,6 +102,7 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
     if (!target.restart_policy.empty())
       options.agent.push_back("--restart-policy=" + target.restart_policy);
     if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
+    options.settle = {"migration-settle", "--role=target", options.agent[1], options.agent[2]};
   }
   return options;
 }

@@ -27,6 +27,13 @@ std::string read_boot_id() {
   return boot_id;
 }
 
+std::string read_node_id() {
+  std::string node_id;
+  std::ifstream file("/etc/machine-id");
+  std::getline(file, node_id);
+  return node_id;
+}
+
 bool is_alive(const ProcessIdentity& process) {
   auto stat = read_process_stat(process.pid);
   return stat && stat->identity() == process && !stat->is_dead();

@@ -27,6 +27,10 @@ ProcessIdentity identify_self();
 // its newline. Identities are comparable only within one boot.
 std::string read_boot_id();
 
+// Returns the identifier of this installation (/etc/machine-id), which a restart does not change;
+// empty if the node has none.
+std::string read_node_id();
+
 // Returns whether exactly this process exists and is not a zombie.
 bool is_alive(const ProcessIdentity& process);
 

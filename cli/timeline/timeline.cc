@@ -169,7 +169,8 @@ std::string Drawing::title() const {
 std::string Drawing::subtitle() const {
   const bool has_run =
       record_.all_trees(TreePhase::kRunning) || record_.trees.front().running_ns > 0;
-  std::string text = record_.state() == MigrationState::kAborted ? "stayed"
+  std::string text = record_.has_losses()                        ? "LOST"
+                     : record_.state() == MigrationState::kAborted ? "stayed"
                      : record_.plan.original_goes_on && has_run  ? "copied"
                      : has_run                                   ? "moved"
                                                                  : to_string(record_.state());

@@ -31,6 +31,9 @@ namespace {
 constexpr size_t kAgentsMax = 256;
 constexpr ptrdiff_t kAgentsOfPeerMax = 64;  // so one peer cannot use up all agents
 constexpr int kAgentsSocket = 3;            // the descriptor's number in an agent
+// After both nodes are up again, an open migration waits at most for this long.
+constexpr std::chrono::milliseconds kSettleInterval{20'000};
+constexpr std::chrono::milliseconds kForever{-1};
 
 bool is_printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
@@ -56,11 +59,13 @@ int HelperProcess::run() {
   if (!ended) return to_int(ExitCode::kFailure);
   for (;;) {
     pollfd waits[] = {{socket.get(), POLLIN, 0}, {ended.get(), POLLIN, 0}};
-    if (::poll(waits, 2, -1) < 0) continue;  // EINTR
+    const auto wait = mounted_once_ && !options_.settle.empty() ? kSettleInterval : kForever;
+    if (::poll(waits, 2, static_cast<int>(wait.count())) < 0) continue;  // EINTR
+    settle_when_due();
     if (waits[1].revents != 0) {
       signalfd_siginfo info;
       (void)!::read(ended.get(), &info, sizeof(info));
-      reap_agents();
+      reap_children();
     }
     if (waits[0].revents != 0 && !serve_one()) return to_int(ExitCode::kSuccess);
   }
@@ -135,7 +140,7 @@ Result<HelperProcess::Outcome> HelperProcess::start_agent(const std::string& pee
   if (!is_printable(peer)) {
     return failure(EINVAL, "start an agent: the peer's name has control characters");
   }
-  reap_agents();
+  reap_children();
   if (agents_.size() >= kAgentsMax) {
     return failure(EAGAIN, "start an agent: " + std::to_string(kAgentsMax) +
                                " are running already; try again later");
@@ -162,6 +167,23 @@ Result<HelperProcess::Outcome> HelperProcess::start_agent(const std::string& pee
   if (!pid) return failure(pid.error());
   agents_.emplace(*pid, peer);
   return outcome;
+}
+
+// A program of its own, one at a time: the helper reads no record and no byte of a peer.
+void HelperProcess::settle_when_due() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool due = settled_at_ == decltype(settled_at_){} || now - settled_at_ >= kSettleInterval;
+  if (options_.settle.empty() || !mounted_once_ || !due || settler_ != 0) return;
+  settled_at_ = now;
+  std::vector<std::string> words = {"ppmr"};
+  words.insert(words.end(), options_.settle.begin(), options_.settle.end());
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  auto pid = spawn({.argv = std::move(words),
+                    .program = "/proc/self/exe",
+                    .files = {{null.get(), STDIN_FILENO},
+                              {null.get(), STDOUT_FILENO},
+                              {null.get(), STDERR_FILENO}}});
+  if (pid) settler_ = *pid;
 }
 
 Result<HelperProcess::Outcome> HelperProcess::create_spill_file() {
@@ -203,8 +225,11 @@ Result<HelperProcess::Outcome> HelperProcess::dial(int32_t number) {
   return outcome;
 }
 
-void HelperProcess::reap_agents() {
-  for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) agents_.erase(pid);
+void HelperProcess::reap_children() {
+  for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) {
+    agents_.erase(pid);
+    if (pid == settler_) settler_ = 0;
+  }
 }
 
 void add_privileged_helper_command(CLI::App& app, int& exit_code) {
@@ -218,6 +243,7 @@ void add_privileged_helper_command(CLI::App& app, int& exit_code) {
   sub.add_option("--read-file", options->read_files)->allow_extra_args(false)->take_all();
   sub.add_option("--append-file", options->append_file);
   sub.add_option("--connect-to", options->connect_to);
+  sub.add_option("--settle", options->settle)->allow_extra_args(false)->take_all();
   sub.add_flag("--loopback-only", options->loopback_only);
   sub.add_flag("--near-target", options->near_target);
   sub.add_flag("--background", options->background);

@@ -3,6 +3,7 @@
 //
 //   mount, unmount            the mount point, once each
 //   start an agent            the given arguments of this very program, and the name of the peer
+//   (without a request)       settles interrupted migrations: the given arguments of this program
 //   create a spill file       without a name, in the given directory
 //   open a file again         one of the given files, to read it or, the audit file, to append
 //   remove the control socket
@@ -13,6 +14,7 @@
 // and send them what that peer may send.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <span>
 #include <string>
@@ -41,6 +43,7 @@ class HelperProcess {
     std::vector<std::string> read_files;
     std::string append_file;
     std::vector<std::string> agent;
+    std::vector<std::string> settle;
     std::string connect_to;
     bool loopback_only = false;
     bool near_target = false;
@@ -64,13 +67,16 @@ class HelperProcess {
   Result<Outcome> create_spill_file();
   Result<Outcome> open_again(int32_t number);
   Result<Outcome> dial(int32_t number);
-  void reap_agents();
+  void settle_when_due();
+  void reap_children();
 
   const Options options_;
   bool mounted_once_ = false;
   // Without the descriptor of /dev/fuse, which the daemon has.
   FuseChannel channel_;
   std::map<pid_t, std::string> agents_;  // by pid: the agent's peer
+  pid_t settler_ = 0;                    // 0: none is at work
+  std::chrono::steady_clock::time_point settled_at_;
 };
 
 }  // namespace ppmr

@@ -37,6 +37,7 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
   if (options.loopback_only) words.push_back("--loopback-only");
   if (options.near_target) words.push_back("--near-target");
   if (options.background) words.push_back("--background");
+  for (const std::string& word : options.settle) words.push_back("--settle=" + word);
   if (!options.agent.empty()) words.push_back("--");
   words.insert(words.end(), options.agent.begin(), options.agent.end());
   auto pid = spawn({.argv = std::move(words),

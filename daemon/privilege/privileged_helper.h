@@ -29,6 +29,9 @@ struct HelperOptions {
   std::string append_file;  // empty: none
   // Arguments of ppmr that start an agent; the helper adds --fd and --peer. Empty: no agents.
   std::vector<std::string> agent;
+  // Arguments of ppmr that settle interrupted migrations: the helper runs it when the mount is
+  // ready, and every 20 s, if the directory exists. Empty: never.
+  std::vector<std::string> settle;
   std::string connect_to;      // HOST:PORT of the target; empty: the helper does not connect
   bool loopback_only = false;  // the helper refuses other addresses
   bool near_target = false;    // is_near() holds: connections use cubic

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "migration/records/record_store.h"
+#include "migration/relay/target_driver.h"
 #include "restart_loader/criu/run_command.h"
 #include "third_party/spdlog.h"
 
@@ -150,23 +151,21 @@ Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNo
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
                      std::chrono::steady_clock::time_point deadline) {
   if (record.state() == MigrationState::kRestoring) {
-    auto aborted =
-        store.advance(record.id, record.role, MigrationState::kAborted, [](auto& latest) -> Status {
-          latest.error = "the job of this node has ended";
-          return {};
-        });
-    // The record has changed in the meantime.
-    if (!aborted) aborted = store.read(record.id, record.role);
-    if (!aborted) return failure(aborted.error());
-    record = std::move(*aborted);
+    // Aborts a restore that has not voted; a vote would be refused from now on.
+    const target_event::Failed failed{.tree = 0, .error = "the job of this node has ended"};
+    (void)take_target_step(store, record.id, failed);
+    // The record may have changed in the meantime.
+    auto now = store.read(record.id, record.role);
+    if (!now) return failure(now.error());
+    record = std::move(*now);
   }
   const auto still = [&](const char* what) {
     return failure(EBUSY, fmt::format("{} {}: try again", record.trees[0].container.name, what));
   };
   const ProcessIdentity& supervisor = record.trees[0].supervisor;
-  const bool voted =
-      record.state() == MigrationState::kReady || record.state() == MigrationState::kOwned;
-  if (voted) return still("is being restored here, and its source decides about it");
+  if (record.state() == MigrationState::kReady) {
+    return still("is being restored here, and its source decides about it");
+  }
   // The migration is decided. A supervisor that is alive lets the node run soon, and a supervisor
   // that has given up is no obstacle.
   if (record.state() == MigrationState::kRunning && is_alive(supervisor)) {

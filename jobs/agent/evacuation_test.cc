@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "migration/records/record_store.h"
+#include "migration/records/take_to.h"
 
 namespace ppmr {
 namespace {
@@ -44,9 +45,9 @@ class AbortArrival : public testing::Test {
     record.trees[0].supervisor = supervisor;
     const auto created = store().create(std::move(record));
     ASSERT_TRUE(created) << created.error().message;
-    for (const MigrationState next : {kReady, kOwned, kRunning, kFinished}) {
+    for (const MigrationState next : {kReady, kRunning, kFinished}) {
       if (state == kRestoring) break;
-      ASSERT_TRUE(store().advance(id_, MigrationRole::kTarget, next));
+      ASSERT_TRUE(advance(store(), id_, MigrationRole::kTarget, next));
       if (next == state) break;
     }
   }
@@ -75,7 +76,7 @@ class MoveOfAnEarlierAgent : public AbortArrival {
   }
   void advance(std::initializer_list<MigrationState> states, bool notified) const {
     for (const MigrationState state : states) {
-      const auto moved = store().advance(node_.migration, MigrationRole::kSource, state,
+      const auto moved = ppmr::advance(store(), node_.migration, MigrationRole::kSource, state,
                                          [&](OwnershipRecord& latest) -> Status {
                                            latest.peer_notified = notified;
                                            return {};
@@ -134,7 +135,7 @@ TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
 }
 
 TEST_F(AbortArrival, RestoreThatHasVotedIsNotAborted) {
-  for (const MigrationState after_vote : {kReady, kOwned, kRunning}) {
+  for (const MigrationState after_vote : {kReady, kRunning}) {
     begin(node_.spec.container(), after_vote, identify_self());
     const Status aborted = abort_arrival(options_, node_, kPatience);
     ASSERT_FALSE(aborted);

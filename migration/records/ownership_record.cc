@@ -14,11 +14,12 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
-    "preparing", "dumping", "frozen",  "sealed",   "committed", "restoring",
-    "ready",     "owned",   "running", "finished", "aborted"};
-constexpr std::array<const char*, 7> kPhaseNames = {"waiting", "dumping", "held",    "sealed",
-                                                    "ready",   "running", "complete"};
+    "preparing", "dumping", "frozen",  "sealed",   "committed",
+    "restoring", "ready",   "running", "finished", "aborted"};
+constexpr std::array<const char*, 8> kPhaseNames = {"waiting", "dumping", "held",    "stopped",
+                                                    "sealed",  "ready",   "running", "complete"};
 constexpr const char* kMemorySuffix = ".memory";
+constexpr int kFormat = 2;  // of a record; CHANGELOG.md says what has changed
 constexpr size_t kTreesMax = 4096;
 constexpr size_t kTasksMax = 65536;
 
@@ -84,6 +85,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.running_ns = packed.at("running_ns");
   tree.complete_ns = packed.at("complete_ns");
   tree.error = packed.at("error");
+  tree.lost = packed.at("lost");
   // The target accepts names from a peer, but no paths.
   for (const std::string& name : {tree.checkpoint, tree.checkpoint + kMemorySuffix}) {
     if (!is_plain_name(name)) return failure(EPROTO, "invalid checkpoint name '" + name + "'");
@@ -125,7 +127,9 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.peer = packed.at("peer");
   record.endpoint = packed.at("endpoint");
   if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
+  record.node_id = packed.at("node_id");
   record.boot_id = packed.at("boot_id");
+  record.incarnation = packed.at("incarnation");
   record.mountpoint = packed.at("mountpoint");
   record.audit_file = packed.at("audit_file");
   record.coordinator = unpack_process(packed.at("coordinator"));
@@ -153,12 +157,32 @@ Result<OwnershipRecord> unpack(const json& packed) {
     return failure(possible.error());
   }
   record.tasks_stopped = packed.at("tasks_stopped");
+  record.tasks_resumed = packed.at("tasks_resumed");
   record.peer_notified = packed.at("peer_notified");
+  record.confirmations = packed.at("confirmations");
   record.error = packed.at("error");
   if (Status replayed = replay_history(packed, record); !replayed) {
     return failure(replayed.error());
   }
   return record;
+}
+
+// A record of format 1, of version 0.1, as one of today. Its target had a state `owned` between
+// `ready` and `running`, in which it could no longer abort. Both are in doubt until the source says
+// `running`, so `owned` becomes `ready`. Throws like unpack_tree().
+json upgrade(json packed) {
+  json history = json::array();
+  for (const json& change : packed.at("history")) {
+    if (change.at(0) != "owned") history.push_back(change);
+  }
+  packed["history"] = std::move(history);
+  if (packed.at("state") == "owned") packed["state"] = "ready";
+  packed["node_id"] = packed["incarnation"] = "";
+  packed["confirmations"] = 0;
+  packed["tasks_resumed"] = packed.at("peer_notified");
+  for (json& tree : packed.at("trees")) tree["lost"] = "";
+  packed["format"] = kFormat;
+  return packed;
 }
 
 }  // namespace
@@ -204,9 +228,7 @@ bool may_change(MigrationRole role, MigrationState from, MigrationState to) {
     case kRestoring:
       return to == kReady || to == kAborted;
     case kReady:
-      return to == kOwned || to == kAborted;
-    case kOwned:
-      return to == kRunning;
+      return to == kRunning || to == kAborted;
     case kRunning:
       return to == kFinished;
     default:
@@ -249,9 +271,23 @@ bool OwnershipRecord::all_trees(TreePhase phase) const {
 }
 
 const std::string& OwnershipRecord::first_error() const {
-  const auto failed = std::find_if(trees.begin(), trees.end(),
-                                   [](const TreeRecord& tree) { return !tree.error.empty(); });
-  return error.empty() && failed != trees.end() ? failed->error : error;
+  if (!error.empty()) return error;
+  for (const TreeRecord& tree : trees) {
+    if (!tree.lost.empty()) return tree.lost;
+    if (!tree.error.empty()) return tree.error;
+  }
+  return error;
+}
+
+bool OwnershipRecord::is_settled() const {
+  if (role == MigrationRole::kTarget) return is_over(state());
+  return state() == MigrationState::kFinished ||
+         (state() == MigrationState::kAborted && peer_notified && tasks_resumed);
+}
+
+bool OwnershipRecord::has_losses() const {
+  return std::any_of(trees.begin(), trees.end(),
+                     [](const TreeRecord& tree) { return !tree.lost.empty(); });
 }
 
 std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree) {
@@ -302,7 +338,8 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"restored_ns", tree.restored_ns},
             {"running_ns", tree.running_ns},
             {"complete_ns", tree.complete_ns},
-            {"error", tree.error}};
+            {"error", tree.error},
+            {"lost", tree.lost}};
 }
 
 void to_json(json& packed, const OwnershipRecord& record) {
@@ -310,7 +347,8 @@ void to_json(json& packed, const OwnershipRecord& record) {
   for (const StateChange& change : record.history()) {
     history.push_back({to_string(change.state), change.at_ns});
   }
-  packed = {{"id", record.id},
+  packed = {{"format", kFormat},
+            {"id", record.id},
             {"role", to_string(record.role)},
             {"state", to_string(record.state())},
             {"version", record.version},
@@ -318,7 +356,9 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"owner", record.owner()},
             {"peer", record.peer},
             {"endpoint", record.endpoint},
+            {"node_id", record.node_id},
             {"boot_id", record.boot_id},
+            {"incarnation", record.incarnation},
             {"mountpoint", record.mountpoint},
             {"audit_file", record.audit_file},
             {"coordinator", pack(record.coordinator)},
@@ -328,14 +368,22 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"restart_policy", record.restart_policy},
             {"trees", record.trees},
             {"tasks_stopped", record.tasks_stopped},
+            {"tasks_resumed", record.tasks_resumed},
             {"peer_notified", record.peer_notified},
+            {"confirmations", record.confirmations},
             {"error", record.error},
             {"history", history}};
 }
 
 Result<OwnershipRecord> parse_record(const json& packed) {
   try {
-    auto record = unpack(packed);
+    const int format = packed.value("format", 1);
+    if (format > kFormat) {
+      return failure(EPROTO, "the record of a migration has format " + std::to_string(format) +
+                                 ", but this version of ppmr knows formats up to " +
+                                 std::to_string(kFormat) + ": update ppmr on this node");
+    }
+    auto record = unpack(format < kFormat ? upgrade(packed) : packed);
     if (!record) {
       return failure(EPROTO, "cannot parse the record of a migration (version mismatch?): " +
                                  record.error().message);

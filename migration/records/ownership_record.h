@@ -5,10 +5,12 @@
 // describes the protocol.
 //
 //   source   preparing -> dumping -> frozen -> sealed -> COMMITTED -> finished
-//   target   restoring -> ready -> owned -> running -> finished
+//   target   restoring -> ready -> running -> finished
 //   both     -> aborted: at the source from any state before committed;
-//            at the target from restoring on its own initiative, from ready only on the source's
-//            decision
+//            at the target from restoring on its own initiative, from ready on the source's
+//            decision, or because this node was restarted and its copy is dead
+//
+// `migration/protocol` has the rules; nothing else takes a record from state to state.
 #pragma once
 
 #include <chrono>
@@ -33,17 +35,16 @@ enum class MigrationRole { kSource, kTarget };
 enum class MigrationState {
   kPreparing,  // source: no process was touched
   kDumping,    // source: trees are being dumped
-  kFrozen,     // source: every tree is dumped and held in CRIU's post-dump hook
+  kFrozen,     // source: every tree is dumped, held in CRIU's post-dump hook, and stopped
   kSealed,     // source: the target has verified every checkpoint
   kCommitted,  // source: the decision is durable: only the target may run the trees
   kRestoring,  // target: waits for checkpoints and restores them
   kReady,      // target: every tree is restored and held in the post-restore hook; in doubt
-  kOwned,      // target: was notified of the commit
-  kRunning,    // target: was notified that the source's tasks are dead; lets the trees run
+  kRunning,    // target: knows that the source's copy never runs again; lets the trees run
   kFinished,   // this node has nothing left to do
   kAborted,    // the trees continue at the source
 };
-inline constexpr size_t kMigrationStateCount = 11;
+inline constexpr size_t kMigrationStateCount = 10;
 static_assert(static_cast<size_t>(MigrationState::kAborted) + 1 == kMigrationStateCount);
 
 // The progress of one tree.
@@ -51,6 +52,7 @@ enum class TreePhase {
   kWaiting,
   kDumping,   // source
   kHeld,      // source: dumped, held in the post-dump hook
+  kStopped,   // source: no task can run before an abort is recorded, even if CRIU is killed
   kSealed,    // source: the target has verified the tree's checkpoint
   kReady,     // target: restored, held in the post-restore hook
   kRunning,   // target: runs
@@ -100,6 +102,7 @@ struct TreeRecord {
   int64_t running_ns = 0;
   int64_t complete_ns = 0;
   std::string error;  // target: why the supervisor gave up; the next supervisor clears it
+  std::string lost;   // why the tree runs on neither node any more; empty: it is not lost
 };
 
 struct StateChange {
@@ -127,7 +130,9 @@ struct OwnershipRecord {
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
                      // of the checkpoints that this migration may use
   nlohmann::json endpoint;      // source: the target's agent, see parse_endpoint()
-  std::string boot_id;          // source: the boot for which the ProcessIdentities are valid
+  std::string node_id;  // of the record's node, see read_node_id()
+  std::string boot_id;  // of the record's node: the ProcessIdentities are valid in this boot only
+  std::string incarnation;  // of the target, see TargetFacts; source: of the target that prepared
   std::string mountpoint;       // on this node
   std::string audit_file;       // on this node; empty: syslog only
   ProcessIdentity coordinator;  // source: `ppmr migrate`
@@ -138,7 +143,9 @@ struct OwnershipRecord {
       nlohmann::json::object();  // target: of this migration, see preflight/policy
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
+  bool tasks_resumed = false;  // source: what the migration had stopped goes on after an abort
   bool peer_notified = false;  // source: the target was notified of the outcome
+  uint64_t confirmations = 0;  // target: how often it has confirmed its vote
   std::string error;           // why the migration was aborted or is stuck
 
   // "source" or "target": the node that may run the processes. An explanation instead if both may
@@ -146,8 +153,12 @@ struct OwnershipRecord {
   const char* owner() const;
   // Returns whether all trees have reached at least this phase.
   bool all_trees(TreePhase phase) const;
-  // The record's error, else the first error of a tree; empty: none.
+  // The record's error, else the first error or loss of a tree; empty: none.
   const std::string& first_error() const;
+  // Whether this node has nothing left to do for the migration, and its peer nothing to learn.
+  bool is_settled() const;
+  // Whether at least one tree runs on neither node any more.
+  bool has_losses() const;
 
  private:
   std::vector<StateChange> history_{{}};

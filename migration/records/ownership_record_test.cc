@@ -80,34 +80,32 @@ TEST(OwnershipRecord, EveryStateHasADistinctName) {
 // of MigrationState.
 constexpr const char* kStepsOfSource[] = {
     // clang-format off
-    // p d f s c r r o r f a
-    "  . + . . . . . . . . +",  // preparing
-    "  . . + . . . . . . . +",  // dumping
-    "  . . . + . . . . . . +",  // frozen
-    "  . . . . + . . . . . +",  // sealed
-    "  . . . . . . . . . + .",  // committed
-    "  . . . . . . . . . . .",  // restoring
-    "  . . . . . . . . . . .",  // ready
-    "  . . . . . . . . . . .",  // owned
-    "  . . . . . . . . . . .",  // running
-    "  . . . . . . . . . . .",  // finished
-    "  . . . . . . . . . . .",  // aborted
+    // p d f s c r r r f a
+    "  . + . . . . . . . +",  // preparing
+    "  . . + . . . . . . +",  // dumping
+    "  . . . + . . . . . +",  // frozen
+    "  . . . . + . . . . +",  // sealed
+    "  . . . . . . . . + .",  // committed
+    "  . . . . . . . . . .",  // restoring
+    "  . . . . . . . . . .",  // ready
+    "  . . . . . . . . . .",  // running
+    "  . . . . . . . . . .",  // finished
+    "  . . . . . . . . . .",  // aborted
     // clang-format on
 };
 constexpr const char* kStepsOfTarget[] = {
     // clang-format off
-    // p d f s c r r o r f a
-    "  . . . . . . . . . . .",  // preparing
-    "  . . . . . . . . . . .",  // dumping
-    "  . . . . . . . . . . .",  // frozen
-    "  . . . . . . . . . . .",  // sealed
-    "  . . . . . . . . . . .",  // committed
-    "  . . . . . . + . . . +",  // restoring
-    "  . . . . . . . + . . +",  // ready
-    "  . . . . . . . . + . .",  // owned
-    "  . . . . . . . . . + .",  // running
-    "  . . . . . . . . . . .",  // finished
-    "  . . . . . . . . . . .",  // aborted
+    // p d f s c r r r f a
+    "  . . . . . . . . . .",  // preparing
+    "  . . . . . . . . . .",  // dumping
+    "  . . . . . . . . . .",  // frozen
+    "  . . . . . . . . . .",  // sealed
+    "  . . . . . . . . . .",  // committed
+    "  . . . . . . + . . +",  // restoring
+    "  . . . . . . . + . +",  // ready
+    "  . . . . . . . . + .",  // running
+    "  . . . . . . . . . .",  // finished
+    "  . . . . . . . . . .",  // aborted
     // clang-format on
 };
 static_assert(std::size(kStepsOfSource) == kMigrationStateCount);
@@ -119,8 +117,7 @@ bool is_step(MigrationRole role, MigrationState from, MigrationState to) {
 }
 
 bool has_state(MigrationRole role, MigrationState state) {
-  const bool of_target =
-      state == kRestoring || state == kReady || state == kOwned || state == kRunning;
+  const bool of_target = state == kRestoring || state == kReady || state == kRunning;
   return is_over(state) || (role == MigrationRole::kTarget) == of_target;
 }
 
@@ -182,22 +179,20 @@ TEST(OwnershipRecord, CommittedSourceCanOnlyFinishAndFinalStatesNeverChange) {
   }
 }
 
-TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItOwnsTheProcesses) {
+TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItRunsTheProcesses) {
   for (const MigrationState from : {kPreparing, kDumping, kFrozen, kSealed}) {
     EXPECT_TRUE(may_change(MigrationRole::kSource, from, kAborted)) << to_string(from);
   }
   EXPECT_TRUE(may_change(MigrationRole::kTarget, kRestoring, kAborted));
   EXPECT_TRUE(may_change(MigrationRole::kTarget, kReady, kAborted));
-  for (const MigrationState from : {kOwned, kRunning}) {
-    EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kAborted)) << to_string(from);
-  }
+  EXPECT_FALSE(may_change(MigrationRole::kTarget, kRunning, kAborted));
 }
 
 // At most one node lets the processes run: before the commit the source, and then the target in the
-// state `running`. `running` follows only on `owned`, and `owned` only on the commit.
-TEST(OwnershipRecord, TargetRunsOnlyProcessesThatItOwns) {
+// state `running`, which follows only on its vote.
+TEST(OwnershipRecord, TargetRunsOnlyProcessesForWhichItHasVoted) {
   for (const MigrationState from : all_states()) {
-    if (from == kOwned) continue;
+    if (from == kReady) continue;
     EXPECT_FALSE(may_change(MigrationRole::kTarget, from, kRunning)) << to_string(from);
   }
 }
@@ -205,7 +200,7 @@ TEST(OwnershipRecord, TargetRunsOnlyProcessesThatItOwns) {
 TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   const nlohmann::json good = record_of_two_trees();
   for (const auto& [key, value] : good.items()) {
-    if (key == "owner") continue;  // derived from other fields
+    if (key == "owner" || key == "format") continue;  // derived, or of another record
     nlohmann::json damaged = good;
     damaged.erase(key);
     EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
@@ -215,6 +210,27 @@ TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   }
   EXPECT_FALSE(parse_record(nlohmann::json::parse("{", nullptr, false)));
   EXPECT_FALSE(parse_record(nlohmann::json::array()));
+}
+
+// A target of version 0.1 that had been told of the decision, but not yet to run its processes.
+TEST(OwnershipRecord, RecordOfTheFirstFormatIsUpgraded) {
+  OwnershipRecord record = record_of_two_trees();
+  record.role = MigrationRole::kTarget;
+  take_to(record, kReady);
+  nlohmann::json old = record;
+  for (const char* field : {"format", "node_id", "incarnation", "confirmations", "tasks_resumed"}) {
+    old.erase(field);
+  }
+  for (nlohmann::json& tree : old["trees"]) tree.erase("lost");
+  old["state"] = "owned";
+  old["history"].push_back({"owned", 9});
+  const auto upgraded = parse_record(old);
+  ASSERT_TRUE(upgraded) << upgraded.error().message;
+  EXPECT_EQ(upgraded->state(), kReady);
+  old["format"] = 99;
+  const auto newer = parse_record(old);
+  ASSERT_FALSE(newer);
+  EXPECT_NE(newer.error().message.find("update ppmr"), std::string::npos);
 }
 
 TEST(OwnershipRecord, ContradictoryPlanIsRefused) {

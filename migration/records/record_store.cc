@@ -134,14 +134,6 @@ void RecordStore::note_contact(const std::string& id, MigrationRole role) const 
   (void)utimensat(AT_FDCWD, path_of(id, role).c_str(), nullptr, 0);
 }
 
-std::chrono::milliseconds RecordStore::since_contact(const std::string& id,
-                                                     MigrationRole role) const {
-  struct stat facts {};
-  if (stat(path_of(id, role).c_str(), &facts) != 0) return std::chrono::milliseconds::max();
-  const int64_t at_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
-  return std::chrono::milliseconds((realtime_ns() - at_ns) / 1'000'000);
-}
-
 std::string RecordStore::path_of(const std::string& id, MigrationRole role) const {
   return directory_ + "/" + name_of(id, role);
 }
@@ -167,7 +159,7 @@ Result<OwnershipRecord> RecordStore::create_aborted(OwnershipRecord record) cons
   if (Status aborted = record.move_to(MigrationState::kAborted); !aborted) {
     return failure(aborted.error());
   }
-  record.peer_notified = true;
+  record.peer_notified = record.tasks_resumed = true;
   return write_first(std::move(record));
 }
 
@@ -254,7 +246,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
 
 // The marks are files beside the records, so that one pass over the directory finds both. A mark is
 // written only after the record was synced, and no change unsettles a record.
-Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
+Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled(MigrationRole role) const {
   std::error_code error;
   std::unordered_set<std::string> marks;
   std::vector<std::string> paths;
@@ -263,7 +255,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
     if (path.ends_with(kSettledMark)) {
       path.resize(path.size() - kSettledMark.size());
       marks.insert(std::move(path));
-    } else if (is_record(entry.path().filename(), MigrationRole::kSource)) {
+    } else if (is_record(entry.path().filename(), role)) {
       paths.push_back(std::move(path));
     }
   }
@@ -273,7 +265,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled() const {
     if (marks.contains(path)) continue;
     auto record = read_directory(path);
     if (!record) continue;
-    if (is_over(record->state()) && record->peer_notified) {
+    if (record->is_settled()) {
       // Without the mark, the record is read again.
       std::ofstream(path + std::string(kSettledMark));
     } else {
@@ -327,18 +319,6 @@ Result<OwnershipRecord> RecordStore::change(const std::string& id, MigrationRole
   }
 }
 
-Result<OwnershipRecord> RecordStore::advance(const std::string& id, MigrationRole role,
-                                             MigrationState state, const Change& also) const {
-  constexpr int kUnchanged = EALREADY;
-  auto changed = change(id, role, [&](OwnershipRecord& record) -> Status {
-    if (record.state() == state) return failure(kUnchanged, "");
-    if (Status moved = record.move_to(state); !moved) return moved;
-    return also ? also(record) : Status{};
-  });
-  if (!changed && changed.error().errno_value == kUnchanged) return read(id, role);
-  return changed;
-}
-
 Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole role,
                                           uint64_t version, milliseconds timeout) const {
   const auto deadline = Clock::now() + timeout;
@@ -361,11 +341,36 @@ void RecordStore::prune(std::chrono::seconds kept) const {
     const auto changed_at = fs::last_write_time(path, ignored);
     if (ignored || fs::file_time_type::clock::now() - changed_at < kept) continue;
     const auto record = read_directory(path);
-    if (!record || !is_over(record->state())) continue;
-    if (record->role == MigrationRole::kSource && !record->peer_notified) continue;
-    fs::remove_all(path, ignored);
+    if (!record || !record->is_settled()) continue;
+    // Under another name first: a removal that is interrupted must not leave an older version as
+    // the latest one.
+    const std::string removed = directory_ + "/removed-" + random_migration_id();
+    fs::rename(path, removed, ignored);
+    if (ignored) continue;
+    fs::remove_all(removed, ignored);
     fs::remove(path + std::string(kSettledMark), ignored);
   }
+}
+
+ContactClock::ContactClock(const RecordStore& store, std::string id, MigrationRole role)
+    : path_(store.directory() + "/" + RecordStore::name_of(id, role)) {
+  (void)silent_for();
+  // The silence before this process looked, as far as the node's clock can tell.
+  const auto before = std::chrono::nanoseconds(realtime_ns() - seen_ns_);
+  if (seen_ns_ > 0 && before.count() > 0) {
+    since_ -= std::chrono::duration_cast<Clock::duration>(before);
+  }
+}
+
+std::chrono::milliseconds ContactClock::silent_for() {
+  struct stat facts {};
+  int64_t at_ns = 0;
+  if (stat(path_.c_str(), &facts) == 0) {
+    at_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
+  }
+  const auto now = Clock::now();
+  if (std::exchange(seen_ns_, at_ns) != at_ns) since_ = now;
+  return std::chrono::duration_cast<milliseconds>(now - since_);
 }
 
 Result<RecordWatch> RecordWatch::open(const RecordStore& store, const std::string& id,

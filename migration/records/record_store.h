@@ -36,8 +36,6 @@ class RecordStore {
 
   // Notes that the migration's coordinator is at work.
   void note_contact(const std::string& id, MigrationRole role) const;
-  // Returns the time since the last note_contact() or change of the record.
-  std::chrono::milliseconds since_contact(const std::string& id, MigrationRole role) const;
   // Creates the directory (0700) for CRIU's logs, scripts and pid files of one tree. Returns its
   // path.
   Result<std::string> make_work_directory(const std::string& id, MigrationRole role,
@@ -57,12 +55,10 @@ class RecordStore {
                                             const std::set<std::string>& without = {}) const;
   // Returns the name of the record's directory.
   static std::string name_of(const std::string& id, MigrationRole role);
-  // Returns the records of the source's role that may still need a step, oldest first: migrations
-  // that are not over, and migrations whose outcome the target does not know. Leaves out records
-  // that it cannot read. Marks every other record that it has read, and does not read marked
-  // records again. So its cost does not grow with the number of records that the node keeps.
-  // Errors: as list().
-  Result<std::vector<OwnershipRecord>> list_unsettled() const;
+  // Returns the records of a role that are not settled, oldest first. Leaves out records that it
+  // cannot read. Marks every other record that it has read, and does not read marked records again.
+  // So its cost does not grow with the number of records that the node keeps. Errors: as list().
+  Result<std::vector<OwnershipRecord>> list_unsettled(MigrationRole role) const;
   // Returns, for display, the records that were created at or after this time (CLOCK_REALTIME),
   // oldest first. Reads without syncing, so a change in the result may still be lost in a power
   // failure. Errors: as list().
@@ -76,12 +72,6 @@ class RecordStore {
   using Change = std::function<Status(OwnershipRecord&)>;
   Result<OwnershipRecord> change(const std::string& id, MigrationRole role,
                                  const Change& change) const;
-  // Changes the state and applies `also`, in one new version. Does nothing if the record already
-  // has that state. Errors: EPERM if `state` may not follow the present one; the message names
-  // both.
-  Result<OwnershipRecord> advance(const std::string& id, MigrationRole role, MigrationState state,
-                                  const Change& also = {}) const;
-
   // Blocks until there is a version after `version`, or until the timeout. Returns the latest
   // version.
   Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
@@ -103,6 +93,20 @@ class RecordStore {
   Status write(const std::string& path, OwnershipRecord& record) const;
 
   std::string directory_;
+};
+
+// Tells how long a migration's coordinator has been silent. From the first look on it counts with a
+// clock that nobody sets.
+// Threads: one.
+class ContactClock {
+ public:
+  ContactClock(const RecordStore& store, std::string id, MigrationRole role);
+  std::chrono::milliseconds silent_for();
+
+ private:
+  std::string path_;  // of the record's directory, whose modification time is that of the contact
+  int64_t seen_ns_ = -1;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
 };
 
 // A descriptor that becomes readable when a record may have changed, for poll(2).

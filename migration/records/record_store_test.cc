@@ -83,7 +83,7 @@ TEST_F(RecordStoreTest, AbortedFromTheStartIsSettledAndKeepsTheMigrationFromBegi
   ASSERT_TRUE(aborted) << aborted.error().message;
   EXPECT_EQ(store.read(record.id, kSource)->state(), kAborted);
   EXPECT_EQ(store.read(record.id, kSource)->error, "taken back");
-  EXPECT_TRUE(store.list_unsettled()->empty());
+  EXPECT_TRUE(store.list_unsettled(kSource)->empty());
   const auto late = store.create(record);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().errno_value, EEXIST);
@@ -117,29 +117,15 @@ TEST_F(RecordStoreTest, ExactlyOneOfManyCreatorsWins) {
   }
 }
 
-TEST_F(RecordStoreTest, AdvancingTwiceToTheSameStateChangesTheRecordOnce) {
-  const RecordStore store = open();
-  const auto created = store.create(fresh());
-  ASSERT_TRUE(created);
-  const auto dumping = store.advance(created->id, kSource, kDumping);
-  ASSERT_TRUE(dumping);
-  EXPECT_EQ(dumping->version, 2u);
-  ASSERT_EQ(dumping->history().size(), 2u);
-  EXPECT_EQ(dumping->history()[1].state, kDumping);
-  const auto again = store.advance(created->id, kSource, kDumping);
-  ASSERT_TRUE(again);
-  EXPECT_EQ(again->version, 2u);
-}
-
 TEST_F(RecordStoreTest, LateDecisionFailsAndQuotesTheEarlierDecision) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
-  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& record) -> Status {
+  ASSERT_TRUE(advance(store, created->id, kSource, kAborted, [](OwnershipRecord& record) -> Status {
     record.error = "the hook was faster";
     return {};
   }));
-  const auto late = store.advance(created->id, kSource, kCommitted);
+  const auto late = advance(store, created->id, kSource, kCommitted);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().errno_value, EPERM);
   EXPECT_NE(late.error().message.find("the hook was faster"), std::string::npos);
@@ -152,7 +138,7 @@ TEST_F(RecordStoreTest, ExactlyOneOfManyDecisionsWins) {
     const auto created = store.create(fresh());
     ASSERT_TRUE(created);
     for (const MigrationState state : {kDumping, kFrozen, kSealed}) {
-      ASSERT_TRUE(store.advance(created->id, kSource, state));
+      ASSERT_TRUE(advance(store, created->id, kSource, state));
     }
     std::atomic<int> winners = 0;
     std::vector<std::thread> deciders;
@@ -176,7 +162,7 @@ TEST_F(RecordStoreTest, ChangeThatSmugglesAnotherStateIsRefused) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
-  ASSERT_TRUE(store.advance(created->id, kSource, kDumping));
+  ASSERT_TRUE(advance(store, created->id, kSource, kDumping));
   const auto smuggle = [&](const std::function<void(OwnershipRecord&)>& change) {
     const auto changed = store.change(created->id, kSource, [&](OwnershipRecord& record) -> Status {
       change(record);
@@ -239,27 +225,33 @@ TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {
   auto unchanged = store.wait(created->id, kSource, 1, milliseconds(30));
   ASSERT_TRUE(unchanged);
   EXPECT_EQ(unchanged->version, 1u);
-  std::thread writer([&] { EXPECT_TRUE(open().advance(created->id, kSource, kDumping)); });
+  std::thread writer([&] { EXPECT_TRUE(advance(open(), created->id, kSource, kDumping)); });
   const auto changed = store.wait(created->id, kSource, 1, milliseconds(10'000));
   writer.join();
   ASSERT_TRUE(changed);
   EXPECT_EQ(changed->state(), kDumping);
 }
 
-TEST_F(RecordStoreTest, NoteContactRestartsTheTimeSinceTheLastContact) {
+TEST_F(RecordStoreTest, ContactRestartsTheSilenceOfTheCoordinator) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
   ASSERT_TRUE(created);
   const std::string path = directory_ + "/state/" + created->id + ".source";
-  const timespec long_ago[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
-  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
-  EXPECT_GT(store.since_contact(created->id, kSource), std::chrono::hours(1));
+  const auto set_contact = [&](int64_t second) {
+    const timespec times[2] = {{.tv_sec = second, .tv_nsec = 0}, {.tv_sec = second, .tv_nsec = 0}};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  };
+  set_contact(1);
+  ContactClock clock(store, created->id, kSource);
+  EXPECT_GT(clock.silent_for(), std::chrono::hours(1)) << "before this process looked";
   store.note_contact(created->id, kSource);
-  EXPECT_LT(store.since_contact(created->id, kSource), std::chrono::hours(1));
-  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
-  ASSERT_TRUE(store.advance(created->id, kSource, kDumping));
-  EXPECT_LT(store.since_contact(created->id, kSource), std::chrono::hours(1)) << "a change";
-  EXPECT_EQ(store.since_contact(random_migration_id(), kSource), milliseconds::max());
+  EXPECT_LT(clock.silent_for(), std::chrono::hours(1));
+  // The node's clock is set back by years, and a contact follows: its time is the past.
+  set_contact(2);
+  EXPECT_LT(clock.silent_for(), std::chrono::hours(1));
+  set_contact(3);
+  ASSERT_TRUE(advance(store, created->id, kSource, kDumping));
+  EXPECT_LT(clock.silent_for(), std::chrono::hours(1)) << "a change";
 }
 
 TEST_F(RecordStoreTest, HalfWrittenVersionIsInvisible) {
@@ -300,9 +292,9 @@ TEST_F(RecordStoreTest, PruneRemovesOldRecordsThatAreOverAndWhosePeerWasNotified
   const RecordStore store = open();
   auto make = [&](bool over, bool notified, bool old) {
     auto record = store.create(fresh());
-    if (over) (void)store.advance(record->id, kSource, kAborted);
+    if (over) (void)advance(store, record->id, kSource, kAborted);
     (void)store.change(record->id, kSource, [&](OwnershipRecord& latest) -> Status {
-      latest.peer_notified = notified;
+      latest.peer_notified = latest.tasks_resumed = notified;
       return {};
     });
     if (old) {
@@ -334,17 +326,17 @@ TEST_F(RecordStoreTest, UnsettledRecordsAreOpenOrTheirPeerWasNotNotified) {
   at_target.role = MigrationRole::kTarget;
   ASSERT_TRUE(store.create(at_target));
   for (const auto& record : {aborted, settled}) {
-    ASSERT_TRUE(store.advance(record->id, kSource, kAborted));
+    ASSERT_TRUE(advance(store, record->id, kSource, kAborted));
   }
   const auto notify = [&](const std::string& id) {
     ASSERT_TRUE(store.change(id, kSource, [](OwnershipRecord& latest) -> Status {
-      latest.peer_notified = true;
+      latest.peer_notified = latest.tasks_resumed = true;
       return {};
     }));
   };
   const auto unsettled = [&] {
     std::vector<std::string> ids;
-    const auto records = store.list_unsettled();
+    const auto records = store.list_unsettled(kSource);
     for (const auto& record : *records) ids.push_back(record.id);
     return ids;
   };
@@ -358,15 +350,15 @@ TEST_F(RecordStoreTest, UnsettledRecordsAreOpenOrTheirPeerWasNotNotified) {
 TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnce) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
-  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
-    latest.peer_notified = true;
+  ASSERT_TRUE(advance(store, created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = latest.tasks_resumed = true;
     return {};
   }));
-  EXPECT_TRUE(store.list_unsettled()->empty());
+  EXPECT_TRUE(store.list_unsettled(kSource)->empty());
   // No program writes such a version. A reader would take it for an open record.
   const std::string path = directory_ + "/state/" + created->id + ".source/";
   std::filesystem::copy_file(path + "1.json", path + "9.json");
-  EXPECT_TRUE(store.list_unsettled()->empty());
+  EXPECT_TRUE(store.list_unsettled(kSource)->empty());
   store.prune(std::chrono::seconds(-1));
   EXPECT_EQ(store.list()->size(), 1u) << "pruning reads the record";
 }
@@ -374,11 +366,11 @@ TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnce) {
 TEST_F(RecordStoreTest, PruneRemovesTheMarkOfASettledRecord) {
   const RecordStore store = open();
   const auto created = store.create(fresh());
-  ASSERT_TRUE(store.advance(created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
-    latest.peer_notified = true;
+  ASSERT_TRUE(advance(store, created->id, kSource, kAborted, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = latest.tasks_resumed = true;
     return {};
   }));
-  EXPECT_TRUE(store.list_unsettled()->empty());
+  EXPECT_TRUE(store.list_unsettled(kSource)->empty());
   EXPECT_FALSE(std::filesystem::is_empty(store.directory()));
   store.prune(std::chrono::seconds(-1));
   EXPECT_TRUE(std::filesystem::is_empty(store.directory()));

@@ -1,9 +1,10 @@
-// For tests: a record in the state that a test needs.
+// For tests: a record, or a stored record, in the state that a test needs.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include "migration/records/ownership_record.h"
+#include "migration/records/record_store.h"
 
 namespace ppmr {
 
@@ -15,7 +16,7 @@ inline void take_to(OwnershipRecord& record, MigrationState last, int64_t began_
   record.begin(began_ns);
   const auto later = record.role == MigrationRole::kSource
                          ? std::vector{kDumping, kFrozen, kSealed, kCommitted, kFinished}
-                         : std::vector{kReady, kOwned, kRunning, kFinished};
+                         : std::vector{kReady, kRunning, kFinished};
   if (last == kAborted) {
     ASSERT_TRUE(record.move_to(last, last_ns));
     return;
@@ -24,6 +25,19 @@ inline void take_to(OwnershipRecord& record, MigrationState last, int64_t began_
     ASSERT_LT(i, later.size()) << to_string(record.role, last);
     ASSERT_TRUE(record.move_to(later[i], later[i] == last ? last_ns : began_ns));
   }
+}
+
+// Takes a stored record one step, and applies `also`, in one new version. Does nothing if the record
+// already has that state.
+inline Result<OwnershipRecord> advance(const RecordStore& store, const std::string& id,
+                                       MigrationRole role, MigrationState state,
+                                       const RecordStore::Change& also = {}) {
+  const auto now = store.read(id, role);
+  if (!now || now->state() == state) return now;
+  return store.change(id, role, [&](OwnershipRecord& record) -> Status {
+    if (Status moved = record.move_to(state); !moved) return moved;
+    return also ? also(record) : Status{};
+  });
 }
 
 }  // namespace ppmr

@@ -80,14 +80,19 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
 }
 
 Result<nlohmann::json> AgentClient::insist(const nlohmann::json& request, milliseconds patience) {
+  auto answer = insist_on_answer(request, patience);
+  if (!answer) return answer;
+  if (Status verdict = accepted(*answer); !verdict) return failure(verdict.error());
+  return answer;
+}
+
+Result<nlohmann::json> AgentClient::insist_on_answer(const nlohmann::json& request,
+                                                     milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     auto answer = ask(request, std::clamp(left, milliseconds(1), kAttempt));
-    if (answer) {
-      if (Status verdict = accepted(*answer); !verdict) return failure(verdict.error());
-      return answer;
-    }
+    if (answer) return answer;
     // A permanent error: the target lacks --allow-restart, or has another version.
     if (answer.error().errno_value == EPROTONOSUPPORT || left <= kBetweenAttempts) return answer;
     std::this_thread::sleep_for(kBetweenAttempts);

@@ -32,8 +32,10 @@ class AgentClient {
   // necessary. The errors are those of the connection: ECONNREFUSED with the target's reason,
   // ETIMEDOUT, ECONNRESET ...; the next call connects again.
   Result<nlohmann::json> ask(const nlohmann::json& request, std::chrono::milliseconds patience);
-  // Repeats the request until there is a reply or `patience` has passed. A refusal is an error,
-  // too.
+  // Repeats the request until there is a reply, which may be a refusal, or `patience` has passed.
+  Result<nlohmann::json> insist_on_answer(const nlohmann::json& request,
+                                          std::chrono::milliseconds patience);
+  // The same, but a refusal is an error, too.
   Result<nlohmann::json> insist(const nlohmann::json& request, std::chrono::milliseconds patience);
 
   const std::string& node_name() const { return node_name_; }  // empty before the first reply

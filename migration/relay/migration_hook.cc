@@ -11,9 +11,8 @@
 
 #include "base/clock.h"
 #include "daemon/command_line/output.h"
-#include "migration/relay/moved_memory.h"
-#include "migration/relay/notify_target.h"
-#include "preflight/rdma_release/rdma_release.h"
+#include "migration/relay/source_driver.h"
+#include "migration/relay/target_driver.h"
 #include "processes/frozen_tasks.h"
 #include "processes/restorer_wait.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -31,54 +30,11 @@ constexpr milliseconds kLookInterval{200};
 constexpr milliseconds kMemoryInterval{2};
 // How long a hook whose coordinator died tries to notify the target.
 constexpr milliseconds kNotifyPatience{10'000};
-// This includes the time until CRIU has let the tree run.
-constexpr milliseconds kResumePatience{10'000};
 
 constexpr bool kLetCriuGoOn = true;
 constexpr bool kStopCriu = false;
 
 void log(const std::string& sentence) { print_to(stderr, "ppmr hook: {}\n", sentence); }
-
-class Hold {
- public:
-  Hold(RecordStore store, std::string id, MigrationRole role, size_t tree, pid_t criu,
-       pid_t restored_root = 0)
-      : store_(std::move(store)),
-        id_(std::move(id)),
-        role_(role),
-        tree_(tree),
-        criu_(identify(criu).value_or(ProcessIdentity{})),
-        restored_root_(restored_root) {}
-
-  bool at_source();
-  bool at_target();
-
- private:
-  Result<OwnershipRecord> change(const RecordStore::Change& change) const {
-    return store_.change(id_, role_, change);
-  }
-  Status note_held(OwnershipRecord& record) const;
-  Status note_ready(OwnershipRecord& record) const;
-  bool is_overdue(const OwnershipRecord& record) const;
-  std::string reason_to_abort(const OwnershipRecord& record) const;
-  std::optional<bool> abort(const std::string& why);
-  bool let_run_on(const OwnershipRecord& record) const;
-  bool await_memory() const;
-  bool let_run_here() const;
-  bool finish_committed(OwnershipRecord record);
-  Result<FrozenTasks> our_tasks(const OwnershipRecord& record) const {
-    return FrozenTasks::open(record.trees[tree_].tasks);
-  }
-
-  const RecordStore store_;
-  const std::string id_;
-  const MigrationRole role_;
-  const size_t tree_;
-  const ProcessIdentity criu_;
-  const pid_t restored_root_;
-  const Clock::time_point began_ = Clock::now();
-  bool logged_that_it_holds_ = false;
-};
 
 // Runs `work` in a child process, so that CRIU, which waits for the relay, can continue.
 void run_in_background(const std::function<void()>& work) {
@@ -92,58 +48,97 @@ void run_in_background(const std::function<void()>& work) {
   _exit(0);
 }
 
-void notify_target_in_background(const RecordStore& store, const OwnershipRecord& record) {
-  run_in_background([&] {
-    AgentClient agent(parse_endpoint(record.endpoint));
-    (void)notify_target(store, agent, record, kNotifyPatience);
-  });
-}
+// Holds a tree at the source.
+class SourceHold {
+ public:
+  SourceHold(const RecordStore& store, const MigrationHook& hook)
+      : store_(store),
+        id_(hook.id),
+        tree_(hook.tree),
+        criu_(identify(hook.criu).value_or(ProcessIdentity{})),
+        driver_(store, hook.id) {}
 
-Status Hold::note_held(OwnershipRecord& record) const {
-  if (tree_ >= record.trees.size())
+  bool hold();
+
+ private:
+  Result<OwnershipRecord> note_held();
+  Status stop(const OwnershipRecord& record) const;
+  bool let_run_on(const OwnershipRecord& record) const;
+  void look(OwnershipRecord& record);
+  void finish_in_background() const;
+
+  const RecordStore& store_;
+  const std::string id_;
+  const size_t tree_;
+  const ProcessIdentity criu_;
+  SourceDriver driver_;
+  std::string why_not_;  // why the tree cannot move
+  std::string logged_;
+};
+
+// Records the frozen tasks, then stops them, and records that they are stopped.
+Result<OwnershipRecord> SourceHold::note_held() {
+  auto record = store_.read(id_, MigrationRole::kSource);
+  if (!record) return record;
+  if (tree_ >= record->trees.size()) {
     return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
-  if (record.state() != MigrationState::kDumping) {
-    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state()));
   }
-  TreeRecord& tree = record.trees[tree_];
-  if (Status same = check_identity({tree.root, tree.root_start_time}, record.boot_id); !same) {
-    return same;
+  const TreeRecord& tree = record->trees[tree_];
+  if (Status same = check_identity({tree.root, tree.root_start_time}, record->boot_id); !same) {
+    (void)driver_.take(source_event::GiveUp{same.error().message});
+    return failure(same.error());
   }
   auto tasks = tasks_of_tree(tree.root);
   if (!tasks) return failure(tasks.error());
-  tree.tasks = std::move(*tasks);
-  tree.criu = criu_;
-  tree.phase = TreePhase::kHeld;
-  tree.held_ns = realtime_ns();
-  return record.all_trees(TreePhase::kHeld) ? record.move_to(MigrationState::kFrozen) : Status{};
+  auto held = driver_.take(source_event::Held{tree_, std::move(*tasks), criu_});
+  if (!held) return failure(held.error());
+  if (held->record.plan.original_goes_on) return held->record;
+  if (Status stopped = stop(held->record); !stopped) {
+    why_not_ = stopped.error().message;
+    return held->record;
+  }
+  for (;;) {
+    auto noted = driver_.take(source_event::Stopped{tree_});
+    if (noted) return noted->record;
+    auto now = store_.read(id_, MigrationRole::kSource);
+    if (now && now->state() != MigrationState::kDumping) return now;
+    // The record cannot be written, for example because the disk is full: the tree stays held.
+    if (now) look(*now);
+    std::this_thread::sleep_for(kLookInterval);
+  }
 }
 
-bool Hold::at_source() {
-  auto record = change([&](OwnershipRecord& latest) { return note_held(latest); });
-  // ESRCH: the frozen tree is not the one that was selected for the migration.
-  if (!record && record.error().errno_value == ESRCH) {
-    return abort(record.error().message).value_or(kStopCriu);
-  }
+Status SourceHold::stop(const OwnershipRecord& record) const {
+  const TreeRecord& tree = record.trees[tree_];
+  auto tasks = FrozenTasks::open(tree.tasks);
+  if (!tasks) return failure(tasks.error());
+  tasks->stop();
+  if (Status held = tasks->check_held_by(criu_.pid); !held) return held;
+  if (tasks->count() == tree.tasks.size()) return {};
+  return failure(EBUSY, fmt::format("a process of the tree of process {} ended while the tree was "
+                                    "frozen",
+                                    tree.root));
+}
+
+bool SourceHold::hold() {
+  auto record = note_held();
   if (!record) {
     log(record.error().message);
     return kStopCriu;
   }
-  if (record->plan.original_goes_on)
-    return kLetCriuGoOn;  // with --leave-running CRIU lets the tree run
+  if (record->plan.original_goes_on) return kLetCriuGoOn;  // CRIU lets the tree run
   for (;;) {
-    switch (record->state()) {
-      case MigrationState::kAborted:
+    switch (source_verdict(*record, tree_)) {
+      case HookVerdict::kStop:
         return let_run_on(*record);
-      case MigrationState::kCommitted:
-      case MigrationState::kFinished:
-        return finish_committed(*record);
-      default:
+      case HookVerdict::kLetGo:
+        return kLetCriuGoOn;
+      case HookVerdict::kHold:
         break;
     }
-    if (const std::string why = reason_to_abort(*record); !why.empty()) {
-      if (const auto verdict = abort(why)) return *verdict;
-    }
-    auto next = store_.wait(id_, role_, record->version, kLookInterval);
+    look(*record);
+    if (source_verdict(*record, tree_) != HookVerdict::kHold) continue;
+    auto next = store_.wait(id_, MigrationRole::kSource, record->version, kLookInterval);
     if (next) {
       record = std::move(next);
     } else {
@@ -154,105 +149,90 @@ bool Hold::at_source() {
   }
 }
 
-// Memory may take any time to arrive: each contact of the coordinator, which has time limits of its
-// own, restarts the limit.
-bool Hold::is_overdue(const OwnershipRecord& record) const {
-  const milliseconds limit(record.hold_limit_ms);
-  return Clock::now() - began_ > limit && store_.since_contact(id_, role_) > limit;
+// Does what there is to do if the coordinator does not. A dead CRIU holds nothing.
+void SourceHold::look(OwnershipRecord& record) {
+  const bool decided = record.state() >= MigrationState::kCommitted;
+  if (why_not_.empty() && !is_alive(criu_)) why_not_ = "CRIU died before the decision";
+  auto step = !decided && !why_not_.empty() ? driver_.take(source_event::GiveUp{why_not_})
+                                            : driver_.take(source_event::Look{});
+  if (!step) {
+    // Nothing is decided that cannot be recorded: the tree is neither released nor killed.
+    const std::string why = "still held: " + step.error().message;
+    if (std::exchange(logged_, why) != why) log(why);
+    return;
+  }
+  record = std::move(step->record);
+  if (record.state() == MigrationState::kAborted) {
+    log("aborted, the process keeps running here: " + record.error);
+  } else if (record.state() == MigrationState::kCommitted && !driver_.coordinator_works(record)) {
+    AgentClient agent(parse_endpoint(record.endpoint));
+    driver_.await_memory_for(kNotifyPatience);
+    auto driven = driver_.carry_out({record, false, step->actions}, agent, kNotifyPatience);
+    if (driven) record = std::move(*driven);
+  }
 }
 
-std::string Hold::reason_to_abort(const OwnershipRecord& record) const {
-  if (!is_alive(record.coordinator)) {
-    return fmt::format("ppmr migrate (pid {}) died before the decision", record.coordinator.pid);
-  }
-  if (!is_alive(criu_)) return "CRIU died before the decision";
-  if (is_overdue(record)) {
-    return fmt::format("no decision within {} s (--timeout)", record.hold_limit_ms / 1000);
-  }
-  return "";
-}
-
-// nullopt if the abort cannot be recorded, for example because the disk is full: until it can, the
-// tasks may neither be released nor killed.
-std::optional<bool> Hold::abort(const std::string& why) {
-  auto aborted =
-      store_.advance(id_, role_, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
-        record.error = why;
-        return {};
-      });
-  if (aborted) {
-    const bool verdict = let_run_on(*aborted);
-    notify_target_in_background(store_, *aborted);
-    log("aborted, the process keeps running here: " + why);
-    return verdict;
-  }
-  auto record = store_.read(id_, role_);
-  if (record && record->state() == MigrationState::kAborted) return let_run_on(*record);
-  if (record && (record->state() == MigrationState::kCommitted || is_over(record->state()))) {
-    return finish_committed(*record);
-  }
-  if (!logged_that_it_holds_) {
-    log("still held: " + why + ", but the abort cannot be recorded: " + aborted.error().message);
-  }
-  logged_that_it_holds_ = true;
-  return std::nullopt;
-}
-
-bool Hold::let_run_on(const OwnershipRecord& record) const {
+// The tree continues at once; whatever else is to be done is done beside it.
+bool SourceHold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
-    if (auto tasks = our_tasks(record)) tasks->resume();
+    if (auto tasks = FrozenTasks::open(record.trees[tree_].tasks)) tasks->resume();
   }
-  // Normally the coordinator asks the tree to resume RDMA.
-  if (!is_alive(record.coordinator)) {
-    run_in_background([&] { (void)resume_rdma({record.trees[tree_].root}, kResumePatience); });
-  }
+  if (!is_alive(record.coordinator)) finish_in_background();
   return kStopCriu;
 }
 
-// The coordinator kills the tasks. If it has died or is too slow, the hook does, as soon as the
-// target has their memory.
-bool Hold::finish_committed(OwnershipRecord record) {
-  while (record.trees[tree_].phase != TreePhase::kComplete && is_alive(record.coordinator) &&
-         is_alive(criu_) && !is_overdue(record)) {
-    if (auto next = store_.wait(id_, role_, record.version, kLookInterval)) record = *next;
-  }
-  if (record.trees[tree_].phase == TreePhase::kComplete) return kLetCriuGoOn;
-  await_memory_moved(record, record.trees[tree_]);
-  if (auto tasks = our_tasks(record)) tasks->kill();
-  auto killed = change([&](OwnershipRecord& latest) -> Status {
-    latest.trees[tree_].phase = TreePhase::kComplete;
-    return {};
+void SourceHold::finish_in_background() const {
+  run_in_background([this] {
+    // CRIU has to end first: it still holds the tasks.
+    while (is_alive(criu_)) std::this_thread::sleep_for(kMemoryInterval);
+    const auto record = store_.read(id_, MigrationRole::kSource);
+    if (!record) return;
+    AgentClient agent(parse_endpoint(record->endpoint));
+    (void)SourceDriver(store_, id_).drive(agent, kNotifyPatience);
   });
-  if (killed && killed->all_trees(TreePhase::kComplete) && !killed->peer_notified) {
-    notify_target_in_background(store_, *killed);
-  }
-  return kLetCriuGoOn;
 }
 
-Status Hold::note_ready(OwnershipRecord& record) const {
-  if (tree_ >= record.trees.size())
-    return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
-  if (is_over(record.state())) {
-    return failure(ECANCELED, std::string("the migration is ") + to_string(record.state()));
-  }
+// Holds a tree at the target.
+class TargetHold {
+ public:
+  TargetHold(const RecordStore& store, const MigrationHook& hook)
+      : store_(store),
+        id_(hook.id),
+        tree_(hook.tree),
+        criu_(identify(hook.criu).value_or(ProcessIdentity{})),
+        restored_root_(hook.restored_root),
+        contact_(store, hook.id, MigrationRole::kTarget) {}
+
+  bool hold();
+
+ private:
+  Result<OwnershipRecord> note_ready() const;
+  bool await_memory() const;
+  bool let_run_here() const;
+
+  const RecordStore& store_;
+  const std::string id_;
+  const size_t tree_;
+  const ProcessIdentity criu_;
+  const pid_t restored_root_;
+  ContactClock contact_;
+};
+
+Result<OwnershipRecord> TargetHold::note_ready() const {
   auto tasks = tasks_of_tree(restored_root_);
   if (!tasks) return failure(tasks.error());
-  TreeRecord& tree = record.trees[tree_];
-  tree.waiting_at.clear();
-  for (const ProcessIdentity& task : *tasks) tree.waiting_at.push_back(await_in_restorer(task.pid));
-  tree.tasks = std::move(*tasks);
-  tree.criu = criu_;
-  if (tree.phase < TreePhase::kReady) tree.held_ns = realtime_ns();
-  tree.phase = std::max(tree.phase, TreePhase::kReady);
-  if (record.state() == MigrationState::kRestoring && record.all_trees(TreePhase::kReady)) {
-    return record.move_to(MigrationState::kReady);
+  target_event::Ready ready{tree_, std::move(*tasks), {}, criu_};
+  for (const ProcessIdentity& task : ready.tasks) {
+    ready.waiting_at.push_back(await_in_restorer(task.pid));
   }
-  return {};
+  auto step = take_target_step(store_, id_, std::move(ready));
+  if (!step) return failure(step.error());
+  return std::move(step->record);
 }
 
 // If it returns kStopCriu, the supervisor restores the tree again from the checkpoint.
-bool Hold::let_run_here() const {
-  const auto work = store_.make_work_directory(id_, role_, tree_);
+bool TargetHold::let_run_here() const {
+  const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) {
     log(work.error().message);
     return kStopCriu;
@@ -267,47 +247,43 @@ bool Hold::let_run_here() const {
 // Runs before this node votes. Unless the migration is post-copy, the pager must have all memory,
 // so that the tree no longer needs the source or the mount's daemon. Returns false if the migration
 // is over, or if the pager has ended.
-bool Hold::await_memory() const {
-  auto record = store_.read(id_, role_);
+bool TargetHold::await_memory() const {
+  auto record = store_.read(id_, MigrationRole::kTarget);
   if (!record || tree_ >= record->trees.size()) return true;
   if (!record->plan.moves_memory_apart() || record->plan.may_run_before_memory()) return true;
-  const auto work = store_.make_work_directory(id_, role_, tree_);
+  const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) return log(work.error().message), false;
   while (access((*work + kMemoryCompleteFile).c_str(), F_OK) != 0) {
     if (pages_server_is_lost(*work) || !is_alive(criu_) || is_over(record->state())) return false;
-    if (auto next = store_.wait(id_, role_, record->version, kMemoryInterval)) record = next;
+    auto next = store_.wait(id_, MigrationRole::kTarget, record->version, kMemoryInterval);
+    if (next) record = next;
   }
   return true;
 }
 
-bool Hold::at_target() {
+bool TargetHold::hold() {
   if (!await_memory()) return kStopCriu;
-  auto record = change([&](OwnershipRecord& latest) { return note_ready(latest); });
+  auto record = note_ready();
   if (!record) {
     log(record.error().message);
     return kStopCriu;
   }
   for (;;) {
-    switch (record->state()) {
-      case MigrationState::kAborted:
+    switch (target_verdict(*record)) {
+      case HookVerdict::kStop:
         return kStopCriu;
-      case MigrationState::kRunning:
-      case MigrationState::kFinished:
+      case HookVerdict::kLetGo:
         return let_run_here();
-      case MigrationState::kRestoring:
-        // Not all trees are ready: this node has not voted and may still abort.
-        if (is_overdue(*record)) {
-          (void)store_.advance(id_, role_, MigrationState::kAborted, [&](auto& latest) -> Status {
-            latest.error = "not all processes were restored within --timeout";
-            return {};
-          });
-        }
+      case HookVerdict::kHold:
         break;
-      default:
-        break;  // in doubt: waits without a limit
     }
     if (!is_alive(criu_)) return kStopCriu;
-    auto next = store_.wait(id_, role_, record->version, kLookInterval);
+    // Before the vote this node may still abort; after it, it waits without a limit.
+    if (record->state() == MigrationState::kRestoring &&
+        contact_.silent_for() > milliseconds(record->hold_limit_ms)) {
+      (void)take_target_step(store_, id_, target_event::Look{}, {.overdue = true});
+    }
+    auto next = store_.wait(id_, MigrationRole::kTarget, record->version, kLookInterval);
     if (next) record = std::move(next);
   }
 }
@@ -331,8 +307,8 @@ bool MigrationHook::lets_criu_go_on() const {
     log(store.error().message);
     return kStopCriu;
   }
-  if (role == "source") return Hold(*store, id, MigrationRole::kSource, tree, criu).at_source();
-  return Hold(*store, id, MigrationRole::kTarget, tree, criu, restored_root).at_target();
+  if (role == "source") return SourceHold(*store, *this).hold();
+  return TargetHold(*store, *this).hold();
 }
 
 }  // namespace ppmr

@@ -70,8 +70,10 @@ Migration::Migration(const RecordStore& store, const MigrationSettings& settings
       stop_(stop),
       id_(settings.id.empty() ? random_migration_id() : settings.id),
       agent_(parse_endpoint(settings.endpoint)),
-      trees_(trees.size()) {
+      trees_(trees.size()),
+      driver_(store, id_) {
   for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);
+  driver_.know_memory_needed(settings.plan.may_run_before_memory());
 }
 
 // The threads still run if an exception ended run().
@@ -115,7 +117,7 @@ MigrationOutcome Migration::run() {
   const auto await = [this] { return without_exceptions([this] { return await_running(); }); };
   if (done && settings_.plan.may_run_before_memory()) running = await();
   await_memory_moved();
-  kill_tasks();
+  end_source();
   join_dumps();
   if (settings_.plan.original_goes_on) resume_rdma_here();
   if (!done) {
@@ -142,6 +144,7 @@ Status Migration::prepare() {
   record.endpoint = settings_.endpoint;
   record.mountpoint = settings_.mount.mountpoint;
   record.audit_file = settings_.endpoint.value("audit_file", "");
+  record.node_id = read_node_id();
   record.boot_id = read_boot_id();
   record.coordinator = identify_self();
   record.hold_limit_ms = settings_.hold_limit.count();
@@ -172,12 +175,9 @@ Status Migration::prepare() {
   auto prepared = record_in(*answer);
   if (!prepared) return failure(prepared.error());
   target_ = std::move(*prepared);
-  auto begun = store_.advance(id_, kRole, MigrationState::kDumping, [&](auto& latest) -> Status {
-    latest.peer = agent_.node_name();
-    return {};
-  });
+  auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());
-  audit_begin(*begun);
+  audit_begin(begun->record);
   report_event({{"event", "begun"}, {"target", agent_.node_name()}});
   return {};
 }
@@ -284,19 +284,15 @@ std::vector<pid_t> Migration::roots() const {
 }
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {
-  auto record = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    if (is_over(latest.state()))
-      return failure(ECANCELED, "the migration was aborted before the dump began");
-    TreeRecord& entry = latest.trees[number];
-    // The pid may have been reused while the tree waited for its turn.
-    if (Status same = check_identity({entry.root, entry.root_start_time}, latest.boot_id); !same) {
-      return same;
-    }
-    entry.phase = TreePhase::kDumping;
-    entry.dump_began_ns = realtime_ns();
-    return {};
-  });
-  if (!record) return failure(record.error());
+  const auto now = store_.read(id_, kRole);
+  if (!now) return failure(now.error());
+  // The pid may have been reused while the tree waited for its turn.
+  const ProcessIdentity root{now->trees[number].root, now->trees[number].root_start_time};
+  if (Status same = check_identity(root, now->boot_id); !same) return same;
+  SourceDriver driver(store_, id_);
+  const auto begun = driver.take(source_event::DumpBegins{number});
+  if (!begun) return failure(begun.error());
+  const OwnershipRecord* record = &begun->record;
   report_event({{"event", settings_.plan.has_rounds() ? "pre-copying" : "dumping"},
                 {"checkpoint", record->trees[number].checkpoint},
                 {"memory", memory_checkpoint(record->plan, record->trees[number])}},
@@ -318,17 +314,30 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   auto sealed = tree.dump->dump_and_seal();
   if (!sealed) return failure(sealed.error());
   tree.sealed = *sealed;
-  auto noted = store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    TreeRecord& entry = latest.trees[number];
-    if (entry.phase < TreePhase::kSealed) entry.phase = TreePhase::kSealed;
-    entry.sealed_ns = realtime_ns();
-    entry.rounds = tree.rounds;
-    entry.freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory());
-    return {};
-  });
+  const source_event::Sealed event{
+      .tree = number,
+      .freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory()),
+      .rounds = tree.rounds};
+  if (Status noted = note_sealed(driver, event); !noted) return noted;
   report_event({{"event", "sealed"}, {"bytes", sealed->bytes}}, &tree);
-  if (!noted) return failure(noted.error());
   return {};
+}
+
+// The hook stops the tree while the memory travels. A tree without memory may be sealed first.
+Status Migration::note_sealed(SourceDriver& driver, const source_event::Sealed& event) {
+  const auto deadline = Clock::now() + settings_.hold_limit;
+  for (;;) {
+    const auto noted = driver.take(event);
+    if (noted) return {};
+    if (noted.error().errno_value != EAGAIN || Clock::now() > deadline) {
+      return failure(noted.error());
+    }
+    const auto now = store_.read(id_, kRole);
+    if (!now) return failure(now.error());
+    if (now->trees[event.tree].phase < TreePhase::kStopped) {
+      (void)store_.wait(id_, kRole, now->version, kLookInterval);
+    }
+  }
 }
 
 Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
@@ -376,9 +385,6 @@ Status Migration::await_all_sealed() {
     }
     lock.lock();
   }
-  lock.unlock();
-  auto sealed = store_.advance(id_, kRole, MigrationState::kSealed);
-  if (!sealed) return failure(sealed.error());
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "base/exit_code.h"
 #include "base/mutex.h"
 #include "migration/relay/agent_client.h"
+#include "migration/relay/source_driver.h"
 #include "migration/source/tree_dump.h"
 #include "processes/frozen_tasks.h"
 
@@ -87,6 +88,7 @@ class Migration {
   void resume_rdma_here();
   std::vector<pid_t> roots() const;
   Status dump_and_seal(Tree& tree, size_t number);
+  Status note_sealed(SourceDriver& driver, const source_event::Sealed& event);
   void note_failure_locked(const Tree& tree, const Error& error) PPMR_REQUIRES(mutex_);
   void finish_memory(Tree& tree, size_t number);
   // Blocks until the source no longer needs the frozen tasks.
@@ -96,12 +98,11 @@ class Migration {
   Status await_all_sealed();
   Status await_ready();
   Status check_memory();
-  Status hold_tasks();
-  Status confirm_vote();
+  Status check_held();
   Status commit();
   // The steps after the decision. On an error the migration stays unfinished.
   Status hand_over();
-  void kill_tasks();
+  void end_source();
   void join_dumps();
   void remove_checkpoints();
   Status await_running();
@@ -123,9 +124,11 @@ class Migration {
   AgentClient agent_;
   OwnershipRecord target_;  // the target's record, as last received
   bool is_recorded_ = false;
-  bool target_runs_ = false;  // the target was notified that all tasks at the source are dead
+  bool told_of_interruption_ = false;
   std::vector<Tree> trees_;
-  std::vector<FrozenTasks> frozen_;  // filled by hold_tasks()
+  std::vector<FrozenTasks> frozen_;  // filled by check_held()
+  SourceDriver driver_;
+  SourceStep committed_;  // the step of the decision
 
   std::once_flag release_began_;
   Status released_;  // result of release_rdma_once()

@@ -2,44 +2,50 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/moved_memory.h"
-#include "migration/relay/notify_target.h"
 #include "migration/source/migration.h"
 
 namespace ppmr {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookSlice{1000};
 // The time limit for the target's vote. The processes are frozen in the meantime.
 constexpr milliseconds kVotePatience{5000};
 constexpr milliseconds kNotifyAbortPatience{5000};
+// A vote that was asked for longer ago than this is asked for again.
+constexpr milliseconds kVoteAge{1000};
+constexpr milliseconds kBetweenTries{200};
+constexpr milliseconds kOnceMore{500};
+
+std::string losses_of(const OwnershipRecord& target) {
+  std::string text;
+  for (const TreeRecord& tree : target.trees) {
+    if (!tree.lost.empty()) text += (text.empty() ? "at the target: " : "; ") + tree.lost;
+  }
+  return text;
+}
 
 }  // namespace
 
-// Sends SIGSTOP to all tasks, then checks that CRIU still holds every one of them. If CRIU does, no
-// task has run since its dump, and none can run until the decision, even if CRIU is killed.
-Status Migration::hold_tasks() {
-  auto stopping = store_.change(id_, kRole, [](OwnershipRecord& record) -> Status {
-    if (record.state() != MigrationState::kSealed) {
-      return failure(EPERM, std::string("the migration is ") + to_string(record.state()) + ": " +
-                                record.error);
-    }
-    record.tasks_stopped = !record.plan.original_goes_on;
-    return {};
-  });
-  if (!stopping) return failure(stopping.error());
+// The hooks have stopped the tasks. That CRIU still holds every one of them shows that nobody has
+// continued them since.
+Status Migration::check_held() {
   if (settings_.plan.original_goes_on) return {};
-  for (const TreeRecord& tree : stopping->trees) {
+  const auto record = store_.read(id_, kRole);
+  if (!record) return failure(record.error());
+  for (const TreeRecord& tree : record->trees) {
     auto tasks = FrozenTasks::open(tree.tasks);
     if (!tasks) return failure(tasks.error());
     frozen_.push_back(std::move(*tasks));
-    frozen_.back().stop();
     if (Status held = frozen_.back().check_held_by(tree.criu.pid); !held) return held;
     if (frozen_.back().count() != tree.tasks.size()) {
       return failure(
@@ -47,17 +53,11 @@ Status Migration::hold_tasks() {
                              tree.root));
     }
   }
+  driver_.kill_with([this]() -> Status {
+    for (const FrozenTasks& tasks : frozen_) tasks.kill();
+    return {};
+  });
   return {};
-}
-
-// The target's `ready` may be out of date: a restore may have failed in the meantime, or a restart
-// of the target's daemon has lost the images. A target that is `ready` may not abort by itself, so
-// the coordinator asks it once more.
-Status Migration::confirm_vote() {
-  auto confirmed = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
-  if (confirmed) return {};
-  return failure(confirmed.error().errno_value,
-                 "cannot confirm that the target is still ready: " + confirmed.error().message);
 }
 
 // With post-copy the source is still sending the memory. If that has failed, or if the source's
@@ -70,57 +70,71 @@ Status Migration::check_memory() {
   return first_failure_ ? Status(failure(*first_failure_)) : Status{};
 }
 
+// The target's `ready` may be out of date: a restore may have failed in the meantime, or a restart
+// of the target has lost what it had restored. So the target confirms its vote, and the decision
+// follows at once: a coordinator that was stopped in between asks again.
 Status Migration::commit() {
-  Status confirmed = check_memory();
-  if (confirmed) confirmed = hold_tasks();
-  if (confirmed) confirmed = confirm_vote();
-  if (confirmed) {
-    auto committed = store_.advance(id_, kRole, MigrationState::kCommitted);
-    // If advance() failed, the record on disk decides: it may say `committed`.
-    const auto now = committed ? committed : store_.read(id_, kRole);
-    if (!now) return failure(now.error());
-    if (now->state() == MigrationState::kCommitted) {
-      report_event({{"event", "committed"}});
-      // From now on, a lost connection must not end the session that is sending the memory.
-      for (const TreeRecord& tree : now->trees) wait_for_peer(*now, tree);
-      return {};
+  if (Status memory = check_memory(); !memory) return memory;
+  if (Status held = check_held(); !held) return held;
+  for (;;) {
+    const auto asked_at = Clock::now();
+    const auto answer = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
+    auto voter = answer ? parse_record(answer->value("record", nlohmann::json()))
+                        : Result<OwnershipRecord>(failure(answer.error()));
+    if (!voter) {
+      return failure(voter.error().errno_value,
+                     "cannot confirm that the target is still ready: " + voter.error().message);
     }
-    confirmed = failure(committed.error());
+    if (Clock::now() - asked_at > kVoteAge) continue;
+    auto committed = driver_.take(source_event::Confirmed{voter->incarnation}, true);
+    if (!committed) {
+      // The record on disk decides: it may say `committed`.
+      const auto now = store_.read(id_, kRole);
+      if (!now || now->state() != MigrationState::kCommitted) return failure(committed.error());
+      committed = driver_.take(source_event::Look{});
+      if (!committed) return failure(committed.error());
+    }
+    committed_ = std::move(*committed);
+    report_event({{"event", "committed"}});
+    // From now on, a lost connection must not end the session that is sending the memory.
+    for (const TreeRecord& tree : committed_.record.trees) wait_for_peer(committed_.record, tree);
+    return {};
   }
-  for (const FrozenTasks& tasks : frozen_) tasks.resume();
-  return confirmed;
 }
 
-// Notifies the target twice. The first notification says that the target owns the trees; the target
-// records that durably. The second says that all tasks at the source are dead and that the target
-// may let the restored trees run. With post-copy the tasks are then stopped and held instead of
-// dead, because the target still reads their memory.
+// Kills the tasks here and then tells the target to let the restored trees run. With post-copy the
+// tasks stay stopped and held instead, because the target still reads their memory.
 Status Migration::hand_over() {
-  auto owned =
-      agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "owned"}}, settings_.hold_limit);
-  if (!owned) return failure(owned.error());
-  if (!settings_.plan.may_run_before_memory()) {
-    for (const FrozenTasks& tasks : frozen_) tasks.kill();
+  const auto deadline = Clock::now() + settings_.hold_limit;
+  auto step = committed_;
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    const auto record = driver_.carry_out(step, agent_, left, /*until_notified=*/true);
+    if (record && record->peer_notified) return {};
+    if (stop_ && !std::exchange(told_of_interruption_, true)) {
+      report_event({{"event", "warning"},
+                    {"sentence",
+                     "interrupted after the decision: the target owns the processes; "
+                     "still trying to reach it"}});
+    }
+    if (Clock::now() > deadline) {
+      return record ? failure(EHOSTUNREACH, driver_.obstacle()) : failure(record.error());
+    }
+    store_.note_contact(id_, kRole);
+    std::this_thread::sleep_for(kBetweenTries);
+    if (auto again = driver_.take(source_event::Look{})) step = std::move(*again);
   }
-  auto running =
-      agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "running"}}, settings_.hold_limit);
-  if (!running) return failure(running.error());
-  target_runs_ = true;
-  return {};
 }
 
-// Kills the tasks that hand_over() has not killed, and lets the hooks end. Adds nothing to the
-// downtime: after a successful hand_over() the target already lets the processes run.
-void Migration::kill_tasks() {
+// Kills what hand_over() has not killed, and lets the hooks end. Adds nothing to the downtime:
+// after a successful hand_over() the target already lets the processes run.
+void Migration::end_source() {
+  driver_.know_memory_needed(false);
+  const auto record = driver_.drive(agent_, kVotePatience);
+  if (record && record->all_trees(TreePhase::kComplete)) return;
+  // The target does not answer, but it has the memory: nothing here is needed any more.
   for (const FrozenTasks& tasks : frozen_) tasks.kill();
-  frozen_.clear();
-  (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    for (TreeRecord& tree : latest.trees) tree.phase = TreePhase::kComplete;
-    latest.peer_notified = latest.peer_notified || target_runs_;
-    // A hook may have recorded the end already.
-    const bool ends = latest.peer_notified && latest.state() == MigrationState::kCommitted;
-    return ends ? latest.move_to(MigrationState::kFinished) : Status{};
-  });
+  (void)driver_.take(source_event::TasksDead{});
 }
 
 void Migration::join_dumps() {
@@ -155,28 +169,34 @@ Status Migration::await_running() {
                       "processes: {}. To see its progress, run `ppmr migrate --recover {}` there",
                       target.error().message, id_));
     }
+    (void)driver_.take(source_event::TargetSays{view_of(*target)});
     for (size_t i = 0; i < trees_.size() && i < target->trees.size(); ++i) {
       const TreePhase phase = target->trees[i].phase;
-      if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning) {
+      const bool lost = !target->trees[i].lost.empty();
+      if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning && !lost) {
         report_event({{"event", "running"},
                       {"lazily", settings_.plan.restores_lazily()},
                       {"post_copy", settings_.plan.may_run_before_memory()}},
                      &trees_[i]);
       }
-      if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete) {
+      if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete && !lost) {
         report_event({{"event", "complete"}}, &trees_[i]);
       }
       seen[i] = phase;
     }
-    if (!target->error.empty()) return failure(EFAULT, "at the target: " + target->error);
-    if (!target->first_error().empty()) {
+    if (target->state() == MigrationState::kAborted) {
+      return failure(EFAULT, "LOST: the target lost the processes: " + target->error);
+    }
+    if (target->state() == MigrationState::kFinished) {
+      return target->has_losses() ? Status(failure(EFAULT, losses_of(*target))) : Status{};
+    }
+    if (!target->has_losses() && !target->first_error().empty()) {
       return failure(
           EAGAIN,
-          fmt::format("committed, but the target could not restore all processes: {}. Unfinished: "
-                      "run `ppmr migrate --recover {}` at the target to try again",
+          fmt::format("committed, but the target could not restore all processes: {}. The target "
+                      "tries again; to do so at once, run `ppmr migrate --recover {}` there",
                       target->first_error(), id_));
     }
-    if (target->state() == MigrationState::kFinished) return {};
     if (stop_) {
       return failure(EINTR,
                      fmt::format("interrupted after the commit: the target continues. To see "
@@ -187,32 +207,34 @@ Status Migration::await_running() {
 }
 
 Status Migration::abort(const Error& why) {
-  auto aborted =
-      store_.advance(id_, kRole, MigrationState::kAborted, [&](OwnershipRecord& record) -> Status {
-        record.error = why.message;
-        return {};
-      });
+  auto step = driver_.take(source_event::GiveUp{why.message});
   report_event({{"event", "aborted"}, {"error", why.message}});
-  Status notified;
-  if (aborted) {
+  if (step) {
     // The target also removes the sealed checkpoints.
-    notified = notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
+    (void)driver_.carry_out(std::move(*step), agent_, kNotifyAbortPatience);
   } else {
     report_event({{"event", "warning"},
                   {"sentence", "dumped processes stay frozen until the abort can be recorded: " +
-                                   aborted.error().message}});
+                                   step.error().message}});
   }
   fail_requests_if_silent(settings_.mount);
   has_given_up_ = true;
   join_dumps();
   remove_checkpoints();
+  // A hook may have recorded the abort in the meantime. CRIU holds no task any more.
+  const bool reached = step && driver_.obstacle().empty();
+  const auto end = driver_.drive(agent_, reached ? kNotifyAbortPatience : kOnceMore);
+  if (!end || end->state() != MigrationState::kAborted) {
+    return step ? Status(failure(EPERM, "the decision was made by another program"))
+                : failure(step.error());
+  }
   // A checkpoint that was sealed in the meantime belongs to the target, and only the target can
   // remove it.
-  if (aborted && notified) (void)notify_target(store_, agent_, *aborted, kNotifyAbortPatience);
-  // A hook may have recorded the abort in the meantime.
-  const auto end = store_.read(id_, kRole);
-  if (aborted || (end && end->state() == MigrationState::kAborted)) return {};
-  return failure(aborted.error());
+  if (end->peer_notified) {
+    (void)agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "aborted"}},
+                        kNotifyAbortPatience);
+  }
+  return {};
 }
 
 }  // namespace ppmr

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/exit_code.h"
@@ -15,6 +17,7 @@
 #include "migration/records/record_store.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
+#include "migration/relay/target_driver.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
 #include "mount/mount_table.h"
@@ -42,11 +45,6 @@ json refusal(const Error& error) {
 json answer_of(const Result<OwnershipRecord>& record) {
   if (!record) return refusal(record.error());
   return {{"ok", true}, {"record", *record}};
-}
-
-Error wrong_state(const OwnershipRecord& record) {
-  return {EPERM, std::string("the migration is ") + to_string(record.state()) + " at the target" +
-                     (record.error.empty() ? "" : ": " + record.error)};
 }
 
 // Removes the checkpoints of trees whose supervisor has ended or given up. Any other supervisor
@@ -92,6 +90,9 @@ class Agent {
   json look(const json& request) const;
   json vote(const json& request) const;
   json decide(const json& request) const;
+  json carry_out(const TargetStep& step) const;
+  json refusal_with(const Error& error, const std::string& id) const;
+  std::string missing(const OwnershipRecord& record) const;
   Result<OwnershipRecord> read_of_peer(const std::string& id) const;
 
   const RecordStore store_;
@@ -160,6 +161,9 @@ json Agent::prepare(const json& request) const {
   if (!policy) return refusal(policy.error());
   record->restart_policy = to_json(*policy);
   record->role = kRole;
+  record->node_id = read_node_id();
+  record->boot_id = read_boot_id();
+  record->incarnation = incarnation_here();
   record->mountpoint = options_.mountpoint;
   record->peer = options_.peer;
   record->audit_file = options_.audit_file;
@@ -182,11 +186,8 @@ json Agent::prepare(const json& request) const {
     auto started = expect_container_at_target(created->trees[tree]);
     if (started) started = start_supervisor(store_, created->id, tree);
     if (!started) {
-      (void)store_.advance(created->id, kRole, MigrationState::kAborted,
-                           [&](auto& latest) -> Status {
-                             latest.error = started.error().message;
-                             return {};
-                           });
+      const target_event::Failed failed{.tree = tree, .error = started.error().message};
+      (void)take_target_step(store_, created->id, failed);
       return refusal(started.error());
     }
   }
@@ -209,65 +210,78 @@ json Agent::look(const json& request) const {
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
-  if (record && record->state() == MigrationState::kRunning && record->first_error().empty()) {
-    if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
-  }
-  return answer_of(record);
+  if (!record || is_over(record->state())) return answer_of(record);
+  auto step = take_target_step(store_, id, target_event::Look{});
+  if (!step) return refusal(step.error());
+  return carry_out(*step);
 }
 
-// Checks more than the state. A target that is ready may not abort by itself, so its record says
-// `ready` even after a restore has failed or the images are gone.
-json Agent::vote(const json& request) const {
-  auto record = read_of_peer(request.at("id"));
-  if (!record) return refusal(record.error());
-  if (record->state() != MigrationState::kReady) return refusal(wrong_state(*record));
-  if (const std::string& error = record->first_error(); !error.empty()) {
-    return refusal({ECHILD, error});
-  }
-  for (const TreeRecord& tree : record->trees) {
-    for (const std::string& path : {images_path(*record, tree), memory_path(*record, tree)}) {
-      if (path.empty() || access(path.c_str(), F_OK) == 0) continue;
-      const int why = errno;
-      return refusal(
-          {why, fmt::format("find checkpoint {}: {} (was the target's daemon restarted?)", path,
-                            strerror(why))});
+json Agent::carry_out(const TargetStep& step) const {
+  for (const TargetAction action : step.actions) {
+    if (action == TargetAction::kRemoveCheckpoints) {
+      remove_abandoned_checkpoints(step.record);
+    } else if (Status kept = ensure_supervisors(store_, step.record); !kept) {
+      return refusal(kept.error());
     }
   }
-  return answer_of(record);
+  return answer_of(step.record);
 }
 
-// The decision `running` includes `owned`: a target that missed `owned` takes both steps.
+// What a confirmed vote needs, and what is missing of it. A target that is ready may not abort by
+// itself, so its record says `ready` even after the images are gone.
+std::string Agent::missing(const OwnershipRecord& record) const {
+  for (const TreeRecord& tree : record.trees) {
+    for (const std::string& path : {images_path(record, tree), memory_path(record, tree)}) {
+      if (path.empty() || access(path.c_str(), F_OK) == 0) continue;
+      return fmt::format("find checkpoint {}: {} (was the target's daemon restarted?)", path,
+                         strerror(errno));
+    }
+  }
+  return "";
+}
+
+json Agent::vote(const json& request) const {
+  const std::string id = request.at("id");
+  auto record = read_of_peer(id);
+  if (!record) return refusal(record.error());
+  store_.note_contact(id, kRole);
+  const auto step =
+      take_target_step(store_, id, target_event::Vote{},
+                       {.incarnation = incarnation_here(), .missing = missing(*record)});
+  return step ? answer_of(step->record) : refusal_with(step.error(), id);
+}
+
 json Agent::decide(const json& request) const {
   const std::string id = request.at("id");
   const auto state = parse_state(request.at("state"));
-  auto record = read_of_peer(id);
-  if (!record) return refusal(record.error());
-  using enum MigrationState;
-  if (state == kAborted) {
-    record = store_.advance(id, kRole, kAborted, [&](OwnershipRecord& latest) -> Status {
-      if (latest.error.empty()) latest.error = request.value("error", "");
-      return {};
-    });
-    if (record) remove_abandoned_checkpoints(*record);
-    return answer_of(record);
-  }
-  if (state != kOwned && state != kRunning)
+  if (auto record = read_of_peer(id); !record) return refusal(record.error());
+  TargetEvent event;
+  if (state == MigrationState::kAborted) {
+    event = target_event::Abort{request.value("error", "")};
+  } else if (state == MigrationState::kRunning) {
+    event = target_event::Run{};
+  } else {
     return refusal({EINVAL, "'" + request.value("state", "") + "' is not a decision"});
-  if (record->state() == kReady) record = store_.advance(id, kRole, kOwned);
-  if (record && state == kRunning && record->state() == kOwned) {
-    record = store_.advance(id, kRole, kRunning);
   }
-  if (!record) return refusal(record.error());
-  if (record->state() != kOwned && record->state() != kRunning && record->state() != kFinished) {
-    return refusal(wrong_state(*record));
-  }
-  if (record->state() != kFinished) {
-    if (Status kept = ensure_supervisors(store_, *record); !kept) return refusal(kept.error());
-  }
-  return answer_of(record);
+  const auto step = take_target_step(store_, id, event);
+  return step ? carry_out(*step) : refusal_with(step.error(), id);
+}
+
+// The source decides what a refusal means, so it gets the record, too.
+json Agent::refusal_with(const Error& error, const std::string& id) const {
+  json answer = refusal(error);
+  if (const auto record = store_.read(id, kRole)) answer["record"] = *record;
+  return answer;
 }
 
 }  // namespace
+
+std::string incarnation_here() {
+  const auto daemon = identify(getppid()).value_or(ProcessIdentity{});
+  std::string boot = read_boot_id();
+  boot.erase(std::remove(boot.begin(), boot.end(), '\n'), boot.end());
+  return fmt::format("{}/{}.{}", boot, daemon.pid, daemon.start_time);
+}
 
 int MigrationAgent::run() const {
   ignore_sigpipe();

@@ -5,13 +5,18 @@
 //   {"op":"preflight",...}            findings that would stop a move, see preflight.h
 //   {"op":"prepare","record":{...}}   writes the migration's record, starts the supervisors
 //   {"op":"look","id":ID,"version":V,"timeout_ms":T}   the record, as soon as it is newer than V
-//   {"op":"vote","id":ID}             refused unless the target is ready and can still restore
-//   {"op":"decide","id":ID,"state":"aborted"|"owned"|"running","error":TEXT}
+//   {"op":"vote","id":ID}             confirms the vote: refused unless the target is ready, can
+//                                     still restore, and can write a record
+//   {"op":"decide","id":ID,"state":"aborted"|"running","error":TEXT}
 #pragma once
 
 #include <string>
 
 namespace ppmr {
+
+// What the vote of an agent of this process's parent counts for: the boot of this node, and the
+// daemon (by its helper, which starts the agents). What a vote promises is in the memory of both.
+std::string incarnation_here();
 
 struct MigrationAgent {
   int fd = 3;

@@ -13,6 +13,7 @@
 #include "base/json_text.h"
 #include "base/line_socket.h"
 #include "migration/records/record_store.h"
+#include "migration/records/take_to.h"
 #include "preflight/preflight.h"
 
 namespace ppmr {
@@ -39,11 +40,13 @@ class MigrationAgentTest : public testing::Test {
     record.endpoint = json::object();
     record.mountpoint = mountpoint();
     record.peer = "source";
+    record.boot_id = read_boot_id();
+    record.incarnation = incarnation_here();
     record.audit_file = audit_file();
     record.trees.resize(1);
     record.trees[0].checkpoint = "worker-17";
     ASSERT_TRUE(store->create(std::move(record)));
-    ASSERT_TRUE(store->advance(id_, kTarget, kReady));
+    ASSERT_TRUE(advance(*store, id_, kTarget, kReady));
 
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -140,7 +143,7 @@ TEST_F(MigrationAgentTest, AsksCriuOnceForAllPreflightsOfAConnection) {
 }
 
 TEST_F(MigrationAgentTest, VoteIsRefusedAfterTheAbort) {
-  ASSERT_TRUE(store().advance(id_, kTarget, kAborted));
+  ASSERT_TRUE(advance(store(), id_, kTarget, kAborted));
   EXPECT_FALSE(vote().at("ok"));
 }
 

@@ -24,6 +24,7 @@
 #include "migration/relay/audit_events.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/held_criu.h"
+#include "migration/relay/target_driver.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
 #include "mount/mount_table.h"
@@ -51,6 +52,9 @@ constexpr milliseconds kSealSlice{250};
 constexpr milliseconds kDaemonPatience{2000};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
+constexpr milliseconds kBetweenWrites{1000};
+constexpr milliseconds kLetGoPatience{10'000};
+constexpr milliseconds kLetGoInterval{20};
 constexpr milliseconds kResumePatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
 // waits without end for a process that was killed during its restore.
@@ -87,6 +91,7 @@ class TreeRestore {
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
+  void insist(const TargetEvent& event) const;
   void note_running(pid_t pid);
   void report_outcome(const std::string& outcome, const std::string& reason = "") const;
   void count_outcome(const std::string& outcome) const;
@@ -320,6 +325,13 @@ Status TreeRestore::settle() {
   auto record = read();
   if (!record) return failure(record.error());
   record_ = std::move(*record);
+  // A CRIU that an earlier supervisor started still holds the tree, and now lets it run. To kill it
+  // instead is to restore again, from a checkpoint that may be gone.
+  const auto deadline = Clock::now() + kLetGoPatience;
+  while (record_.state() == MigrationState::kRunning && is_alive(record_.trees[tree_].criu) &&
+         Clock::now() < deadline) {
+    std::this_thread::sleep_for(kLetGoInterval);
+  }
   auto runs = settle_remains(record_.trees[tree_], work_, criu_was_killed_);
   if (!runs) return failure(runs.error());
   runs_ = *runs;
@@ -353,16 +365,25 @@ void TreeRestore::count_outcome(const std::string& outcome) const {
   (void)call(*socket, note, kDaemonPatience);
 }
 
+// What has happened to the tree must not be forgotten because the disk is full for a while.
+void TreeRestore::insist(const TargetEvent& event) const {
+  for (;;) {
+    const auto step = take_target_step(store_, id_, event);
+    if (step) return;
+    const int error = step.error().errno_value;
+    log(step.error().message);
+    if (error != ENOSPC && error != EDQUOT && error != EIO) return;
+    std::this_thread::sleep_for(kBetweenWrites);
+  }
+}
+
 void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
   log(fmt::format("running: pid {}", pid));
   const int64_t since = runs_since_ns(work_);
-  (void)change([&](OwnershipRecord& record) -> Status {
-    record.trees[tree_].phase = TreePhase::kRunning;
-    record.trees[tree_].running_ns = since != 0 ? since : realtime_ns();
-    record.trees[tree_].restore_began_ns = restore_began_ns_;
-    return {};
-  });
+  insist(target_event::Runs{.tree = tree_,
+                            .began_ns = restore_began_ns_,
+                            .since_ns = since != 0 ? since : realtime_ns()});
   // From now on, orphans of the running tree become children of init instead of the supervisor.
   prctl(PR_SET_CHILD_SUBREAPER, 0);
   let_resume_rdma();
@@ -380,25 +401,16 @@ void TreeRestore::let_resume_rdma() const {
 
 // `lost`: why the tree has lost memory; empty: it has not.
 int TreeRestore::finish(const std::string& lost) {
-  std::string fate;
+  std::string end;
   if (!lost.empty()) {
     const auto latest = read();  // the hook has recorded the restored tasks
-    fate = describe(end_lost_tree(work_, (latest ? *latest : record_).trees[tree_].tasks));
+    const std::string fate =
+        describe(end_lost_tree(work_, (latest ? *latest : record_).trees[tree_].tasks));
     log(fmt::format("the process {}", fate));
+    end = fmt::format("MEMORY LOST: process {} {}. Cause: {}. Logs: {}", record_.trees[tree_].root,
+                      fate, lost, work_);
   }
-  const int64_t now = realtime_ns();
-  (void)change([&](OwnershipRecord& record) -> Status {
-    if (!lost.empty()) {
-      record.error = fmt::format("MEMORY LOST: process {} {}. Cause: {}. Logs: {}",
-                                 record.trees[tree_].root, fate, lost, work_);
-    }
-    record.trees[tree_].phase = TreePhase::kComplete;
-    record.trees[tree_].complete_ns = now;
-    if (record.all_trees(TreePhase::kComplete) && record.state() == MigrationState::kRunning) {
-      return record.move_to(MigrationState::kFinished);
-    }
-    return {};
-  });
+  insist(target_event::Complete{tree_, end});
   report_outcome(lost.empty() ? "complete" : "lost", lost);
   if (!lost.empty()) return to_int(ExitCode::kPagesLost);
   if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
@@ -438,26 +450,13 @@ int TreeRestore::give_up(const Error& error) {
   log(error.message);
   report_outcome("failed", error.message);
   const std::string lost = why_lost();
-  (void)change([&](OwnershipRecord& record) -> Status {
-    if (!lost.empty() && record.state() == MigrationState::kRunning) {
-      // There can be no other attempt.
-      record.error = fmt::format("MEMORY LOST: process {} cannot be restored, {}: {}. Logs: {}",
-                                 record.trees[tree_].root, lost, error.message, work_);
-      record.trees[tree_].phase = TreePhase::kComplete;
-      if (record.all_trees(TreePhase::kComplete)) return record.move_to(MigrationState::kFinished);
-    }
-    if (is_over(record.state())) return {};
-    TreeRecord& tree = record.trees[tree_];
-    tree.error =
-        fmt::format("process {}: {}. Logs at the target: {}", tree.root, error.message, work_);
-    // Before the vote this node may abort alone. After the vote, Agent::vote() reports
-    // `tree.error`.
-    if (record.state() == MigrationState::kRestoring) {
-      record.error = tree.error;
-      return record.move_to(MigrationState::kAborted);
-    }
-    return {};
-  });
+  const pid_t root = record_.trees[tree_].root;
+  const std::string why =
+      lost.empty()
+          ? fmt::format("process {}: {}. Logs at the target: {}", root, error.message, work_)
+          : fmt::format("MEMORY LOST: process {} cannot be restored, {}: {}. Logs: {}", root, lost,
+                        error.message, work_);
+  insist(target_event::Failed{.tree = tree_, .error = why, .for_good = !lost.empty()});
   if (auto record = read(); record && record->state() == MigrationState::kAborted) {
     (void)remove_checkpoint(record_, record_.trees[tree_]);
   }
@@ -469,7 +468,7 @@ int TreeRestore::run() {
     if (tree_ >= record.trees.size())
       return failure(EINVAL, fmt::format("the record of migration {} has no tree {}", id_, tree_));
     const TreeRecord& tree = record.trees[tree_];
-    if (is_alive(tree.supervisor))
+    if (is_alive(tree.supervisor) && tree.supervisor != identify_self())
       return failure(EBUSY, fmt::format("the tree of process {} already has a supervisor (pid {})",
                                         tree.root, tree.supervisor.pid));
     record.trees[tree_].supervisor = identify_self();

@@ -156,15 +156,15 @@ def test_migration_succeeds_despite_many_silent_clients(lab, nodes, migrations):
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
 def test_killed_supervisor_is_replaced(lab, nodes, make_migrations, options):
-    migrations = make_migrations(environment=pause_at(lab, "target:owned"))
+    migrations = make_migrations(environment=pause_at(lab, "source:committed"))
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, options=options)
-    migrations.wait_until_paused("target", "owned", running)
+    migrations.wait_until_paused("source", "committed", running)
     [supervisor] = nodes.target.run(["pgrep", "-f", "^ppmr migration-restore"]).stdout.split()
     # Stops the supervisor before the process runs, so that the supervisor does not notice that it
     # runs.
     nodes.target.signal(supervisor, signal.SIGSTOP)
-    migrations.go_on("target", "owned")
+    migrations.go_on("source", "committed")
     worker.wait_for_lines(5, nodes.target)
     nodes.target.signal(supervisor, signal.SIGKILL)
     running.wait().ok()

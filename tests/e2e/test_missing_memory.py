@@ -36,7 +36,7 @@ def test_process_whose_memory_is_lost_is_killed_and_never_reads_zeros(lab, nodes
     check_continuity(worker.lines())
     nodes.source.await_end(worker.pid)
     done = running.wait()
-    assert "MEMORY LOST" in migrations.records("target")[-1]["error"]
+    assert "MEMORY LOST" in migrations.records("target")[-1]["trees"][0]["lost"]
     assert done.code in (LOST, OPEN) and done.summary["trees"][0]["result"] == "LOST"
     wait_until(
         lambda: nodes.target.run(["pgrep", "-f", "guard-pages"], check=False).stdout == "",
@@ -67,7 +67,7 @@ def test_pager_and_guard_survive_signals_to_their_group(lab, nodes, migrations):
     send_to_all(nodes.target, (PAGER, GUARD, SUPERVISOR), ENDING_SIGNALS)
     nodes.target.signal(pager, signal.SIGCONT)
     running.wait().ok()
-    assert migrations.records("target")[-1]["error"] == ""
+    assert migrations.records("target")[-1]["trees"][0]["lost"] == ""
     check_all_memory(worker, nodes)
 
 
@@ -79,7 +79,7 @@ def test_supervisor_reports_no_kill_that_did_not_happen(lab, nodes, migrations):
         nodes.target.signal(victim, signal.SIGKILL)
         nodes.target.await_end(victim)
     assert running.wait().code in (LOST, OPEN)
-    error = migrations.records("target")[-1]["error"]
+    error = migrations.records("target")[-1]["trees"][0]["lost"]
     assert "MEMORY LOST" in error and "it may have read zeros" in error, error
     assert "was killed, because" not in error
     assert not nodes.target.alive(worker.pid), "it goes on with wrong memory"
@@ -95,7 +95,7 @@ def test_loss_is_noticed_without_supervisor_and_guard(lab, nodes, migrations):
     running.wait()
     migrations.recover("target", check=False)
     wait_until(
-        lambda: "it may have read zeros" in migrations.records("target")[-1]["error"],
+        lambda: "it may have read zeros" in migrations.records("target")[-1]["trees"][0]["lost"],
         20,
         "the loss to be recorded",
     )
@@ -140,7 +140,7 @@ def test_memory_arrives_although_the_target_daemon_is_killed(lab, nodes, migrati
     wait_until(
         lambda: migrations.records("target")[-1]["state"] == "finished", 10, "the move to end"
     )
-    assert migrations.records("target")[-1]["error"] == ""
+    assert migrations.records("target")[-1]["trees"][0]["lost"] == ""
     check_all_memory(worker, nodes)
 
 

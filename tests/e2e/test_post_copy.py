@@ -152,7 +152,7 @@ def test_process_is_lost_if_the_link_stays_cut_for_longer_than_the_timeout(
     nodes.link.set_up(False)
     wait_until(lambda: not nodes.target.alive(worker.pid), 30, "the process at the target to end")
     wait_until(
-        lambda: "MEMORY LOST" in migrations.records("target")[-1]["error"],
+        lambda: "MEMORY LOST" in tree_of(migrations, "target")["lost"],
         20,
         "the loss to be recorded",
     )

@@ -29,7 +29,10 @@ class Migrations(Mounts):
         name="mnt",
         environment=None,
         accepts=("--allow-root-restart",),
+        settles=False,
     ):
+        """settles: the source's daemon settles interrupted migrations, as the target's always does.
+        By default a test decides when that happens (recover)."""
         self.states = {
             "source": source_at.scratch(f"{name}-state"),
             "target": target_at.scratch(f"{name}-state"),
@@ -39,7 +42,7 @@ class Migrations(Mounts):
             source_at,
             target_at,
             directory,
-            source_options,
+            [*source_options, *(["--state-dir", self.states["source"]] if settles else [])],
             [*accepts, "--state-dir", self.states["target"], *target_options],
             name=name,
             environment=self.environment,

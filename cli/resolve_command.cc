@@ -1,0 +1,130 @@
+// A wrong answer here doubles a process: so the operator types the name of the lost node, and a
+// fence command can prove that it is dead.
+#include "cli/resolve_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/exit_code.h"
+#include "base/json_text.h"
+#include "daemon/command_line/command_error.h"
+#include "daemon/command_line/output.h"
+#include "migration/relay/audit_events.h"
+#include "migration/relay/source_driver.h"
+#include "migration/relay/target_driver.h"
+#include "migration/settle/settle.h"
+#include "restart_loader/criu/run_command.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::seconds kFencePatience{120};
+
+// "tls-psk node1" -> "node1", see PeerIdentity::owner().
+std::string node_name(const OwnershipRecord& record) {
+  const size_t space = record.peer.rfind(' ');
+  return space == std::string::npos ? record.peer : record.peer.substr(space + 1);
+}
+
+std::string risk_of(const OwnershipRecord& record, bool run_here) {
+  if (record.role == MigrationRole::kTarget && run_here) {
+    return "The copy here will run. If the other node is alive, or starts again with the "
+           "processes, "
+           "they run twice.";
+  }
+  if (record.role == MigrationRole::kTarget) {
+    return "The copy here will be killed. If the other node has decided to move the processes, "
+           "they "
+           "are lost.";
+  }
+  if (record.state() == MigrationState::kCommitted) {
+    return "The processes were handed over. If the other node never starts again, they are lost, "
+           "and this is recorded.";
+  }
+  return "The migration ends here. If the other node has a copy, it stays there, stopped.";
+}
+
+Status confirm(const std::string& name) {
+  print_to(stderr, "Type the name of the lost node ({}) to go on: ",
+           name.empty() ? "it is unknown: type `unknown`" : name);
+  std::string typed;
+  std::getline(std::cin, typed);
+  if (typed == (name.empty() ? "unknown" : name)) return {};
+  return failure(ECANCELED, "nothing was changed: the typed name is not that of the other node");
+}
+
+Status run_fence(const std::string& fence) {
+  if (fence.empty()) return {};
+  const auto done = run_command({"/bin/sh", "-c", fence}, kFencePatience);
+  if (!done) return failure(done.error().errno_value, "--fence: " + done.error().message);
+  if (done->succeeded) return {};
+  return failure(
+      EBUSY,
+      fmt::format("nothing was changed: --fence {}, so the other node may be alive", done->ending));
+}
+
+Result<OwnershipRecord> resolve(const RecordStore& store, const OwnershipRecord& record,
+                                bool run_here) {
+  if (record.role == MigrationRole::kTarget) {
+    auto step = take_target_step(store, record.id, target_event::SourceIsGone{run_here});
+    if (!step) return failure(step.error());
+    return std::move(step->record);
+  }
+  if (run_here && record.state() >= MigrationState::kCommitted) {
+    return failure(EPERM,
+                   "the decision is made, and the processes here were killed: they cannot "
+                   "run here; --discard records that they are lost");
+  }
+  auto step = SourceDriver(store, record.id).take(source_event::TargetIsGone{});
+  if (!step) return failure(step.error());
+  return std::move(step->record);
+}
+
+}  // namespace
+
+int ResolveCommand::run() const {
+  ignore_sigpipe();
+  const auto fail = [&](const Error& error, ExitCode code = ExitCode::kFailure) {
+    return report("migrate", {code, error.message}, json);
+  };
+  const auto store = RecordStore::open(state_directory);
+  if (!store) return fail(store.error());
+  auto record = store->read(id, MigrationRole::kTarget);
+  if (!record) record = store->read(id, MigrationRole::kSource);
+  if (!record) return fail(record.error(), ExitCode::kUsage);
+  if (record->is_settled()) {
+    return fail({EALREADY, fmt::format("migration {} is {}: there is nothing to resolve", id,
+                                       to_string(record->state()))},
+                ExitCode::kUsage);
+  }
+  print_to(stderr, "Migration {}, {} at the {}. {}\n", id, to_string(record->state()),
+           to_string(record->role), risk_of(*record, run_here));
+  if (Status sure = confirm(node_name(*record)); !sure) return fail(sure.error());
+  if (Status fenced = run_fence(fence); !fenced) return fail(fenced.error());
+  const auto resolved = resolve(*store, *record, run_here);
+  audit_migration(*record, resolved ? "resolved" : "refused",
+                  {{"run_here", run_here},
+                   {"fence", fence},
+                   {"by_uid", getuid()},
+                   {"reason", resolved ? "" : resolved.error().message}});
+  if (!resolved) return fail(resolved.error());
+  const Settled settled = resolved->role == MigrationRole::kTarget
+                              ? settle_target(*store, *resolved)
+                              : settle_source(*store, *resolved, std::chrono::milliseconds(1));
+  if (json) {
+    print_to(stdout, "{}\n",
+             json_text({{"migration", id},
+                        {"role", to_string(resolved->role)},
+                        {"open", settled.open},
+                        {"what", settled.what}}));
+  } else {
+    print_to(stdout, "{} at the {}: {}\n", id, to_string(resolved->role), settled.what);
+  }
+  return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "migration/records/record_store.h"
+
+namespace ppmr {
+
+// `ppmr migrate --resolve ID`: an operator decides for a node that is lost for good, and without
+// which the migration would stay open.
+struct ResolveCommand {
+  std::string id;
+  bool run_here = false;  // else: discard
+  std::string fence;  // a command that returns 0 if the other node is certainly dead; empty: none
+  std::string state_directory = kDefaultStateDirectory;
+  bool json = false;
+
+  int run() const;
+};
+
+}  // namespace ppmr

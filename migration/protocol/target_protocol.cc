@@ -1,0 +1,216 @@
+// The target's copy runs in one state only: `running`, which follows on the source's word that its
+// own copy never runs again. Until then a target that has not voted (`restoring`) may abort alone.
+// One that is `ready` may not: the source may have decided. The exception proves itself: after a
+// restart of this node its copy is dead and cannot run, whatever the source decides.
+#include "migration/protocol/target_protocol.h"
+
+#include <algorithm>
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+
+constexpr const char* kEndedWithNode = "it ended when the target's node was restarted";
+
+Error wrong_state(const OwnershipRecord& record) {
+  return {record.state() == kAborted ? ECANCELED : EPERM,
+          std::string("the migration is ") + to_string(record.state()) + " at the target" +
+              (record.first_error().empty() ? "" : ": " + record.first_error())};
+}
+
+class Step {
+ public:
+  Step(const OwnershipRecord& record, const TargetFacts& facts) : record_(record), facts_(facts) {}
+
+  Result<TargetStep> take(const TargetEvent& event) {
+    if (facts_.home == Home::kOtherNode) {
+      return failure(EXDEV, "the record of migration " + record_.id + " belongs to another node");
+    }
+    const Status taken = std::visit([this](const auto& what) { return on(what); }, event);
+    if (!taken) return failure(taken.error());
+    plan_actions();
+    return TargetStep{std::move(record_), changed_, std::move(actions_)};
+  }
+
+ private:
+  bool node_was_restarted() const { return facts_.home == Home::kEarlierBoot; }
+
+  Status move_to(MigrationState state) {
+    changed_ = true;
+    return record_.move_to(state, facts_.now_ns);
+  }
+
+  Result<TreeRecord*> tree_at(size_t number) {
+    if (number < record_.trees.size()) return &record_.trees[number];
+    return failure(
+        EINVAL, "the record of migration " + record_.id + " has no tree " + std::to_string(number));
+  }
+
+  Status abort(const std::string& why) {
+    if (record_.error.empty()) record_.error = why;
+    return move_to(kAborted);
+  }
+
+  Status on(const target_event::Ready& event) {
+    auto tree = tree_at(event.tree);
+    if (!tree) return failure(tree.error());
+    if (is_over(record_.state()) || node_was_restarted()) return failure(wrong_state(record_));
+    TreeRecord& now = **tree;
+    now.tasks = event.tasks;
+    now.waiting_at = event.waiting_at;
+    now.criu = event.criu;
+    if (now.phase < TreePhase::kReady) now.held_ns = facts_.now_ns;
+    now.phase = std::max(now.phase, TreePhase::kReady);
+    changed_ = true;
+    const bool all = record_.state() == kRestoring && record_.all_trees(TreePhase::kReady);
+    return all ? move_to(kReady) : Status{};
+  }
+
+  Status on(const target_event::Failed& event) {
+    auto tree = tree_at(event.tree);
+    if (!tree) return failure(tree.error());
+    if (is_over(record_.state())) return {};
+    (*tree)->error = event.error;
+    changed_ = true;
+    if (record_.state() == kRestoring) return abort(event.error);
+    if (record_.state() != kRunning || !event.for_good) return {};
+    return complete(**tree, event.error);
+  }
+
+  Status on(const target_event::Runs& event) {
+    auto tree = tree_at(event.tree);
+    if (!tree) return failure(tree.error());
+    if (record_.state() != kRunning && record_.state() != kFinished) {
+      return failure(wrong_state(record_));
+    }
+    (*tree)->phase = std::max((*tree)->phase, TreePhase::kRunning);
+    (*tree)->restore_began_ns = event.began_ns;
+    (*tree)->running_ns = event.since_ns;
+    changed_ = true;
+    return {};
+  }
+
+  Status on(const target_event::Complete& event) {
+    auto tree = tree_at(event.tree);
+    if (!tree) return failure(tree.error());
+    if (record_.state() != kRunning) return failure(wrong_state(record_));
+    return complete(**tree, event.lost);
+  }
+
+  Status complete(TreeRecord& tree, const std::string& lost) {
+    if (tree.phase == TreePhase::kComplete) return {};
+    tree.phase = TreePhase::kComplete;
+    tree.complete_ns = facts_.now_ns;
+    tree.lost = lost;
+    changed_ = true;
+    return record_.all_trees(TreePhase::kComplete) ? move_to(kFinished) : Status{};
+  }
+
+  // Every confirmation is written, so it also shows that the disk takes the next step.
+  Status on(const target_event::Vote&) {
+    if (record_.state() != kReady) return failure(wrong_state(record_));
+    if (node_was_restarted() || facts_.incarnation != record_.incarnation) {
+      return failure(ESTALE,
+                     "the target was restarted since it restored the processes: they are gone");
+    }
+    if (!record_.first_error().empty()) return failure(ECHILD, record_.first_error());
+    if (!facts_.missing.empty()) return failure(ESTALE, facts_.missing);
+    ++record_.confirmations;
+    changed_ = true;
+    return {};
+  }
+
+  Status on(const target_event::Run&) {
+    if (record_.state() == kRunning || record_.state() == kFinished) return {};
+    if (record_.state() != kReady) return failure(wrong_state(record_));
+    if (Status runs = move_to(kRunning); !runs) return runs;
+    return node_was_restarted() ? lose_the_rest() : Status{};
+  }
+
+  Status on(const target_event::Abort& event) {
+    if (record_.state() == kAborted) return {};
+    if (record_.state() == kRunning || record_.state() == kFinished) {
+      return failure(wrong_state(record_));
+    }
+    return abort(event.why);
+  }
+
+  Status on(const target_event::SourceIsGone& event) {
+    if (!event.run_here) return on(target_event::Abort{"discarded by an operator"});
+    if (record_.state() != kReady) return failure(wrong_state(record_));
+    if (node_was_restarted()) {
+      return failure(ESTALE, "the copy ended when this node was restarted");
+    }
+    if (!record_.first_error().empty()) return failure(ECHILD, record_.first_error());
+    return on(target_event::Run{});
+  }
+
+  Status on(const target_event::Look&) {
+    switch (record_.state()) {
+      case kRestoring:
+        if (node_was_restarted()) return abort("the target's node was restarted");
+        if (!facts_.supervised) return abort("the restore was interrupted at the target");
+        if (facts_.overdue) return abort("not all processes were restored within --timeout");
+        return {};
+      case kReady:
+        return node_was_restarted() ? abort("the target's node was restarted") : Status{};
+      case kRunning:
+        return node_was_restarted() ? lose_the_rest() : Status{};
+      default:
+        return {};
+    }
+  }
+
+  // One version takes one step, so a restart in `ready` needs a second look.
+  Status lose_the_rest() {
+    if (changed_) return {};
+    for (TreeRecord& tree : record_.trees) {
+      if (tree.phase == TreePhase::kComplete) continue;
+      if (Status lost = complete(tree, kEndedWithNode); !lost) return lost;
+    }
+    return {};
+  }
+
+  void plan_actions() {
+    if (node_was_restarted()) return;
+    const bool has_failed = !record_.first_error().empty();
+    if (record_.state() == kRunning && !facts_.supervised && (!has_failed || facts_.tries_again)) {
+      actions_.push_back(TargetAction::kStartSupervisors);
+    }
+    if (record_.state() == kAborted && !facts_.supervised) {
+      actions_.push_back(TargetAction::kRemoveCheckpoints);
+    }
+  }
+
+  OwnershipRecord record_;
+  const TargetFacts& facts_;
+  bool changed_ = false;
+  std::vector<TargetAction> actions_;
+};
+
+}  // namespace
+
+const char* to_string(TargetAction action) {
+  return action == TargetAction::kStartSupervisors ? "start the supervisors"
+                                                   : "remove the checkpoints";
+}
+
+Result<TargetStep> target_step(const OwnershipRecord& record, const TargetFacts& facts,
+                               const TargetEvent& event) {
+  return Step(record, facts).take(event);
+}
+
+HookVerdict target_verdict(const OwnershipRecord& record) {
+  switch (record.state()) {
+    case kAborted:
+      return HookVerdict::kStop;
+    case kRunning:
+    case kFinished:
+      return HookVerdict::kLetGo;
+    default:
+      return HookVerdict::kHold;
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,200 @@
+#include "migration/relay/source_driver.h"
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "daemon/control/control_client.h"
+#include "migration/relay/container_fate.h"
+#include "migration/relay/moved_memory.h"
+#include "preflight/rdma_release/rdma_release.h"
+#include "processes/frozen_tasks.h"
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr int kUnchanged = EALREADY;
+constexpr milliseconds kResumePatience{2000};
+constexpr milliseconds kMemoryInterval{100};
+// A record needs few rounds; a disagreement of both nodes must not become a loop.
+constexpr int kDriveRoundsMax = 1000;
+
+bool is_stopped(const ProcessIdentity& task) {
+  auto stat = read_process_stat(task.pid);
+  return stat && stat->start_time_ticks == task.start_time && stat->state == 'T';
+}
+
+}  // namespace
+
+Home home_of(const OwnershipRecord& record) {
+  if (!record.node_id.empty() && record.node_id != read_node_id()) return Home::kOtherNode;
+  return record.boot_id == read_boot_id() ? Home::kThisBoot : Home::kEarlierBoot;
+}
+
+SourceDriver::SourceDriver(const RecordStore& store, std::string id)
+    : store_(store), id_(std::move(id)), contact_(store, id_, MigrationRole::kSource) {}
+
+bool SourceDriver::coordinator_works(const OwnershipRecord& record) const {
+  if (record.coordinator == identify_self()) return true;
+  return is_alive(record.coordinator) &&
+         contact_.silent_for() <= milliseconds(record.hold_limit_ms);
+}
+
+SourceFacts SourceDriver::facts_of(const OwnershipRecord& record, bool tasks_held) const {
+  SourceFacts facts;
+  facts.now_ns = realtime_ns();
+  facts.home = home_of(record);
+  facts.coordinator_works = facts.home == Home::kThisBoot && coordinator_works(record);
+  facts.tasks_held = tasks_held;
+  facts.memory_needed = memory_needed_.value_or(false);
+  // Only a committed record asks for it.
+  if (record.state() == MigrationState::kCommitted && facts.home == Home::kThisBoot &&
+      !memory_needed_) {
+    for (const TreeRecord& tree : record.trees) {
+      facts.memory_needed = facts.memory_needed || needs_frozen_pages(record, tree);
+    }
+  }
+  return facts;
+}
+
+Result<SourceStep> SourceDriver::take(const SourceEvent& event, bool tasks_held) {
+  SourceStep taken;
+  auto changed = store_.change(id_, MigrationRole::kSource, [&](OwnershipRecord& record) -> Status {
+    auto step = source_step(record, facts_of(record, tasks_held), event);
+    if (!step) return failure(step.error());
+    taken = std::move(*step);
+    if (!taken.changed) return failure(kUnchanged, "");
+    record = taken.record;
+    return {};
+  });
+  if (!changed && changed.error().errno_value != kUnchanged) return failure(changed.error());
+  if (changed) taken.record = std::move(*changed);
+  return taken;
+}
+
+Result<OwnershipRecord> SourceDriver::drive(AgentClient& agent, milliseconds patience) {
+  auto step = take(source_event::Look{});
+  if (!step) return failure(step.error());
+  return carry_out(std::move(*step), agent, patience);
+}
+
+Result<OwnershipRecord> SourceDriver::carry_out(SourceStep step, AgentClient& agent,
+                                                milliseconds patience, bool until_notified) {
+  obstacle_.clear();
+  const auto memory_deadline = std::chrono::steady_clock::now() + memory_patience_;
+  for (int round = 0; !step.actions.empty() && round < kDriveRoundsMax; ++round) {
+    if (until_notified && step.record.peer_notified) break;
+    std::vector<SourceEvent> events;
+    for (const SourceAction action : step.actions) {
+      if (action == SourceAction::kAwaitMemory &&
+          std::chrono::steady_clock::now() >= memory_deadline) {
+        obstacle_ =
+            "the target does not have all memory yet, and still needs the frozen pages here";
+        break;
+      }
+      auto event = perform(step.record, action, agent, patience);
+      if (event) {
+        events.push_back(std::move(*event));
+        continue;
+      }
+      obstacle_ = event.error().message;
+      // The target may hear of an abort before everything here goes on. But it may run only after
+      // the tasks here were killed.
+      if (action != SourceAction::kResumeTasks) break;
+    }
+    for (const SourceEvent& event : events) {
+      auto next = take(event);
+      if (!next) return failure(next.error());
+      step = std::move(*next);
+    }
+    if (!obstacle_.empty()) break;
+  }
+  return step.record;
+}
+
+Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceAction action,
+                                          AgentClient& agent, milliseconds patience) {
+  json request = {{"op", "look"}, {"id", id_}, {"version", 0}, {"timeout_ms", 0}};
+  switch (action) {
+    case SourceAction::kKillTasks:
+      if (Status killed = kill_ ? kill_() : kill_tasks_of(record); !killed) {
+        return failure(killed.error());
+      }
+      return source_event::TasksDead{};
+    case SourceAction::kResumeTasks:
+      if (Status resumed = resume_source(record); !resumed) return failure(resumed.error());
+      return source_event::Resumed{};
+    case SourceAction::kAskTarget:
+      break;
+    case SourceAction::kTellRun:
+      request = {{"op", "decide"}, {"id", id_}, {"state", "running"}};
+      break;
+    case SourceAction::kTellAborted:
+      request = {{"op", "decide"}, {"id", id_}, {"state", "aborted"}, {"error", record.error}};
+      break;
+    case SourceAction::kAwaitMemory:
+      store_.note_contact(id_, MigrationRole::kSource);
+      std::this_thread::sleep_for(kMemoryInterval);
+      break;
+  }
+  const auto answer = agent.insist_on_answer(request, patience);
+  if (!answer) return failure(answer.error());
+  auto says = target_says(*answer);
+  if (!says) return failure(says.error());
+  return SourceEvent(std::move(*says));
+}
+
+Result<source_event::TargetSays> target_says(const json& answer) {
+  const Status verdict = accepted(answer);
+  if (!verdict && verdict.error().errno_value == ENOENT) return source_event::TargetSays{};
+  const auto record = answer.find("record");
+  // A refusal may carry the record, too.
+  if (record == answer.end()) {
+    if (!verdict) return failure(verdict.error());
+    return failure(EPROTO, "the target's reply has no record (version mismatch?)");
+  }
+  auto parsed = parse_record(*record);
+  if (!parsed) return failure(parsed.error());
+  return source_event::TargetSays{view_of(*parsed)};
+}
+
+Status resume_source(const OwnershipRecord& record) {
+  if (home_of(record) != Home::kThisBoot) return {};
+  std::vector<pid_t> roots;
+  for (const TreeRecord& tree : record.trees) {
+    if (is_alive(tree.criu)) {
+      return failure(EBUSY, "CRIU still holds process " + std::to_string(tree.root));
+    }
+  }
+  Status settled;
+  for (const TreeRecord& tree : record.trees) {
+    if (Status container = settle_container_at_source(record, tree); !container) {
+      settled = container;
+    }
+    for (const ProcessIdentity& task : tree.tasks) {
+      if (!record.tasks_stopped || !is_stopped(task)) continue;
+      if (auto tasks = FrozenTasks::open({task})) tasks->resume();
+    }
+    if (check_identity({tree.root, tree.root_start_time}, record.boot_id)) {
+      roots.push_back(tree.root);
+    }
+  }
+  (void)resume_rdma(roots, kResumePatience);
+  return settled;
+}
+
+Status kill_tasks_of(const OwnershipRecord& record) {
+  if (home_of(record) != Home::kThisBoot || record.plan.original_goes_on) return {};
+  for (const TreeRecord& tree : record.trees) {
+    auto tasks = FrozenTasks::open(tree.tasks);
+    if (!tasks) return failure(tasks.error());
+    tasks->kill();
+  }
+  return {};
+}
+
+}  // namespace ppmr

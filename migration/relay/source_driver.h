@@ -1,0 +1,71 @@
+// Takes the steps of the protocol at the source, and carries out what they ask for. The
+// coordinator, the hooks and the settler use it; each may do so at any time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "migration/protocol/source_protocol.h"
+#include "migration/records/record_store.h"
+#include "migration/relay/agent_client.h"
+
+namespace ppmr {
+
+// Whose record it is, by node and boot.
+Home home_of(const OwnershipRecord& record);
+
+// Threads: one at a time.
+class SourceDriver {
+ public:
+  // Reads since when the coordinator is silent from its own clock, so a step of the node's clock
+  // changes nothing.
+  SourceDriver(const RecordStore& store, std::string id);
+
+  // Takes one step, which is durable on return. Errors: those of source_step() and of the store.
+  Result<SourceStep> take(const SourceEvent& event, bool tasks_held = false);
+  // Looks, carries out the actions, and goes on until nothing is left to do or an action is
+  // impossible now. Returns the last record. `patience`: for each request to the target. Errors: as
+  // take().
+  Result<OwnershipRecord> drive(AgentClient& agent, std::chrono::milliseconds patience);
+  // The same without the first look. `until_notified`: returns as soon as the target knows.
+  Result<OwnershipRecord> carry_out(SourceStep step, AgentClient& agent,
+                                    std::chrono::milliseconds patience,
+                                    bool until_notified = false);
+  // The coordinator has opened the tasks before the decision, and kills them without a delay.
+  void kill_with(std::function<Status()> kill) { kill_ = std::move(kill); }
+  // Post-copy: how long drive() waits for the memory to move.
+  void await_memory_for(std::chrono::milliseconds patience) { memory_patience_ = patience; }
+  // Post-copy: whoever sends the memory knows whether it is still needed here; others ask the
+  // daemon, which takes up to a second.
+  void know_memory_needed(bool needed) { memory_needed_ = needed; }
+  // Why the last action of drive() was impossible; empty: it was not.
+  const std::string& obstacle() const { return obstacle_; }
+  // Whether the coordinator lives and is not silent for longer than the record allows.
+  bool coordinator_works(const OwnershipRecord& record) const;
+
+ private:
+  SourceFacts facts_of(const OwnershipRecord& record, bool tasks_held) const;
+  Result<SourceEvent> perform(const OwnershipRecord& record, SourceAction action,
+                              AgentClient& agent, std::chrono::milliseconds patience);
+
+  const RecordStore& store_;
+  const std::string id_;
+  mutable ContactClock contact_;
+  std::function<Status()> kill_;
+  std::chrono::milliseconds memory_patience_{0};
+  std::optional<bool> memory_needed_;
+  std::string obstacle_;
+};
+
+// The target's answer to a request, as an event. Errors: EPROTO.
+Result<source_event::TargetSays> target_says(const nlohmann::json& answer);
+
+// Lets go on what the migration has stopped: tasks, containers, RDMA. Errors: EBUSY: a CRIU still
+// holds a tree, which its hook will let continue.
+Status resume_source(const OwnershipRecord& record);
+// Sends SIGKILL to all tasks. Errors: some may still be alive.
+Status kill_tasks_of(const OwnershipRecord& record);
+
+}  // namespace ppmr

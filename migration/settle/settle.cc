@@ -1,0 +1,158 @@
+#include "migration/settle/settle.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/exit_code.h"
+#include "daemon/command_line/output.h"
+#include "daemon/control/endpoint_file.h"
+#include "migration/relay/container_fate.h"
+#include "migration/relay/source_driver.h"
+#include "migration/relay/target_driver.h"
+#include "migration/target/restore_remains.h"
+#include "migration/target/supervisors.h"
+#include "mount/mount_table.h"
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDaemonsPatience{5000};
+
+// The daemon that serves the mount now may reach the target at another address, or with another
+// key, than the one that began the migration.
+nlohmann::json present_endpoint(const OwnershipRecord& record) {
+  const auto mount = find_mount(record.mountpoint);
+  if (!mount || !mount->remainder.empty()) return record.endpoint;
+  auto endpoint = read_endpoint(mount->mount.source);
+  if (!endpoint || parse_endpoint(*endpoint).address.empty()) return record.endpoint;
+  return std::move(*endpoint);
+}
+
+std::string losses_of(const OwnershipRecord& record) {
+  std::string text;
+  for (const TreeRecord& tree : record.trees) {
+    if (tree.lost.empty()) continue;
+    text += fmt::format("{}process {} ({}) is lost: {}", text.empty() ? "" : "; ", tree.root,
+                        tree.name, tree.lost);
+  }
+  return text;
+}
+
+std::string outcome_of(const OwnershipRecord& record) {
+  if (record.has_losses()) return losses_of(record);
+  switch (record.state()) {
+    case kAborted:
+      return "aborted: the processes continue here";
+    case kCommitted:
+    case kFinished:
+      return "committed: the processes run at the target, none remains here";
+    default:
+      return fmt::format("{}: no process here is alive, and the target has not decided",
+                         to_string(record.state()));
+  }
+}
+
+}  // namespace
+
+Settled settle_source(const RecordStore& store, const OwnershipRecord& record,
+                      milliseconds patience) {
+  if (home_of(record) == Home::kOtherNode) return {true, false, "belongs to another node"};
+  if (record.is_settled())
+    return {false, false, fmt::format("{}; complete", to_string(record.state()))};
+  SourceDriver driver(store, record.id);
+  const bool here = home_of(record) == Home::kThisBoot;
+  if (here && !is_over(record.state()) && driver.coordinator_works(record)) {
+    return {true, false,
+            fmt::format("in progress: {}; ppmr migrate (pid {}) runs it", to_string(record.state()),
+                        record.coordinator.pid)};
+  }
+  AgentClient agent(parse_endpoint(present_endpoint(record)));
+  const auto settled = driver.drive(agent, patience);
+  if (!settled) return {true, false, settled.error().message};
+  // If the relay was killed before it removed the moved container, runc still has it.
+  for (const TreeRecord& tree : settled->trees) {
+    const bool held = is_alive(tree.criu);
+    if (!here || held || settled->state() == kAborted) continue;
+    (void)settle_container_at_source(*settled, tree);
+  }
+  if (settled->is_settled()) {
+    return {false, false, outcome_of(*settled) + "; the target has acknowledged it"};
+  }
+  return {true, !driver.obstacle().empty(),
+          driver.obstacle().empty()
+              ? outcome_of(*settled)
+              : fmt::format("{}, but not complete: {}", outcome_of(*settled), driver.obstacle())};
+}
+
+Settled settle_target(const RecordStore& store, const OwnershipRecord& before) {
+  if (home_of(before) == Home::kOtherNode) return {true, false, "belongs to another node"};
+  const std::string failed = before.first_error();
+  Result<OwnershipRecord> now = before;
+  if (!is_over(before.state())) {
+    const auto step =
+        take_target_step(store, before.id, target_event::Look{}, {.tries_again = true});
+    if (!step) return {true, false, step.error().message};
+    for (const TargetAction action : step->actions) {
+      if (action == TargetAction::kStartSupervisors) {
+        if (Status kept = ensure_supervisors(store, step->record); !kept) {
+          return {true, false, kept.error().message};
+        }
+      } else {
+        for (const TreeRecord& tree : step->record.trees) {
+          (void)remove_checkpoint(step->record, tree);
+        }
+      }
+    }
+    now = step->record;
+  }
+  const OwnershipRecord& record = *now;
+  if (record.has_losses()) return {!is_over(record.state()), false, losses_of(record)};
+  if (is_over(record.state())) {
+    return {false, false,
+            fmt::format("{}{}{}", to_string(record.state()), record.error.empty() ? "" : ": ",
+                        record.error)};
+  }
+  if (record.state() == kRestoring) return {true, false, "the restore is in progress here"};
+  if (record.state() == kReady) {
+    return {true, false,
+            fmt::format("in doubt: restored and stopped here; the source ({}) has the "
+                        "decision, and its daemon will send it as soon as it runs",
+                        record.peer)};
+  }
+  if (!failed.empty()) {
+    return {true, false, "belongs to this node; the restore is tried again after: " + failed};
+  }
+  return {true, false, "belongs to this node; the restore is in progress"};
+}
+
+void settle_mount(const RecordStore& store, MigrationRole role, const std::string& mountpoint,
+                  milliseconds patience) {
+  const auto records = store.list_unsettled(role);
+  if (!records) return;
+  for (const OwnershipRecord& record : *records) {
+    if (!mountpoint.empty() && record.mountpoint != mountpoint) continue;
+    if (role == MigrationRole::kTarget) {
+      (void)settle_target(store, record);
+    } else if (settle_source(store, record, patience).unreachable) {
+      return;
+    }
+  }
+}
+
+int SettleCommand::run() const {
+  ignore_sigpipe();
+  // Without the directory there never was a migration, and none is made for looking.
+  if (access(state_directory.c_str(), F_OK) != 0) return to_int(ExitCode::kSuccess);
+  const auto store = RecordStore::open(state_directory);
+  if (!store) return to_int(ExitCode::kFailure);
+  settle_mount(*store, role == "source" ? MigrationRole::kSource : MigrationRole::kTarget,
+               mountpoint, kDaemonsPatience);
+  return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace ppmr

@@ -1,0 +1,128 @@
+"""Interrupted migrations come to their end without a person: nobody runs --recover here."""
+import json
+import shlex
+import signal
+
+import pytest
+
+from lab.node import wait_until
+from lab.ppmr import find_ppmr
+from lab.workers import check_moved, pause_at, start_workers
+
+# A settler starts every 20 s.
+SETTLED = 45
+
+
+@pytest.fixture
+def settling(lab, make_migrations):
+    return lambda states: make_migrations(settles=True, environment=pause_at(lab, states))
+
+
+def states(migrations):
+    return [migrations.records(role)[0]["state"] for role in ("source", "target")]
+
+
+def test_daemon_aborts_what_a_killed_coordinator_has_left(nodes, lab, settling):
+    migrations = settling("source:dumping")
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "dumping", running)
+    running.kill()
+    wait_until(lambda: states(migrations) == ["aborted"] * 2, SETTLED, "both nodes to abort")
+    worker.wait_for_lines(3, nodes.source)
+    record = migrations.records("source")[0]
+    assert record["peer_notified"] and record["tasks_resumed"]
+    worker.end()
+
+
+def test_daemon_finishes_a_decided_move_without_any_program_of_the_move(nodes, lab, settling):
+    migrations = settling("source:committed")
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "committed", running)
+    nodes.source.run(["pkill", "-STOP", "-f", "ppmr migrate |migration-relay"])
+    nodes.source.run(["pkill", "-KILL", "-f", "ppmr migrate |migration-relay|criu"])
+    wait_until(lambda: states(migrations) == ["finished"] * 2, SETTLED, "both nodes to finish")
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_restarted_source_hands_over_to_a_target_that_is_ready(nodes, lab, settling):
+    """The boot ID in the record is that of an earlier boot, as after a restart of the node."""
+    migrations = settling("source:sealed")
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "sealed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 20, "the target to be ready"
+    )
+    nodes.source.run(["pkill", "-STOP", "-f", "ppmr migrate |migration-relay"])
+    nodes.source.run(["pkill", "-KILL", "-f", "ppmr migrate |migration-relay|criu"])
+    nodes.source.signal(worker.pid, signal.SIGKILL)
+    record = migrations.records("source")[0]
+    assert record["state"] == "sealed", record["state"]
+    directory = migrations.states["source"] / f"{record['id']}.source"
+    record["boot_id"] = "another boot"
+    nodes.source.host_path(directory / f"{record['version'] + 1}.json").write_text(
+        json.dumps(record)
+    )
+    wait_until(lambda: states(migrations) == ["finished"] * 2, SETTLED, "both nodes to finish")
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_restarted_target_is_reported_to_have_lost_its_copy(nodes, lab, settling):
+    """The target restarts after the decision: the source must not say that the process has moved."""
+    migrations = settling("source:committed")
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "committed", running)
+    record = migrations.records("target")[0]
+    nodes.target.run(["pkill", "-STOP", "-f", "migration-restore|migration-relay"])
+    nodes.target.run(["pkill", "-KILL", "-f", "migration-restore|migration-relay|serve-pages|criu"])
+    directory = migrations.states["target"] / f"{record['id']}.target"
+    record = migrations.records("target")[0]
+    record["boot_id"] = "another boot"
+    nodes.target.host_path(directory / f"{record['version'] + 1}.json").write_text(
+        json.dumps(record)
+    )
+    migrations.go_on("source", "committed")
+    done = running.wait(90)
+    assert done.code == 10 and "LOST" in done.output, done.output
+    source = migrations.records("source")[0]
+    assert source["trees"][0]["lost"], source
+    worker.end()
+
+
+def test_operator_lets_a_copy_run_whose_source_is_lost_for_good(nodes, lab, settling):
+    migrations = settling("source:sealed")
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "sealed", running)
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 20, "the target to be ready"
+    )
+    migrations.source.signal(signal.SIGKILL)
+    nodes.source.run(["pkill", "-STOP", "-f", "ppmr migrate |migration-relay"])
+    nodes.source.run(["pkill", "-KILL", "-f", "ppmr migrate |migration-relay|criu"])
+    nodes.source.signal(worker.pid, signal.SIGKILL)
+    identity = migrations.records("target")[0]["id"]
+
+    def resolve(typed, *options):
+        words = [find_ppmr(), "migrate", "--resolve", identity, *options]
+        words += ["--state-dir", str(migrations.states["target"])]
+        shell = f"printf '%s\\n' '{typed}' | {shlex.join(map(str, words))} 2>&1"
+        return nodes.target.run(["sh", "-c", shell], check=False)
+
+    name = nodes.source.name
+    wrong = resolve("another", "--run-here")
+    assert wrong.returncode != 0 and "nothing was changed" in wrong.stdout, wrong.stdout
+    alive = resolve(name, "--run-here", "--fence", "exit 3")
+    assert alive.returncode != 0 and "may be alive" in alive.stdout, alive.stdout
+    assert migrations.records("target")[0]["state"] == "ready"
+    resolved = resolve(name, "--run-here", "--fence", "true")
+    assert resolved.returncode == 0 and "run twice" in resolved.stdout, resolved.stdout
+    check_moved(worker, nodes)
+    again = resolve(name, "--discard")
+    assert again.returncode != 0, "it runs"
+    worker.end()

@@ -1,0 +1,77 @@
+// Two nodes, their disks and the network between them, under one seed: a migration with faults.
+//
+// What decides is the product's protocol (migration/protocol). What acts is a model: the copies of
+// the trees, CRIU, disks that keep only what was synced, messages that are lost, repeated, delayed
+// and reordered. One step of the world is one step of one program.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "migration/protocol/source_protocol.h"
+#include "migration/protocol/target_protocol.h"
+#include "tests/simulator/actor.h"
+
+namespace ppmr::simulator {
+
+// The protocol under test. A test of the simulator replaces a rule with a faulty one.
+struct Rules {
+  std::function<Result<SourceStep>(const OwnershipRecord&, const SourceFacts&, const SourceEvent&)>
+      source_step = ppmr::source_step;
+  std::function<Result<TargetStep>(const OwnershipRecord&, const TargetFacts&, const TargetEvent&)>
+      target_step = ppmr::target_step;
+  std::function<HookVerdict(const OwnershipRecord&, size_t)> source_verdict = ppmr::source_verdict;
+  std::function<HookVerdict(const OwnershipRecord&)> target_verdict = ppmr::target_verdict;
+  // The coordinator's own rules.
+  bool holds_tasks = true;  // the hook sends SIGSTOP
+  bool checks_that_criu_holds = true;
+  bool drops_old_answers = true;      // asks again if it was stopped before it could use them
+  bool kills_before_it_tells = true;  // carries out the actions in their order
+  bool syncs_records = true;          // fsync before a step counts
+  bool reader_syncs = true;           // a reader makes durable what it relies on
+  bool compares_versions = true;      // a write fails if another one was faster
+};
+
+enum class Fault {
+  kKillCoordinator,
+  kStopCoordinator,
+  kInterruptCoordinator,  // Ctrl-C
+  kKillSourceCriu,        // with its relay and hook
+  kKillTargetCriu,
+  kKillSupervisor,
+  kKillSourceDaemon,
+  kKillTargetDaemon,
+  kPowerLossAtSource,
+  kPowerLossAtTarget,
+  kCutLink,
+  kFillSourceDisk,
+  kFillTargetDisk,
+  kFailRestore,
+};
+inline constexpr int kFaultCount = 14;
+const char* to_string(Fault fault);
+
+struct Scenario {
+  uint64_t seed = 0;
+  std::vector<std::pair<uint64_t, Fault>> faults;  // at which step of the world
+  size_t trees = 1;
+  MovePlan plan;
+  static Scenario random(uint64_t seed);
+};
+
+struct Verdict {
+  std::string violation;  // empty: none
+  std::string ending;     // "moved", "stayed", "lost: CAUSE", for each tree the same or joined
+  uint64_t steps = 0;
+  std::vector<std::string> history;  // if asked for
+};
+
+// Plays a scenario to its end. The same seed and rules give the same history.
+Verdict play(const Scenario& scenario, const Rules& rules = {}, bool with_history = false);
+
+}  // namespace ppmr::simulator
