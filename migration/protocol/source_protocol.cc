@@ -89,6 +89,7 @@ class Step {
     if (is_over(record_.state()) || node_was_restarted()) return failure(over(record_));
     (*tree)->phase = TreePhase::kDumping;
     (*tree)->dump_began_ns = facts_.now_ns;
+    (*tree)->stopped_before = event.stopped_before;
     changed_ = true;
     return {};
   }

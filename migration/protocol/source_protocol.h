@@ -56,6 +56,7 @@ struct Prepared {  // the target has accepted the migration
 };
 struct DumpBegins {
   size_t tree = 0;
+  std::vector<ProcessIdentity> stopped_before;
 };
 struct Held {  // CRIU has dumped the tree and holds it; SIGSTOP is about to be sent
   size_t tree = 0;

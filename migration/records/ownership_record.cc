@@ -67,6 +67,10 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.phase = *phase;
   if (packed.at("tasks").size() > kTasksMax) return failure(EPROTO, "too many tasks");
   for (const json& task : packed.at("tasks")) tree.tasks.push_back(unpack_process(task));
+  if (packed.at("stopped_before").size() > kTasksMax) return failure(EPROTO, "too many tasks");
+  for (const json& task : packed.at("stopped_before")) {
+    tree.stopped_before.push_back(unpack_process(task));
+  }
   tree.waiting_at = packed.at("waiting_at").get<std::vector<uint64_t>>();
   tree.criu = unpack_process(packed.at("criu"));
   tree.supervisor = unpack_process(packed.at("supervisor"));
@@ -180,7 +184,10 @@ json upgrade(json packed) {
   packed["node_id"] = packed["incarnation"] = "";
   packed["confirmations"] = 0;
   packed["tasks_resumed"] = packed.at("peer_notified");
-  for (json& tree : packed.at("trees")) tree["lost"] = "";
+  for (json& tree : packed.at("trees")) {
+    tree["lost"] = "";
+    tree["stopped_before"] = json::array();
+  }
   packed["format"] = kFormat;
   return packed;
 }
@@ -290,6 +297,15 @@ bool OwnershipRecord::has_losses() const {
                      [](const TreeRecord& tree) { return !tree.lost.empty(); });
 }
 
+std::vector<ProcessIdentity> tasks_to_resume(const TreeRecord& tree) {
+  std::vector<ProcessIdentity> tasks = tree.tasks;
+  std::erase_if(tasks, [&](const ProcessIdentity& task) {
+    return std::find(tree.stopped_before.begin(), tree.stopped_before.end(), task) !=
+           tree.stopped_before.end();
+  });
+  return tasks;
+}
+
 std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree) {
   return plan.moves_memory_apart() ? tree.checkpoint + kMemorySuffix : "";
 }
@@ -310,6 +326,8 @@ std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {
 void to_json(json& packed, const TreeRecord& tree) {
   auto tasks = json::array();
   for (const ProcessIdentity& task : tree.tasks) tasks.push_back(pack(task));
+  auto stopped = json::array();
+  for (const ProcessIdentity& task : tree.stopped_before) stopped.push_back(pack(task));
   auto rounds = json::array();
   for (const RoundRecord& round : tree.rounds) {
     rounds.push_back(json::array({round.ended_ns, round.bytes}));
@@ -324,6 +342,7 @@ void to_json(json& packed, const TreeRecord& tree) {
               {"created", tree.container.created}}},
             {"phase", to_string(tree.phase)},
             {"tasks", tasks},
+            {"stopped_before", stopped},
             {"waiting_at", tree.waiting_at},
             {"criu", pack(tree.criu)},
             {"supervisor", pack(tree.supervisor)},

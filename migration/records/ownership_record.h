@@ -84,6 +84,8 @@ struct TreeRecord {
   ContainerRecord container;
   TreePhase phase = TreePhase::kWaiting;
   std::vector<ProcessIdentity> tasks;  // frozen (source) or restored (target)
+  // Source: tasks that their user had stopped before the dump. An abort does not continue them.
+  std::vector<ProcessIdentity> stopped_before;
   std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
   ProcessIdentity criu;              // holds the tasks
   ProcessIdentity supervisor;        // target: its `ppmr migration-restore`
@@ -163,6 +165,9 @@ struct OwnershipRecord {
  private:
   std::vector<StateChange> history_{{}};
 };
+
+// The tasks of a tree that an abort at the source continues.
+std::vector<ProcessIdentity> tasks_to_resume(const TreeRecord& tree);
 
 // The name of the checkpoint of a tree's memory; "" if the images include the memory.
 std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree);

@@ -212,6 +212,13 @@ TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   EXPECT_FALSE(parse_record(nlohmann::json::array()));
 }
 
+TEST(OwnershipRecord, AbortDoesNotContinueWhatItsUserHadStopped) {
+  TreeRecord tree;
+  tree.tasks = {{17, 1}, {18, 1}, {19, 1}};
+  tree.stopped_before = {{18, 1}, {19, 2}};
+  EXPECT_EQ(tasks_to_resume(tree), (std::vector<ProcessIdentity>{{17, 1}, {19, 1}}));
+}
+
 // A target of version 0.1 that had been told of the decision, but not yet to run its processes.
 TEST(OwnershipRecord, RecordOfTheFirstFormatIsUpgraded) {
   OwnershipRecord record = record_of_two_trees();
@@ -221,7 +228,10 @@ TEST(OwnershipRecord, RecordOfTheFirstFormatIsUpgraded) {
   for (const char* field : {"format", "node_id", "incarnation", "confirmations", "tasks_resumed"}) {
     old.erase(field);
   }
-  for (nlohmann::json& tree : old["trees"]) tree.erase("lost");
+  for (nlohmann::json& tree : old["trees"]) {
+    tree.erase("lost");
+    tree.erase("stopped_before");
+  }
   old["state"] = "owned";
   old["history"].push_back({"owned", 9});
   const auto upgraded = parse_record(old);

@@ -175,7 +175,7 @@ void SourceHold::look(OwnershipRecord& record) {
 // The tree continues at once; whatever else is to be done is done beside it.
 bool SourceHold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
-    if (auto tasks = FrozenTasks::open(record.trees[tree_].tasks)) tasks->resume();
+    if (auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]))) tasks->resume();
   }
   if (!is_alive(record.coordinator)) finish_in_background();
   return kStopCriu;

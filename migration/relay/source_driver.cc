@@ -175,7 +175,7 @@ Status resume_source(const OwnershipRecord& record) {
     if (Status container = settle_container_at_source(record, tree); !container) {
       settled = container;
     }
-    for (const ProcessIdentity& task : tree.tasks) {
+    for (const ProcessIdentity& task : tasks_to_resume(tree)) {
       if (!record.tasks_stopped || !is_stopped(task)) continue;
       if (auto tasks = FrozenTasks::open({task})) tasks->resume();
     }

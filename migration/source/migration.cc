@@ -13,6 +13,7 @@
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -38,6 +39,17 @@ std::string plain(const std::string& name) {
   std::string text;
   for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return text.empty() ? "process" : text;
+}
+
+// Their users have stopped them (SIGSTOP, Ctrl-Z). From the freeze on, nobody can tell.
+std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
+  std::vector<ProcessIdentity> stopped;
+  const auto tree = read_tree(root);
+  if (!tree) return stopped;
+  for (const ProcessStat& process : *tree) {
+    if (process.state == 'T') stopped.push_back(process.identity());
+  }
+  return stopped;
 }
 
 const char* outcome_name(ExitCode exit_code) {
@@ -290,7 +302,7 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   const ProcessIdentity root{now->trees[number].root, now->trees[number].root_start_time};
   if (Status same = check_identity(root, now->boot_id); !same) return same;
   SourceDriver driver(store_, id_);
-  const auto begun = driver.take(source_event::DumpBegins{number});
+  const auto begun = driver.take(source_event::DumpBegins{number, stopped_tasks_of(root.pid)});
   if (!begun) return failure(begun.error());
   const OwnershipRecord* record = &begun->record;
   report_event({{"event", settings_.plan.has_rounds() ? "pre-copying" : "dumping"},

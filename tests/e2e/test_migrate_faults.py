@@ -455,3 +455,22 @@ def test_checkpoint_that_is_sealed_after_an_abort_is_removed(lab, nodes, migrati
     nodes.target.signal(worker.pid, signal.SIGKILL)
     check_stayed(worker, nodes)
     worker.end()
+
+
+def test_process_that_its_user_has_stopped_stays_stopped_after_an_abort(
+    lab, nodes, make_migrations
+):
+    migrations = make_migrations(environment=pause_at(lab, "source:sealed"))
+    [worker] = start_workers(lab, nodes, 1)
+    nodes.source.signal(worker.pid, signal.SIGSTOP)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "sealed", running)
+    running.signal(signal.SIGINT)
+    migrations.go_on("source", "sealed")
+    done = running.wait()
+    assert done.code == ABORTED, done.output
+    state = nodes.source.run(["ps", "-o", "stat=", "-p", worker.pid]).stdout
+    assert state.startswith("T"), state
+    nodes.source.signal(worker.pid, signal.SIGCONT)
+    worker.wait_for_lines(3, nodes.source)
+    worker.end()

@@ -526,7 +526,7 @@ Work<std::string> World::move() {
     bool going = begun.has_value();
     if (!going) why = begun.error().message;
     for (size_t i = 0; going && i < trees_.size(); ++i) {
-      const SourceEvent dump_begins = source_event::DumpBegins{i};
+      const SourceEvent dump_begins = source_event::DumpBegins{i, {}};
       going = (co_await take(dump_begins)).has_value();
       if (!going) break;
       trees_[i].traced = true;
