@@ -475,8 +475,7 @@ Work<Nothing> World::drive_source() {
   const SourceEvent look = source_event::Look{};
   auto step = co_await take(look);
   for (int round = 0; step && !step->actions.empty() && round < 40; ++round) {
-    std::vector<SourceAction> actions = step->actions;
-    if (!rules_.kills_before_it_tells) std::reverse(actions.begin(), actions.end());
+    const std::vector<SourceAction> actions = step->actions;
     std::vector<SourceEvent> events;
     for (const SourceAction action : actions) {
       const auto event = co_await perform(action);

@@ -30,11 +30,10 @@ struct Rules {
   // The coordinator's own rules.
   bool holds_tasks = true;  // the hook sends SIGSTOP
   bool checks_that_criu_holds = true;
-  bool drops_old_answers = true;      // asks again if it was stopped before it could use them
-  bool kills_before_it_tells = true;  // carries out the actions in their order
-  bool syncs_records = true;          // fsync before a step counts
-  bool reader_syncs = true;           // a reader makes durable what it relies on
-  bool compares_versions = true;      // a write fails if another one was faster
+  bool drops_old_answers = true;  // asks again if it was stopped before it could use them
+  bool syncs_records = true;      // fsync before a step counts
+  bool reader_syncs = true;       // a reader makes durable what it relies on
+  bool compares_versions = true;  // a write fails if another one was faster
 };
 
 enum class Fault {
