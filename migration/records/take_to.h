@@ -27,8 +27,8 @@ inline void take_to(OwnershipRecord& record, MigrationState last, int64_t began_
   }
 }
 
-// Takes a stored record one step, and applies `also`, in one new version. Does nothing if the record
-// already has that state.
+// Takes a stored record one step, and applies `also`, in one new version. Does nothing if the
+// record already has that state.
 inline Result<OwnershipRecord> advance(const RecordStore& store, const std::string& id,
                                        MigrationRole role, MigrationState state,
                                        const RecordStore::Change& also = {}) {

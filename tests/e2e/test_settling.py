@@ -72,7 +72,7 @@ def test_restarted_source_hands_over_to_a_target_that_is_ready(nodes, lab, settl
 
 
 def test_restarted_target_is_reported_to_have_lost_its_copy(nodes, lab, settling):
-    """The target restarts after the decision: the source must not say that the process has moved."""
+    """The target restarts after the decision: the source must not say that the process moved."""
     migrations = settling("source:committed")
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid)
