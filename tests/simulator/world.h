@@ -1,8 +1,8 @@
 // Two nodes, their disks and the network between them, under one seed: a migration with faults.
 //
-// What decides is the product's protocol (migration/protocol). What acts is a model: the copies of
-// the trees, CRIU, disks that keep only what was synced, messages that are lost, repeated, delayed
-// and reordered. One step of the world is one step of one program.
+// The protocol of the product (migration/protocol) decides. A model acts: it has the copies of the
+// trees, CRIU, disks and messages. A disk keeps only synced versions. Messages get lost, repeated,
+// delayed and reordered. One step of the world is one step of one program.
 #pragma once
 
 #include <functional>
