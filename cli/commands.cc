@@ -254,6 +254,25 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
                  "for the rest")
       ->type_name("ROUNDS")
       ->check(CLI::Range(1U, kRoundsMax));
+  auto* live =
+      sub.add_flag(
+             "--live", migrate.live,
+             "copy the memory of a single process in rounds while it runs, and freeze it only "
+             "for the rest; needs no soft-dirty tracking")
+          ->excludes(sub.get_option("--pre-copy"));
+  add_time_option(sub, "--max-downtime", migrate.max_downtime,
+                  "how long a program may stand still in a live move: rounds follow until the rest "
+                  "is expected to fit")
+      ->needs(live);
+  add_time_option(sub, "--max-time", migrate.max_time, "time limit for the rounds of a live move")
+      ->needs(live);
+  sub.add_option("--on-timeout", migrate.on_timeout,
+                 "what happens if the rest does not fit by then: freeze (the program stands still "
+                 "for longer) or cancel (it stays)")
+      ->type_name("freeze|cancel")
+      ->check(CLI::IsMember({"freeze", "cancel"}))
+      ->capture_default_str()
+      ->needs(live);
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "migration/records/record_store.h"
+#include "migration/source/live_rounds.h"
 
 namespace ppmr {
 
@@ -16,6 +17,10 @@ struct MigrateCommand {
   std::vector<std::string> containers;  // names of runc containers
   std::string mountpoint;
   MoveRequest move;
+  bool live = false;
+  std::chrono::milliseconds max_downtime{LiveLimits{}.max_downtime};
+  std::chrono::milliseconds max_time{LiveLimits{}.max_time};
+  std::string on_timeout = "freeze";
   bool independent = false;
   bool dry_run = false;
   unsigned jobs = 2;

@@ -71,12 +71,13 @@ Status SourceMount::add_files(const nlohmann::json& request,
 Status SourceMount::send_memory(const nlohmann::json& request, std::vector<UniqueFd> received) {
   FrozenMemory memory{
       .bytes = request.at("memory_bytes"), .first = {}, .read = {}, .read_wanted = {}};
-  if (memory.bytes % kPageSizeBytes != 0 || memory.bytes > kMemoryMaxBytes) {
+  memory.file_offset = request.value("file_offset", uint64_t{0});
+  if (memory.bytes % kPageSizeBytes != 0 || memory.bytes > kMemoryMaxBytes ||
+      memory.file_offset % kPageSizeBytes != 0 || memory.file_offset > kMemoryMaxBytes) {
     return failure(
         EINVAL,
-        fmt::format(
-            "send {} bytes of memory: the size is not a multiple of the page size, or is too large",
-            memory.bytes));
+        fmt::format("send {} bytes of memory at {}: not a multiple of the page size, or too large",
+                    memory.bytes, memory.file_offset));
   }
   if (received.size() != kPageReaderSockets) {
     return failure(EINVAL, "send memory: the request must pass the sockets of a page reader");

@@ -1,4 +1,4 @@
-// Memory of frozen processes: read into slots and sent like written bytes.
+// Memory of processes: read into slots and sent like written bytes.
 //
 // Two threads send a file. The first pass sends all of it in the order of the file. The other
 // thread sends the blocks that readers at the target wait for (see wanted_blocks.h); it has a slot
@@ -34,8 +34,12 @@ constexpr size_t kEarlyWantsMax = 4096;
 class SourceMount::MemoryPass {
  public:
   MemoryPass(SourceMount& mount, SourceNodePointer node, const FrozenMemory::Read& read,
-             WantedBlocks& blocks)
-      : mount_(mount), node_(std::move(node)), read_(read), blocks_(blocks) {}
+             WantedBlocks& blocks, uint64_t file_offset)
+      : mount_(mount),
+        node_(std::move(node)),
+        read_(read),
+        blocks_(blocks),
+        file_offset_(file_offset) {}
 
   Status send_all();
   // Returns when blocks_.finish() is called. `reserve` is empty if the pool has no slot to reserve.
@@ -52,6 +56,7 @@ class SourceMount::MemoryPass {
   const SourceNodePointer node_;
   const FrozenMemory::Read& read_;
   WantedBlocks& blocks_;
+  const uint64_t file_offset_;  // of the first block; all other offsets here count from it
   std::vector<std::span<const std::byte>> parts_;
   uint64_t zeros_begin_ = 0;  // not sent yet
   uint64_t zeros_end_ = 0;
@@ -61,8 +66,11 @@ class SourceMount::MemoryPass {
 // thread.
 class SourceMount::WantedSender {
  public:
-  WantedSender(SourceMount& mount, SourceNodePointer node, uint64_t file_bytes)
-      : mount_(mount), node_(std::move(node)), blocks_(file_bytes) {}
+  WantedSender(SourceMount& mount, SourceNodePointer node, const FrozenMemory& memory)
+      : mount_(mount),
+        node_(std::move(node)),
+        blocks_(memory.bytes),
+        file_offset_(memory.file_offset) {}
   ~WantedSender() { finish(); }
 
   WantedBlocks& blocks() { return blocks_; }
@@ -79,6 +87,7 @@ class SourceMount::WantedSender {
   SourceMount& mount_;
   const SourceNodePointer node_;
   WantedBlocks blocks_;
+  const uint64_t file_offset_;
   bool admits_wants_ = false;
   bool reserves_ = false;
   Status status_;  // the result of the thread
@@ -104,18 +113,18 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
 }
 
 Status SourceMount::send_memory(const SourceNodePointer& node, const FrozenMemory& memory) {
-  WantedSender wanted(*this, node, memory.bytes);
+  WantedSender wanted(*this, node, memory);
   if (Status alone = wanted.admit_wants(); !alone) return alone;
   // The chunks of the memory do not overlap each other. They must also not overlap earlier chunks,
   // so drain those first.
   if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
   for (const FrozenMemory::Part& part : memory.first) wanted.blocks().want(part.offset, part.bytes);
   wanted.start(memory.read_wanted);
-  MemoryPass pass(*this, node, memory.read, wanted.blocks());
+  MemoryPass pass(*this, node, memory.read, wanted.blocks(), memory.file_offset);
   if (Status sent = pass.send_all(); !sent) return sent;
   if (Status sent = wanted.finish(); !sent) return sent;
   // Set the size explicitly, because the memory may end in zeros.
-  node->writer->set_size_bytes(memory.bytes);
+  node->writer->set_size_bytes(memory.file_offset + memory.bytes);
   return {};
 }
 
@@ -124,16 +133,22 @@ uint64_t SourceMount::written_bytes(const SourceNode& node) {
     MutexLock lock(memories_mutex_);
     // The last block of the file may be sent first.
     if (const auto found = memories_.find(node.id); found != memories_.end()) {
-      return found->second->taken_bytes();
+      return found->second.file_offset + found->second.blocks->taken_bytes();
     }
   }
   return node.writer->size_bytes();
 }
 
+void SourceMount::MemoryInTransfer::want(uint64_t offset, uint64_t length) const {
+  // Earlier calls of send_memory() have sent the bytes before.
+  const uint64_t skipped = std::min(length, file_offset - std::min(file_offset, offset));
+  if (length > skipped) blocks->want(offset + skipped - file_offset, length - skipped);
+}
+
 void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {
   MutexLock lock(memories_mutex_);
   if (const auto found = memories_.find(node); found != memories_.end()) {
-    found->second->want(offset, length);
+    found->second.want(offset, length);
     return;
   }
   // Memory is sent to checkpoints that consist of one file. Readers may request the memory before
@@ -148,13 +163,14 @@ void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) 
 
 Status SourceMount::WantedSender::admit_wants() {
   MutexLock lock(mount_.memories_mutex_);
-  if (!mount_.memories_.emplace(node_->id, &blocks_).second) {
+  const MemoryInTransfer transfer{&blocks_, file_offset_};
+  if (!mount_.memories_.emplace(node_->id, transfer).second) {
     return failure(EBUSY, "send memory: another request sends memory to the same file");
   }
   admits_wants_ = true;
-  std::erase_if(mount_.early_wants_, [this](const wire::Want& early) {
+  std::erase_if(mount_.early_wants_, [&](const wire::Want& early) {
     if (early.node != node_->id) return false;
-    blocks_.want(early.offset, early.length_bytes);
+    transfer.want(early.offset, early.length_bytes);
     return true;
   });
   return {};
@@ -174,7 +190,7 @@ void SourceMount::WantedSender::start(const FrozenMemory::Read& read) {
 void SourceMount::WantedSender::run(const FrozenMemory::Read& read, SlotLease reserve,
                                     bool keep_reserve) {
   status_ = without_exceptions([&] {
-    MemoryPass pass(mount_, node_, read, blocks_);
+    MemoryPass pass(mount_, node_, read, blocks_, file_offset_);
     return pass.send_wanted(std::move(reserve), keep_reserve);
   });
   if (status_) return;
@@ -286,7 +302,8 @@ Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part&
 Status SourceMount::MemoryPass::send_chunk(SlotLease lease, std::span<const std::byte> bytes,
                                            uint64_t offset) {
   const SourceCheckpoint& checkpoint = *node_->checkpoint;
-  checkpoint.outlet->announce(node_->writer->cut_apart(std::move(lease), bytes, offset));
+  checkpoint.outlet->announce(
+      node_->writer->cut_apart(std::move(lease), bytes, file_offset_ + offset));
   return checkpoint.status();
 }
 
@@ -303,7 +320,8 @@ Status SourceMount::MemoryPass::add_zeros(uint64_t begin, uint64_t end) {
 Status SourceMount::MemoryPass::send_zeros() {
   const uint64_t begin = std::exchange(zeros_begin_, zeros_end_);
   if (begin == zeros_end_) return {};
-  return node_->checkpoint->outlet->send(wire::Zeros{node_->id, begin, zeros_end_ - begin});
+  return node_->checkpoint->outlet->send(
+      wire::Zeros{node_->id, file_offset_ + begin, zeros_end_ - begin});
 }
 
 }  // namespace ppmr

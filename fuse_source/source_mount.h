@@ -80,6 +80,9 @@ struct FrozenMemory {
   std::vector<Part> first;  // sent before the other parts. Any values are allowed
   Read read;
   Read read_wanted;
+  // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
+  // include it.
+  uint64_t file_offset = 0;
 };
 
 // Threads: any, except for serve() (one).
@@ -140,10 +143,11 @@ class SourceMount final : public FrontEnd, public ServedMount {
   // write() the checkpoint has failed.
   Status add_files(const std::string& name, const ImageBundle& bundle);
 
-  // ---- Memory of frozen processes (source_memory.cc). Writes the memory to the checkpoint `name`,
-  // which is one file. First sends the bytes that readers at the target wait for. Errors: ENOENT;
-  // EBUSY when another call sends to the same checkpoint; those of the functions in `memory` and of
-  // write(). After an error other than ENOENT and EBUSY the checkpoint has failed.
+  // ---- Memory of processes (source_memory.cc). Writes the memory to the checkpoint `name`, which
+  // is one file; each round of a live move is a call. First sends the bytes that readers at the
+  // target wait for. Errors: ENOENT; EBUSY when another call sends to the same checkpoint; those of
+  // the functions in `memory` and of write(). After an error other than ENOENT and EBUSY the
+  // checkpoint has failed.
   Status send_memory(const std::string& name, const FrozenMemory& memory);
   // Called when readers at the target wait for bytes of a file. send_memory() sends these bytes
   // first. Any values are allowed. Never blocks.
@@ -220,6 +224,11 @@ class SourceMount final : public FrontEnd, public ServedMount {
   // Memory.
   class MemoryPass;
   class WantedSender;
+  struct MemoryInTransfer {
+    WantedBlocks* blocks = nullptr;
+    uint64_t file_offset = 0;  // of the first block
+    void want(uint64_t offset, uint64_t length) const;
+  };
   Status send_memory(const SourceNodePointer& node, const FrozenMemory& memory);
   Status send_memory(const nlohmann::json& request, std::vector<UniqueFd> received);
   // Returns the number of written bytes of a file, for the status.
@@ -264,7 +273,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
 
   Mutex memories_mutex_;
   // The files that send_memory() sends now, by node.
-  std::map<uint64_t, WantedBlocks*> memories_ PPMR_GUARDED_BY(memories_mutex_);
+  std::map<uint64_t, MemoryInTransfer> memories_ PPMR_GUARDED_BY(memories_mutex_);
   // Wants for files to which no memory is sent yet.
   std::deque<wire::Want> early_wants_ PPMR_GUARDED_BY(memories_mutex_);
   std::atomic<uint32_t> reserves_ = 0;  // calls of send_memory() that reserve a slot

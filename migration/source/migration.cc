@@ -305,13 +305,17 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   const auto begun = driver.take(source_event::DumpBegins{number, stopped_tasks_of(root.pid)});
   if (!begun) return failure(begun.error());
   const OwnershipRecord* record = &begun->record;
-  report_event({{"event", settings_.plan.has_rounds() ? "pre-copying" : "dumping"},
-                {"checkpoint", record->trees[number].checkpoint},
-                {"memory", memory_checkpoint(record->plan, record->trees[number])}},
-               &tree);
+  report_event(
+      {{"event", settings_.plan.has_rounds() || settings_.live ? "pre-copying" : "dumping"},
+       {"checkpoint", record->trees[number].checkpoint},
+       {"memory", memory_checkpoint(record->plan, record->trees[number])}},
+      &tree);
   const auto on_round = [&](unsigned round, uint64_t bytes) {
     tree.rounds.push_back({realtime_ns(), bytes});
     report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
+  };
+  const auto on_warning = [&](const std::string& sentence) {
+    report_event({{"event", "warning"}, {"sentence", sentence}}, &tree);
   };
   tree.dump =
       std::make_unique<TreeDump>(store_, TreeDumpOptions{.criu = settings_.criu,
@@ -321,7 +325,9 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
                                                          .record = record->trees[number],
                                                          .criu_options = settings_.criu_options,
                                                          .plan = settings_.plan,
+                                                         .live = settings_.live,
                                                          .on_round = on_round,
+                                                         .on_warning = on_warning,
                                                          .seal_patience = settings_.hold_limit});
   auto sealed = tree.dump->dump_and_seal();
   if (!sealed) return failure(sealed.error());

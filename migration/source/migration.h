@@ -28,6 +28,7 @@ struct MigrationSettings {
   // Time limit for processes to release RDMA.
   std::chrono::milliseconds release_timeout{10'000};
   std::vector<std::string> criu_options;
+  std::optional<LiveLimits> live;  // of a live move
   // Called for each event, from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
 };

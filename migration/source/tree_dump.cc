@@ -14,7 +14,6 @@
 #include "migration/relay/migration_hook.h"
 #include "migration/source/unsent_pages.h"
 #include "processes/frozen_tasks.h"
-#include "processes/memory/frozen_pages.h"
 #include "processes/memory/small_ranges.h"
 #include "processes/proc_files.h"
 #include "restart_loader/containers/runc.h"
@@ -32,6 +31,8 @@ constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
 // Another pre-copy round is worth its time only if the last round copied more than this.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
+// Less memory than this is sent as fast as a round of it is prepared.
+constexpr uint64_t kLiveMinBytes = uint64_t{4} << 20;
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
 constexpr milliseconds kReaderPatience{30'000};
 // If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
@@ -39,6 +40,14 @@ constexpr milliseconds kReaderPatience{30'000};
 constexpr milliseconds kEndPatience{5000};
 // Links for processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
 constexpr size_t kSpareLinks = 32;
+
+constexpr const char* kOnlyOneProcess = "it has child processes";
+
+// Errors of a round that leave the process as it was: a move without rounds is still possible.
+bool prevents_only_rounds(int error) {
+  return error == EOPNOTSUPP || error == EPERM || error == EBUSY || error == ETIMEDOUT ||
+         error == ENOTTY || error == ENOSYS;
+}
 
 }  // namespace
 
@@ -96,9 +105,62 @@ void TreeDump::remove_checkpoint() {
   std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
 
-// Copies memory in rounds while the tree runs. The first round copies all memory, each later round
-// only the pages written since the previous one. Stops when little is left or the rounds no longer
-// shrink.
+// Copies memory in rounds while the tree runs. If that is not possible, all memory is sent while
+// the tree is frozen.
+Status TreeDump::copy_live() {
+  if (!options_.live || options_.record.expected_bytes < kLiveMinBytes) return {};
+  const Status copied = copy_rounds();
+  if (copied || !prevents_only_rounds(copied.error().errno_value)) return copied;
+  live_.forget();
+  options_.on_warning("its memory is sent while it is frozen, not while it runs: " +
+                      copied.error().message);
+  return {};
+}
+
+Status TreeDump::copy_rounds() {
+  const auto began = Clock::now();
+  std::vector<Round> rounds;
+  for (;;) {
+    const auto round_began = Clock::now();
+    auto bytes = copy_round(static_cast<unsigned>(rounds.size()));
+    if (!bytes) return failure(bytes.error());
+    rounds.push_back({*bytes, Clock::now() - round_began});
+    if (options_.on_round) options_.on_round(static_cast<unsigned>(rounds.size() - 1), *bytes);
+    const auto record = store_.read(options_.id, kRole);
+    if (record && is_over(record->state())) return failure(ECANCELED, record->error);
+    const RoundDecision decision =
+        decide_round(rounds, live_.count_written_bytes(), Clock::now() - began, *options_.live);
+    if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
+    if (!decision.why.empty()) options_.on_warning(decision.why);
+    if (decision.next == NextStep::kFreeze) return {};
+  }
+}
+
+// Returns the bytes of memory that this round sent.
+Result<uint64_t> TreeDump::copy_round(unsigned round) {
+  const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, round);
+  auto reader = PageReaderProcess::start(path, MemoryReader::Tree::kRuns);
+  if (!reader) return failure(reader.error());
+  const auto tree = read_tree(options_.record.root);
+  if (!tree) return failure(tree.error());
+  if (tree->size() > 1) return failure(EOPNOTSUPP, kOnlyOneProcess);
+  const uint64_t file_offset = live_.sent_bytes();
+  const auto index = live_.next_round(options_.record.root);
+  if (!index) return failure(index.error());
+  if (Status written = write_page_index(path, *index); !written) return failure(written.error());
+  const Status sent = ask_to_send({{"op", "send-memory"},
+                                   {"checkpoint", memory_name()},
+                                   {"file_offset", file_offset},
+                                   {"memory_bytes", index->memory_bytes}},
+                                  *reader);
+  unlink(path.c_str());
+  if (!sent) return failure(EIO, sent.error().message);
+  return index->memory_bytes;
+}
+
+// Copies memory in rounds of CRIU while the tree runs. The first round copies all memory, each
+// later round only the pages written since the previous one. Stops when little is left or the
+// rounds no longer shrink.
 Status TreeDump::pre_copy() {
   uint64_t first_bytes = 0;
   uint64_t last_bytes = 0;
@@ -265,6 +327,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (Status made = make_directories(); !made) return failure(made.error());
   if (Status prepared = prepare(); !prepared) return failure(prepared.error());
   if (Status copied = pre_copy(); !copied) return failure(copied.error());
+  if (Status copied = copy_live(); !copied) return failure(copied.error());
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
   if (!held) return failure(held.error());
@@ -276,8 +339,8 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
   memory_sent_ = std::async(std::launch::async,
-                            [this, index = *index] { return send_and_seal_memory(index); });
-  if (Status added = add_description(*index); !added) return failure(added.error());
+                            [this, round = *index] { return send_and_seal_memory(round); });
+  if (Status added = add_description(index->all); !added) return failure(added.error());
   auto sealed = seal(options_.record.checkpoint);
   if (!sealed || options_.plan.may_run_before_memory()) return sealed;
   auto memory = finish_memory();
@@ -304,27 +367,29 @@ Status TreeDump::add_description(const PageIndex& index) {
   return {};
 }
 
-Result<SealedTree> TreeDump::send_and_seal_memory(const PageIndex& index) {
-  if (Status sent = send_memory(index); !sent) return failure(sent.error());
+Result<SealedTree> TreeDump::send_and_seal_memory(const FrozenRound& round) {
+  if (Status sent = send_memory(round); !sent) return failure(sent.error());
   return seal(memory_name());
 }
 
-Result<PageIndex> TreeDump::index_frozen_memory() const {
+Result<FrozenRound> TreeDump::index_frozen_memory() {
   const auto record = store_.read(options_.id, kRole);
   if (!record) return failure(record.error());
-  auto index = index_memory(record->trees[options_.tree].tasks);
-  if (!index)
-    return failure(index.error().errno_value,
-                   "list the memory of the frozen tree: " + index.error().message);
-  return index;
+  const auto& tasks = record->trees[options_.tree].tasks;
+  if (tasks.size() > 1) live_.forget();
+  auto round = live_.last_round(tasks);
+  if (!round)
+    return failure(round.error().errno_value,
+                   "list the memory of the frozen tree: " + round.error().message);
+  return round;
 }
 
 // Returns the index without the pages that the rounds have sent. Reads images back, which costs a
 // round trip for each process.
-Result<PageIndex> TreeDump::index_unsent_memory() const {
+Result<FrozenRound> TreeDump::index_unsent_memory() {
   const auto all = index_frozen_memory();
   if (!all) return all;
-  auto split = split_index(*all, images());
+  auto split = split_index(all->all, images());
   if (!split) return failure(split.error());
   if (split->sent.tasks.size() > 1) {
     const std::string path = images() + "/" + kRoundsIndexFile;
@@ -332,28 +397,35 @@ Result<PageIndex> TreeDump::index_unsent_memory() const {
       return failure(written.error());
     }
   }
-  return std::move(split->unsent);
+  return FrozenRound{split->unsent, split->unsent, 0};
 }
 
 // A page reader reads the memory from the processes into the pool of the daemon.
-Status TreeDump::send_memory(const PageIndex& index) {
+Status TreeDump::ask_to_send(nlohmann::json request, PageReaderProcess& reader) const {
+  const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
+                                  reader.take_ends());
+  if (!sent) return failure(EIO, "send the memory of the tree: " + sent.error().message);
+  return {};
+}
+
+Status TreeDump::send_memory(const FrozenRound& round) {
   const std::string path = work_ + "/" + kPageIndexFile;
-  if (Status written = write_page_index(path, index); !written) return written;
-  nlohmann::json request = {
-      {"op", "send-memory"}, {"checkpoint", memory_name()}, {"memory_bytes", index.memory_bytes}};
+  if (Status written = write_page_index(path, round.unsent); !written) return written;
+  nlohmann::json request = {{"op", "send-memory"},
+                            {"checkpoint", memory_name()},
+                            {"file_offset", round.sent_bytes},
+                            {"memory_bytes", round.unsent.memory_bytes}};
   if (options_.plan.may_run_before_memory()) {
     request["first"] = nlohmann::json::array();
-    for (const PageRange& range : small_ranges(index)) {
+    for (const PageRange& range : small_ranges(round.unsent)) {
       request["first"].push_back({range.offset, range.bytes()});
     }
   } else {  // after the decision, the migration waits even for a reader that is stopped
     request["reader_timeout_ms"] = kReaderPatience.count();
   }
-  const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
-                                  page_reader_->take_ends());
+  const Status sent = ask_to_send(std::move(request), *page_reader_);
   memory_.reset();
-  if (!sent) return failure(EIO, "send the memory of the frozen tree: " + sent.error().message);
-  return {};
+  return sent;
 }
 
 Result<SealedTree> TreeDump::seal(const std::string& checkpoint) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <future>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -11,8 +12,9 @@
 #include "migration/records/record_store.h"
 #include "migration/relay/held_criu.h"
 #include "migration/source/dump_images.h"
+#include "migration/source/live_rounds.h"
 #include "mount/mount_table.h"
-#include "processes/memory/page_index.h"
+#include "processes/memory/live_memory.h"
 #include "processes/memory/page_reader.h"
 #include "restart_loader/criu/criu_process.h"
 
@@ -26,7 +28,10 @@ struct TreeDumpOptions {
   TreeRecord record;
   std::vector<std::string> criu_options;
   MovePlan plan;
+  std::optional<LiveLimits> live;  // of a live move
   std::function<void(unsigned round, uint64_t bytes)> on_round;
+  // A sentence for the user: why the move is not live, or does not keep its promise.
+  std::function<void(const std::string&)> on_warning;
   std::chrono::milliseconds seal_patience{0};
 };
 
@@ -59,6 +64,9 @@ class TreeDump {
   std::string images() const;
   Status make_directories();
   Status check_daemon() const;
+  Status copy_live();
+  Status copy_rounds();
+  Result<uint64_t> copy_round(unsigned round);
   Status pre_copy();
   Result<uint64_t> pre_dump(unsigned round);
   Status await_pre_dumped(const std::string& log);
@@ -70,10 +78,11 @@ class TreeDump {
   bool describes_in_memory() const;
   Status add_description(const PageIndex& index);
   Status defer_errors(const std::string& checkpoint) const;
-  Result<PageIndex> index_frozen_memory() const;
-  Result<PageIndex> index_unsent_memory() const;
-  Status send_memory(const PageIndex& index);
-  Result<SealedTree> send_and_seal_memory(const PageIndex& index);
+  Result<FrozenRound> index_frozen_memory();
+  Result<FrozenRound> index_unsent_memory();
+  Status ask_to_send(nlohmann::json request, PageReaderProcess& reader) const;
+  Status send_memory(const FrozenRound& round);
+  Result<SealedTree> send_and_seal_memory(const FrozenRound& round);
   Result<SealedTree> seal(const std::string& checkpoint);
   std::vector<std::string> options_with_tracking() const;
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
@@ -94,6 +103,7 @@ class TreeDump {
   std::future<Result<SealedTree>> memory_sent_;
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
   unsigned rounds_ = 0;  // complete pre-copy rounds
+  LiveMemory live_;      // what the rounds of a live move have sent
   std::optional<HeldCriu> held_;
   std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_
 };

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "processes/process_identity.h"
+
 namespace ppmr {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr size_t kGatheredMax = 1024;  // IOV_MAX
 
 }  // namespace
 
-Result<MemoryReader> MemoryReader::create(const PageIndex& index) {
+Result<MemoryReader> MemoryReader::create(const PageIndex& index, Tree tree) {
   std::vector<Piece> pieces;
   uint64_t end = 0;  // end of the pieces so far
   for (const IndexedTask& task : index.tasks) {
@@ -24,7 +26,8 @@ Result<MemoryReader> MemoryReader::create(const PageIndex& index) {
       if (range.offset > end) {
         return failure(EPROTO, fmt::format("the page index leaves out the memory at {:#x}", end));
       }
-      pieces.push_back({end, range.start + (end - range.offset), task.host_pid});
+      pieces.push_back(
+          {end, range.start + (end - range.offset), task.host_pid, task.host_start_time});
       end = range.offset + range.bytes();
     }
   }
@@ -32,13 +35,18 @@ Result<MemoryReader> MemoryReader::create(const PageIndex& index) {
     return failure(EPROTO, fmt::format("the page index ends at {:#x}, but the memory at {:#x}", end,
                                        index.memory_bytes));
   }
-  pieces.push_back({end, 0, 0});
+  pieces.push_back({end, 0, 0, 0});
   pieces.shrink_to_fit();
-  return MemoryReader(std::make_shared<const std::vector<Piece>>(std::move(pieces)));
+  return MemoryReader(std::make_shared<const std::vector<Piece>>(std::move(pieces)), tree);
 }
 
-MemoryReader::MemoryReader(Pieces pieces) : pieces_(std::move(pieces)) {
+MemoryReader::MemoryReader(Pieces pieces, Tree tree) : tree_(tree), pieces_(std::move(pieces)) {
   gathered_.reserve(kGatheredMax);
+}
+
+// Another process may have the pid of one that has ended. Its memory must not be read.
+bool MemoryReader::has_gone(const Piece& piece) const {
+  return tree_ == Tree::kRuns && !is_alive({piece.process, piece.start_time});
 }
 
 Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
@@ -52,6 +60,7 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
   while (!to.empty()) {
     // One call reads from one process only.
     const pid_t process = piece->process;
+    const bool gone = has_gone(*piece);
     size_t filled = 0;
     gathered_.clear();
     while (filled < to.size() && piece->process == process && gathered_.size() < kGatheredMax) {
@@ -62,7 +71,11 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
       offset += length;
       if (offset == (piece + 1)->offset) ++piece;
     }
-    if (Status done = read_gathered(process, to.first(filled)); !done) return done;
+    if (gone) {
+      std::memset(to.data(), 0, filled);
+    } else if (Status done = read_gathered(process, to.first(filled)); !done) {
+      return done;
+    }
     to = to.subspan(filled);
   }
   return {};
@@ -71,7 +84,7 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
 Status MemoryReader::read_gathered(pid_t process, std::span<std::byte> bytes) {
   const iovec local{bytes.data(), bytes.size()};
   const ssize_t n = process_vm_readv(process, &local, 1, gathered_.data(), gathered_.size(), 0);
-  if (n < 0 && errno != EFAULT) {
+  if (n < 0 && errno != EFAULT && !(errno == ESRCH && tree_ == Tree::kRuns)) {
     return system_failure("read the memory of process", std::to_string(process));
   }
   // Memory without read permission stops the call (EFAULT); /proc/PID/mem ignores permissions.
@@ -93,13 +106,20 @@ Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte
   if (!memory_ || memory_of_ != process) {
     memory_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     memory_of_ = process;
-    if (!memory_) return system_failure("open", path);
+    if (!memory_ && tree_ == Tree::kFrozen) return system_failure("open", path);
   }
   const auto address = reinterpret_cast<uint64_t>(remote.iov_base);
   for (size_t done = 0; done < remote.iov_len;) {
     const ssize_t n =
         pread(memory_.get(), to + done, remote.iov_len - done, static_cast<off_t>(address + done));
     if (n < 0 && errno == EINTR) continue;
+    if (n <= 0 && tree_ == Tree::kRuns) {  // the next round finds what is there then
+      const size_t page_end = kPageBytes - (address + done) % kPageBytes;
+      const size_t length = std::min(page_end, remote.iov_len - done);
+      std::memset(to + done, 0, length);
+      done += length;
+      continue;
+    }
     if (n <= 0) {
       return failure(n < 0 ? errno : EIO,
                      fmt::format("read {} at {:#x}: {}", path, address + done,

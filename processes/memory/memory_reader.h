@@ -1,5 +1,5 @@
-// Reads the memory of frozen processes. The caller names the bytes by their place in the memory
-// file (see processes/memory).
+// Reads the memory of processes. The caller names the bytes by their place in the memory file (see
+// processes/memory).
 #pragma once
 
 #include <sys/uio.h>
@@ -16,10 +16,15 @@ namespace ppmr {
 // Threads: one per object; for_another_thread() makes an object for a second thread.
 class MemoryReader {
  public:
+  enum class Tree {
+    kFrozen,
+    kRuns,  // memory that has gone, or whose process has ended, is read as zeros
+  };
+
   // Errors: EPROTO for an index whose ranges do not cover the file in order. The reader does not
   // use the index after this call.
-  static Result<MemoryReader> create(const PageIndex& index);
-  MemoryReader for_another_thread() const { return MemoryReader(pieces_); }
+  static Result<MemoryReader> create(const PageIndex& index, Tree tree = Tree::kFrozen);
+  MemoryReader for_another_thread() const { return MemoryReader(pieces_, tree_); }
 
   // Fills `to` with the bytes at `offset` in the file. Errors: EINVAL when the file is too short;
   // those of process_vm_readv(2), with the process and the address.
@@ -31,13 +36,16 @@ class MemoryReader {
     uint64_t offset = 0;
     uint64_t address = 0;
     pid_t process = 0;
+    uint64_t start_time = 0;  // of the process
   };
   using Pieces = std::shared_ptr<const std::vector<Piece>>;
 
-  explicit MemoryReader(Pieces pieces);
+  MemoryReader(Pieces pieces, Tree tree);
+  bool has_gone(const Piece& piece) const;
   Status read_gathered(pid_t process, std::span<std::byte> to);
   Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
 
+  Tree tree_ = Tree::kFrozen;
   Pieces pieces_;                // by offset; for each byte the first range that has it
   std::vector<iovec> gathered_;  // pieces that are not read yet
   UniqueFd memory_;              // /proc/PID/mem of memory_of_, opened when it is needed

@@ -75,6 +75,7 @@ std::string to_bytes(const PageIndex& index) {
     pages::Task& packed_task = *packed.add_task();
     packed_task.set_pid(task.pid);
     packed_task.set_host_pid(task.host_pid);
+    packed_task.set_host_start_time(task.host_start_time);
     uint64_t at = 0;
     for (const PageRange& range : task.ranges) {
       packed_task.add_gap((range.start - at) / kPageBytes);
@@ -98,7 +99,7 @@ Result<PageIndex> parse_page_index(std::string_view bytes) {
   index.memory_bytes = packed.pages() * kPageBytes;
   int64_t next = 0;
   for (const pages::Task& packed_task : packed.task()) {
-    IndexedTask task{packed_task.pid(), packed_task.host_pid(), {}};
+    IndexedTask task{packed_task.pid(), packed_task.host_pid(), {}, packed_task.host_start_time()};
     if (task.pid <= 0 || task.host_pid <= 0) return damaged("a task has no pid");
     if (Status read = read_ranges(packed_task, packed.pages(), next, task.ranges); !read) {
       return failure(read.error());

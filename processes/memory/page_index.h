@@ -5,9 +5,10 @@
 //  memory file               |####|##|####|##|             the child's ####, shared with 17: the
 //                                                          same place in the file
 //
-// A page that several processes share is in the file once. The source writes the file in the order
-// of its offsets. Every page of the file is in at least one range, and the first range that has it
-// begins where the pages before it end.
+// A page that several processes share is in the file once. After rounds of a live move the file
+// also has older copies of pages, which are in no range. An index from which a page reader reads
+// has every page of the file in at least one range, and the first range that has it begins where
+// the pages before it end.
 #pragma once
 
 #include <sys/types.h>
@@ -43,6 +44,7 @@ struct IndexedTask {
   pid_t pid = 0;                  // in the process's own pid namespace
   pid_t host_pid = 0;             // in the source's pid namespace
   std::vector<PageRange> ranges;  // by address, not overlapping
+  uint64_t host_start_time = 0;   // see ProcessIdentity; 0: unknown
 };
 
 struct PageIndex {

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -30,8 +31,9 @@ namespace {
 constexpr std::string_view kDaemon = "the daemon";
 // Number of the first descriptor in the page reader; the others follow.
 constexpr int kFirstSocket = 3;
-// The daemon sends its first request after the rounds of pre-copy, which can take long.
+// The daemon sends its first request after the rounds of a live move, which can take long.
 constexpr std::chrono::hours kPatience{24};
+constexpr int kPriorityBesideTree = 10;
 
 Result<MappedMemory> receive_pool(int socket) {
   std::string pending, line;
@@ -66,7 +68,7 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
   }
 }
 
-int run(const std::vector<int>& sockets, const std::string& index_file) {
+int run(const std::vector<int>& sockets, const std::string& index_file, bool tree_runs) {
   ignore_ending_signals();  // the daemon may still need the memory
   ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
@@ -74,19 +76,24 @@ int run(const std::vector<int>& sockets, const std::string& index_file) {
   leave_terminal();
   std::vector<UniqueFd> owned;
   for (const int socket : sockets) owned.emplace_back(socket);
-  const Status served = serve_page_reads(std::move(owned), index_file);
+  // While the tree runs, the processor is first of all the tree's.
+  if (tree_runs) (void)setpriority(PRIO_PROCESS, 0, kPriorityBesideTree);
+  const Status served =
+      serve_page_reads(std::move(owned), index_file,
+                       tree_runs ? MemoryReader::Tree::kRuns : MemoryReader::Tree::kFrozen);
   return to_int(served ? ExitCode::kSuccess : ExitCode::kFailure);
 }
 
 }  // namespace
 
-Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file) {
+Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file,
+                        MemoryReader::Tree tree) {
   if (sockets.size() != kPageReaderSockets)
     return failure(EINVAL, "start the page reader: it needs two sockets");
   const auto pool = receive_pool(sockets[0].get());
   if (!pool) return failure(pool.error());
   const auto index = read_page_index(index_file);
-  auto reader = index ? MemoryReader::create(*index) : failure(index.error());
+  auto reader = index ? MemoryReader::create(*index, tree) : failure(index.error());
   Result<MemoryReader> second =
       reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
   try {
@@ -99,12 +106,14 @@ Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_
   return {};
 }
 
-Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file) {
+Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file,
+                                                   MemoryReader::Tree tree) {
   PageReaderProcess started;
   std::vector<UniqueFd> theirs;
   SpawnOptions options{.argv = {"ppmr", "page-reader", "--index=" + index_file},
                        .program = "/proc/self/exe",
                        .group = SpawnGroup::kOwnSession};
+  if (tree == MemoryReader::Tree::kRuns) options.argv.push_back("--tree-runs");
   for (size_t i = 0; i < kPageReaderSockets; ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -131,12 +140,16 @@ void add_page_reader_command(CLI::App& app, int& exit_code) {
   struct Flags {
     std::vector<int> sockets;
     std::string index_file;
+    bool tree_runs = false;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App& sub = *app.add_subcommand("page-reader", "")->group("");
   sub.add_option("--fd", flags->sockets)->required()->allow_extra_args(false)->take_all();
   sub.add_option("--index", flags->index_file)->required();
-  sub.callback([flags, &exit_code] { exit_code = run(flags->sockets, flags->index_file); });
+  sub.add_flag("--tree-runs", flags->tree_runs);
+  sub.callback([flags, &exit_code] {
+    exit_code = run(flags->sockets, flags->index_file, flags->tree_runs);
+  });
 }
 
 }  // namespace ppmr

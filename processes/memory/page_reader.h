@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "processes/memory/memory_reader.h"
 
 namespace CLI {
 class App;
@@ -26,14 +27,16 @@ void add_page_reader_command(CLI::App& app, int& exit_code);
 // Serves requests of the daemon (read_messages.h) until the daemon closes its ends of the sockets.
 // Reports errors in the index as replies to requests. Errors: those of the sockets and of the
 // pool's memfd; EAGAIN when no thread can be started. Threads: called by one; starts a second one.
-Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file);
+Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file,
+                        MemoryReader::Tree tree = MemoryReader::Tree::kFrozen);
 
 // Threads: one.
 class PageReaderProcess {
  public:
   // Starts the page reader. It reads the index when the daemon sends its first request, so it can
   // be started before the index exists. Errors: those of socketpair(2) and of spawn().
-  static Result<PageReaderProcess> start(const std::string& index_file);
+  static Result<PageReaderProcess> start(const std::string& index_file,
+                                         MemoryReader::Tree tree = MemoryReader::Tree::kFrozen);
 
   PageReaderProcess(PageReaderProcess&& other) noexcept
       : pid_(std::exchange(other.pid_, -1)), ends_(std::move(other.ends_)) {}

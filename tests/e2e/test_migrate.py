@@ -450,3 +450,67 @@ def test_pre_copy_is_refused_on_kernel_without_memory_tracking(lab, nodes, migra
     assert migrations.records("source") == []
     check_stayed(worker, nodes)
     worker.end()
+
+
+def rounds_of(done):
+    return [event for event in done.events if event.get("event") == "pre-copied"]
+
+
+def warnings_of(done):
+    return [event["sentence"] for event in done.events if event.get("event") == "warning"]
+
+
+# One process that says what is in its memory before the move, and again when it is asked to.
+ALONE = """
+import hashlib, os, sys, time
+memory = bytearray(os.urandom(1 << 20) * 64)
+for name in ("before", "after"):
+    with open(sys.argv[1] + "/" + name + ".part", "w") as file:
+        file.write(hashlib.sha256(memory).hexdigest())
+    os.rename(sys.argv[1] + "/" + name + ".part", sys.argv[1] + "/" + name)
+    while not os.path.exists(sys.argv[1] + "/check"):
+        time.sleep(0.02)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def alone(lab, nodes):
+    directory = lab.home / "alone"
+    directory.mkdir()
+    pid = nodes.source.spawn(["python3", "-c", ALONE, directory])
+    wait_until((directory / "before").exists, 20, "the program to start")
+    yield pid, directory
+    for node in (nodes.source, nodes.target):
+        node.run(["pkill", "-KILL", "-f", f"{directory}"], check=False)
+
+
+@pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])
+def test_live_move_copies_memory_while_the_process_runs(nodes, migrations, alone, options):
+    pid, directory = alone
+    done = migrations.migrate(pid, options=["--live", *options]).ok()
+    if any("does not track" in sentence for sentence in warnings_of(done)):
+        pytest.skip("NOT TESTED: live moves, because this kernel does not track written memory")
+    assert rounds_of(done)[0]["bytes"] >= 64 << 20, warnings_of(done)
+    (directory / "check").touch()
+    wait_until((directory / "after").exists, 20, "the program to run at the target")
+    assert nodes.target.alive(pid) and not nodes.source.alive(pid)
+    assert (directory / "after").read_text() == (directory / "before").read_text()
+
+
+def test_live_move_that_cannot_keep_its_promise_is_cancelled_if_asked(nodes, migrations, alone):
+    pid, _ = alone
+    options = ["--live", "--max-downtime", "1ms", "--on-timeout", "cancel"]
+    done = migrations.migrate(pid, options=options)
+    if done.code == MOVED and any("does not track" in text for text in warnings_of(done)):
+        pytest.skip("NOT TESTED: live moves, because this kernel does not track written memory")
+    assert done.code == ABORTED and "--max-downtime (1 ms)" in done.output
+    assert nodes.source.alive(pid) and not nodes.target.alive(pid)
+
+
+def test_move_of_a_tree_says_why_it_is_not_live(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1)
+    done = migrations.migrate(worker.pid, options=["--live"]).ok()
+    assert any("while it is frozen" in sentence for sentence in warnings_of(done))
+    check_moved(worker, nodes)
+    worker.end()

@@ -1,0 +1,87 @@
+#include "migration/source/live_rounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// What a move stands still for without memory to send: CRIU's description, restore and the
+// decision, 0.1 s for a small process; and CRIU's walk over the pages, 60 ms for each GiB
+// (bench/run --only shapes).
+constexpr nanoseconds kFixedPart{100'000'000};
+constexpr double kFixedPerByteNs = 60e6 / (1 << 30);
+// A round costs about 10 ms for its page reader and its confirmation. To send less than this
+// while the tree is frozen costs no more.
+constexpr nanoseconds kShortTransfer{5'000'000};
+// A rate is measured with rounds that are long enough.
+constexpr uint64_t kMeasuredMinBytes = uint64_t{1} << 20;
+constexpr double kAssumedBytesPerNs = 0.25;
+// Each round holds a copy at the target until the move ends.
+constexpr uint64_t kSentMaxTimesMemory = 4;
+constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
+
+double rate_of(const std::vector<Round>& rounds) {
+  uint64_t bytes = 0;
+  nanoseconds took{0};
+  for (const Round& round : rounds) {
+    if (round.bytes < kMeasuredMinBytes) continue;
+    bytes += round.bytes;
+    took += round.took;
+  }
+  if (bytes == 0 || took.count() <= 0) return kAssumedBytesPerNs;
+  return static_cast<double>(bytes) / static_cast<double>(took.count());
+}
+
+}  // namespace
+
+Result<OnTimeout> parse_on_timeout(const std::string& text) {
+  if (text == "freeze") return OnTimeout::kFreeze;
+  if (text == "cancel") return OnTimeout::kCancel;
+  return failure(EINVAL, "--on-timeout: '" + text + "' is neither freeze nor cancel");
+}
+
+RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_bytes,
+                           nanoseconds elapsed, const LiveLimits& limits) {
+  const double rate = rate_of(rounds);
+  const nanoseconds transfer{static_cast<int64_t>(static_cast<double>(pending_bytes) / rate)};
+  const auto memory_bytes = static_cast<double>(rounds.front().bytes);
+  const nanoseconds fixed =
+      kFixedPart + nanoseconds{static_cast<int64_t>(memory_bytes * kFixedPerByteNs)};
+  RoundDecision decision;
+  decision.expected_downtime = duration_cast<milliseconds>(fixed + transfer);
+  const bool fits = fixed + transfer <= limits.max_downtime;
+  const bool halves = pending_bytes <= rounds.back().bytes / 2;
+  const bool in_time = elapsed < limits.max_time;
+  const bool is_short = transfer <= kShortTransfer;
+  if (fits && (is_short || !halves || !in_time)) {
+    decision.next = NextStep::kFreeze;
+    return decision;
+  }
+  uint64_t sent_bytes = 0;
+  for (const Round& round : rounds) sent_bytes += round.bytes;
+  const auto shrinks = [](uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; };
+  const bool is_stuck = rounds.size() >= 2 && !shrinks(pending_bytes, rounds.back().bytes) &&
+                        !shrinks(rounds.back().bytes, rounds[rounds.size() - 2].bytes);
+  const bool has_room = sent_bytes + pending_bytes <=
+                        kSentMaxTimesMemory * std::max(rounds.front().bytes, kSmallMemoryBytes);
+  if (!is_short && in_time && !is_stuck && has_room) return decision;
+  decision.next =
+      !fits && limits.on_timeout == OnTimeout::kCancel ? NextStep::kCancel : NextStep::kFreeze;
+  if (fits) return decision;
+  const char* const cause = is_short   ? "little of its memory is left to send"
+                            : !in_time ? "--max-time is over"
+                                       : "it writes its memory as fast as it can be sent";
+  decision.why = fmt::format(
+      "{}, but the process is expected to stand still for {} ms, longer than --max-downtime ({} "
+      "ms)",
+      cause, decision.expected_downtime.count(), limits.max_downtime.count());
+  return decision;
+}
+
+}  // namespace ppmr

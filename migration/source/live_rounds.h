@@ -1,0 +1,51 @@
+// Decides after each round of a live move whether another round follows or the tree is frozen.
+//
+//   pending bytes / measured rate + fixed part  <=  promised downtime     -> freeze
+//   the rounds still halve what is left, and that takes time              -> another round
+//   the rounds no longer shrink, or the time is over                      -> freeze all the same,
+//   or
+//                                                                            give up, as asked for
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+enum class OnTimeout {
+  kFreeze,  // the tree moves, and stands still for longer than promised
+  kCancel,  // the tree stays
+};
+
+struct LiveLimits {
+  std::chrono::milliseconds max_downtime{300};
+  std::chrono::milliseconds max_time{60'000};  // for all rounds
+  OnTimeout on_timeout = OnTimeout::kFreeze;
+};
+
+// Errors: EINVAL for a text that is not "freeze" or "cancel".
+Result<OnTimeout> parse_on_timeout(const std::string& text);
+
+struct Round {
+  uint64_t bytes = 0;
+  std::chrono::nanoseconds took{0};
+};
+
+enum class NextStep { kRound, kFreeze, kCancel };
+
+struct RoundDecision {
+  NextStep next = NextStep::kRound;
+  std::chrono::milliseconds expected_downtime{0};
+  std::string why;  // empty, or why the promise cannot be kept
+};
+
+// `pending_bytes`: written since the last round was read. `rounds` has at least one. Pure.
+RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_bytes,
+                           std::chrono::nanoseconds elapsed, const LiveLimits& limits);
+
+}  // namespace ppmr

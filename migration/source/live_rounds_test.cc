@@ -1,0 +1,101 @@
+#include "migration/source/live_rounds.h"
+
+#include <gtest/gtest.h>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+constexpr uint64_t kMib = uint64_t{1} << 20;
+
+// Plays rounds against a process that writes `written_rate` different bytes per second, at most
+// `hot_bytes`, over a link that carries `link_rate`.
+struct Played {
+  std::vector<Round> rounds;
+  RoundDecision last;
+};
+Played play(uint64_t memory_bytes, double written_rate, uint64_t hot_bytes, double link_rate,
+            const LiveLimits& limits = {}) {
+  Played played;
+  uint64_t bytes = memory_bytes;
+  nanoseconds elapsed{0};
+  do {
+    const nanoseconds took{static_cast<int64_t>(static_cast<double>(bytes) / link_rate * 1e9) +
+                           5'000'000};
+    elapsed += took;
+    played.rounds.push_back({bytes, took});
+    bytes = std::min(
+        hot_bytes, static_cast<uint64_t>(written_rate * 1e-9 * static_cast<double>(took.count())));
+    played.last = decide_round(played.rounds, bytes, elapsed, limits);
+  } while (played.last.next == NextStep::kRound && played.rounds.size() < 1000);
+  return played;
+}
+
+TEST(LiveRounds, FreezesAnIdleProcessAfterOneRound) {
+  const Played played = play(1024 * kMib, 0, 0, 500e6);
+  EXPECT_EQ(played.rounds.size(), 1U);
+  EXPECT_EQ(played.last.next, NextStep::kFreeze);
+  EXPECT_TRUE(played.last.why.empty());
+  EXPECT_LT(played.last.expected_downtime, milliseconds(200));
+}
+
+TEST(LiveRounds, CopiesAHotSetUntilItFits) {
+  const Played played = play(1024 * kMib, 80e6, 64 * kMib, 500e6);
+  EXPECT_GT(played.rounds.size(), 1U);
+  EXPECT_LT(played.rounds.size(), 8U);
+  EXPECT_EQ(played.last.next, NextStep::kFreeze);
+  EXPECT_TRUE(played.last.why.empty());
+  EXPECT_LT(played.last.expected_downtime, milliseconds(300));
+}
+
+TEST(LiveRounds, EndsForAProcessThatWritesFasterThanTheLink) {
+  const Played played = play(1024 * kMib, 2e9, 1024 * kMib, 500e6);
+  EXPECT_EQ(played.rounds.size(), 2U);
+  EXPECT_EQ(played.last.next, NextStep::kFreeze);
+  EXPECT_NE(played.last.why.find("as fast as it can be sent"), std::string::npos);
+  EXPECT_NE(played.last.why.find("--max-downtime (300 ms)"), std::string::npos);
+}
+
+TEST(LiveRounds, CancelsIfAskedTo) {
+  const Played played =
+      play(1024 * kMib, 2e9, 1024 * kMib, 500e6, {.on_timeout = OnTimeout::kCancel});
+  EXPECT_EQ(played.last.next, NextStep::kCancel);
+  const Played slow = play(1024 * kMib, 20e6, 1024 * kMib, 30e6, {.max_time = seconds(10)});
+  EXPECT_EQ(slow.last.next, NextStep::kFreeze);
+  EXPECT_NE(slow.last.why.find("--max-time is over"), std::string::npos);
+}
+
+TEST(LiveRounds, FreezesIfThePromiseIsKeptAlthoughTheRoundsNoLongerShrink) {
+  const Played played = play(256 * kMib, 1e9, 16 * kMib, 500e6, {.on_timeout = OnTimeout::kCancel});
+  EXPECT_EQ(played.last.next, NextStep::kFreeze);
+  EXPECT_TRUE(played.last.why.empty());
+}
+
+TEST(LiveRounds, KeepsNoPromiseOfZeroButEnds) {
+  const Played played = play(64 * kMib, 100e6, 64 * kMib, 500e6, {.max_downtime = milliseconds(0)});
+  EXPECT_EQ(played.last.next, NextStep::kFreeze);
+}
+
+TEST(LiveRounds, SendsAtMostFourTimesTheMemory) {
+  for (const double written : {1e6, 1e8, 4e8, 5e8, 6e8, 1e10}) {
+    for (const uint64_t hot : {kMib, 100 * kMib, 4096 * kMib}) {
+      const Played played = play(4096 * kMib, written, hot, 500e6, {.max_time = seconds(100000)});
+      uint64_t sent = 0;
+      for (const Round& round : played.rounds) sent += round.bytes;
+      EXPECT_LE(sent, 4 * 4096 * kMib);
+      EXPECT_LT(played.rounds.size(), 200U);
+    }
+  }
+}
+
+TEST(LiveRounds, ParsesWhatToDoOnTimeout) {
+  EXPECT_EQ(*parse_on_timeout("freeze"), OnTimeout::kFreeze);
+  EXPECT_EQ(*parse_on_timeout("cancel"), OnTimeout::kCancel);
+  EXPECT_FALSE(parse_on_timeout("stop"));
+}
+
+}  // namespace
+}  // namespace ppmr

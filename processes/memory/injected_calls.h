@@ -1,0 +1,52 @@
+// Lets a thread of a running process execute system calls, from outside (ptrace). Nothing is mapped
+// or written in the process: its own `syscall` instruction is used, and the thread's registers and
+// signal mask are put back. A system call that the thread was in is restarted by the kernel.
+//
+//   PTRACE_SEIZE, PTRACE_INTERRUPT     the thread stops; the others run on
+//   registers: the call                PTRACE_SYSCALL to its entry, PTRACE_SYSCALL to its end
+//   registers: as before               PTRACE_INTERRUPT, PTRACE_CONT: the thread stops once more
+//                                      where the kernel decides to restart an interrupted call
+//   PTRACE_DETACH
+#pragma once
+
+#include <sys/types.h>
+#include <sys/user.h>
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "base/result.h"
+#include "processes/memory/stopped_thread.h"
+
+namespace ppmr {
+
+// Threads: one; the calls come from the thread that has made the object. If that thread ends, the
+// kernel lets the process continue, but with the registers that it has then.
+class InjectedCalls {
+ public:
+  // Stops a thread of the process. Errors: EPERM without the right, or if another process traces
+  // it; EOPNOTSUPP for another machine language, a process that runs 32-bit code, or one whose
+  // seccomp filter cannot be suspended; ETIMEDOUT if the thread does not stop; ESRCH.
+  static Result<InjectedCalls> stop(pid_t pid);
+  InjectedCalls(InjectedCalls&& other) noexcept;
+  ~InjectedCalls();  // the thread continues
+
+  // Returns what the call returns: a negative errno value if it fails. Errors: ESRCH if the process
+  // has ended; those of ptrace(2).
+  Result<long> call(long number, std::array<uint64_t, 3> arguments);
+
+ private:
+  explicit InjectedCalls(StoppedThread thread) : thread_(std::move(thread)) {}
+  Status prepare();
+  Status find_instruction();
+  Error error(const char* what) const;
+
+  StoppedThread thread_;
+  uint64_t instruction_ = 0;
+  uint64_t mask_ = 0;
+  user_regs_struct registers_{};
+  bool is_prepared_ = false;
+};
+
+}  // namespace ppmr

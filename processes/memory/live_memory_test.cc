@@ -1,0 +1,515 @@
+#include "processes/memory/live_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <optional>
+
+#include "processes/memory/memory_reader.h"
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+constexpr uint64_t kPage = kPageBytes;
+constexpr size_t kPages = 64;
+
+Result<PageIndex> index_frozen(const std::vector<ProcessIdentity>& tasks) {
+  LiveMemory memory;
+  auto round = memory.last_round(tasks);
+  if (!round) return failure(round.error());
+  EXPECT_EQ(round->sent_bytes, 0U);
+  EXPECT_EQ(round->all.memory_bytes, round->unsent.memory_bytes);
+  return std::move(round->all);
+}
+
+class LiveMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override { memory_ = map(MAP_PRIVATE); }
+  void TearDown() override {
+    for (const pid_t child : children_) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+  }
+  static std::byte* map(int flags) {
+    void* mapped =
+        mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(mapped, MAP_FAILED);
+    madvise(mapped, kPages * kPage, MADV_NOHUGEPAGE);
+    return static_cast<std::byte*>(mapped);
+  }
+  void touch(std::byte* memory, size_t first, size_t pages) {
+    for (size_t i = first; i < first + pages; ++i) memory[i * kPage] = std::byte{7};
+  }
+  // Starts a child that does `work` and then waits.
+  ProcessIdentity start_child(const std::function<void()>& work = [] {}) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      work();
+      (void)!write(ends[1], "x", 1);
+      for (;;) pause();
+    }
+    children_.push_back(child);
+    char byte = 0;
+    EXPECT_EQ(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    close(ends[1]);
+    return identify(child).value();
+  }
+  // Returns the offset of a page of the task, or nullopt if the page is not in the index.
+  static std::optional<uint64_t> place(const IndexedTask& task, const std::byte* memory,
+                                       size_t page) {
+    const uint64_t address = reinterpret_cast<uint64_t>(memory) + page * kPage;
+    for (const PageRange& range : task.ranges) {
+      if (range.start <= address && address < range.end) {
+        return range.offset + (address - range.start);
+      }
+    }
+    return std::nullopt;
+  }
+  static void expect_in_order(const PageIndex& index) {
+    uint64_t next = 0;
+    for (const IndexedTask& task : index.tasks) {
+      uint64_t end = 0;
+      for (const PageRange& range : task.ranges) {
+        EXPECT_GE(range.start, end);
+        EXPECT_LE(range.offset, next);
+        end = range.end;
+        next = std::max(next, range.offset + range.bytes());
+      }
+    }
+    EXPECT_EQ(next, index.memory_bytes);
+  }
+
+  std::byte* memory_ = nullptr;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(LiveMemoryTest, ListsPagesInUse) {
+  touch(memory_, 3, 2);
+  touch(memory_, 10, 1);
+  const auto child = start_child();
+  const auto index = index_frozen({child});
+  ASSERT_TRUE(index) << index.error().message;
+  expect_in_order(*index);
+  ASSERT_EQ(index->tasks.size(), 1U);
+  const IndexedTask& task = index->tasks[0];
+  EXPECT_EQ(task.pid, child.pid);
+  EXPECT_EQ(task.host_pid, child.pid);
+  EXPECT_FALSE(place(task, memory_, 2));
+  ASSERT_TRUE(place(task, memory_, 3));
+  EXPECT_EQ(*place(task, memory_, 4), *place(task, memory_, 3) + kPage);
+  EXPECT_FALSE(place(task, memory_, 5));
+  EXPECT_TRUE(place(task, memory_, 10));
+}
+
+TEST_F(LiveMemoryTest, ListsASharedPageOnce) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root sees the frames of pages";
+  touch(memory_, 0, 16);
+  const auto first = start_child();
+  const auto second = start_child([this] { touch(memory_, 4, 2); });
+  // This process writes the pages and so gets copies of its own. The children then share their
+  // pages only with each other.
+  touch(memory_, 0, 16);
+  const auto index = index_frozen({first, second});
+  ASSERT_TRUE(index) << index.error().message;
+  expect_in_order(*index);
+  ASSERT_EQ(index->tasks.size(), 2U);
+  for (size_t page = 0; page < 16; ++page) {
+    const auto one = place(index->tasks[0], memory_, page);
+    const auto other = place(index->tasks[1], memory_, page);
+    ASSERT_TRUE(one && other) << page;
+    if (page == 4 || page == 5) {
+      EXPECT_NE(*one, *other) << page;
+    } else {
+      EXPECT_EQ(*one, *other) << page;
+    }
+  }
+}
+
+TEST_F(LiveMemoryTest, LeavesOutPagesThatCriuWrites) {
+  std::byte* shared = map(MAP_SHARED);
+  touch(shared, 0, 4);
+  std::byte* locked = nullptr;
+  std::byte* only_read = map(MAP_PRIVATE);
+  const auto child = start_child([&] {
+    touch(memory_, 0, 4);
+    syscall(SYS_mlock, memory_, 4 * kPage);  // the sanitizers replace mlock()
+    for (size_t i = 0; i < 8; ++i) (void)*static_cast<volatile std::byte*>(only_read + i * kPage);
+  });
+  locked = memory_;
+  const auto index = index_frozen({child, start_child()});
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_FALSE(place(index->tasks[0], shared, 0));
+  EXPECT_FALSE(place(index->tasks[0], locked, 0));
+  if (geteuid() == 0) {
+    EXPECT_FALSE(place(index->tasks[0], only_read, 3));
+  }
+}
+
+// The list is longer than one answer of the kernel.
+TEST_F(LiveMemoryTest, ListsManyScatteredPages) {
+  constexpr size_t kMany = 5000;
+  constexpr size_t kSparseBytes = kMany * 600 * kPage;
+  void* mapped = mmap(nullptr, kSparseBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  madvise(mapped, kSparseBytes, MADV_NOHUGEPAGE);
+  auto* sparse = static_cast<std::byte*>(mapped);
+  const auto child = start_child([&] {
+    for (size_t i = 0; i < kMany; ++i) touch(sparse, i * 600 + i % 7, 1);
+  });
+  for (const auto& tasks : {std::vector{child}, std::vector{child, start_child()}}) {
+    const auto index = index_frozen(tasks);
+    ASSERT_TRUE(index) << index.error().message;
+    expect_in_order(*index);
+    for (size_t i = 0; i < kMany; ++i) {
+      ASSERT_TRUE(place(index->tasks[0], sparse, i * 600 + i % 7)) << i;
+      ASSERT_FALSE(place(index->tasks[0], sparse, i * 600 + i % 7 + 1)) << i;
+    }
+    EXPECT_TRUE(parse_page_index(to_bytes(*index)));
+  }
+  munmap(mapped, kSparseBytes);
+}
+
+TEST_F(LiveMemoryTest, NamesTheProcessThatHasEnded) {
+  const auto child = start_child();
+  kill(child.pid, SIGKILL);
+  waitpid(child.pid, nullptr, 0);
+  children_.clear();
+  const auto index = index_frozen({child});
+  ASSERT_FALSE(index);
+  EXPECT_EQ(index.error().errno_value, ESRCH);
+}
+
+TEST(Overlay, ReplacesPlaces) {
+  const auto plain = [](const std::vector<PageRange>& ranges) {
+    std::vector<std::array<uint64_t, 3>> all;
+    for (const PageRange& range : ranges) all.push_back({range.start, range.end, range.offset});
+    return all;
+  };
+  using Plain = std::vector<std::array<uint64_t, 3>>;
+  EXPECT_EQ(plain(overlay({}, {{1, 3, 7}})), (Plain{{1, 3, 7}}));
+  EXPECT_EQ(plain(overlay({{1, 9, 100}}, {})), (Plain{{1, 9, 100}}));
+  EXPECT_EQ(plain(overlay({{1, 9, 100}}, {{3, 5, 200}})),
+            (Plain{{1, 3, 100}, {3, 5, 200}, {5, 9, 104}}));
+  EXPECT_EQ(plain(overlay({{2, 4, 0}, {6, 8, 2}}, {{1, 7, 50}, {9, 10, 60}})),
+            (Plain{{1, 7, 50}, {7, 8, 3}, {9, 10, 60}}));
+  EXPECT_EQ(plain(overlay({{5, 6, 0}}, {{1, 2, 50}, {8, 9, 60}})),
+            (Plain{{1, 2, 50}, {5, 6, 0}, {8, 9, 60}}));
+}
+
+// A process that does what the test asks of it, between rounds.
+class LiveProcess {
+ public:
+  using Work = std::function<void(char what)>;
+  explicit LiveProcess(Work work) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    socket_ = ends[0];
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (char what = 0; read(ends[1], &what, 1) == 1;) {
+        work(what);
+        if (write(ends[1], &what, 1) != 1) break;
+      }
+      _exit(0);
+    }
+    close(ends[1]);
+  }
+  ~LiveProcess() {
+    close(socket_);
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void does(char what) const {
+    ASSERT_EQ(write(socket_, &what, 1), 1);
+    ASSERT_EQ(read(socket_, &what, 1), 1);
+  }
+  int socket() const { return socket_; }
+  pid_t pid() const { return pid_; }
+  ProcessIdentity identity() const { return identify(pid_).value(); }
+
+ private:
+  int socket_ = -1;
+  pid_t pid_ = 0;
+};
+
+// Reads the rounds as they are sent, and compares the file with the memory of the frozen tree.
+class LiveRounds : public LiveMemoryTest {
+ protected:
+  void SetUp() override {
+    LiveMemoryTest::SetUp();
+    if (geteuid() != 0) GTEST_SKIP() << "only root may trace other processes";
+  }
+  // Returns the bytes of the round, or nullopt if this kernel cannot track.
+  std::optional<uint64_t> round(pid_t root) {
+    const auto index = memory_of_tree_->next_round(root);
+    if (!index && index.error().errno_value == EOPNOTSUPP) return std::nullopt;
+    EXPECT_TRUE(index) << index.error().message;
+    if (!index) return 0;
+    receive(*index);
+    return index->memory_bytes;
+  }
+  void receive(const PageIndex& index) {
+    auto reader = MemoryReader::create(index);
+    ASSERT_TRUE(reader) << reader.error().message;
+    std::vector<std::byte> bytes(index.memory_bytes);
+    const Status done = reader->read(0, bytes);
+    ASSERT_TRUE(done) << done.error().message;
+    file_.insert(file_.end(), bytes.begin(), bytes.end());
+  }
+  // Returns the bytes that were sent frozen.
+  uint64_t finish(const std::vector<ProcessIdentity>& tasks) {
+    for (const ProcessIdentity& task : tasks) kill(task.pid, SIGSTOP);
+    for (const ProcessIdentity& task : tasks) {
+      while (read_process_stat(task.pid)->state != 'T') usleep(100);
+    }
+    const auto last = memory_of_tree_->last_round(tasks);
+    EXPECT_TRUE(last) << last.error().message;
+    EXPECT_EQ(last->sent_bytes, file_.size());
+    receive(last->unsent);
+    EXPECT_EQ(last->all.memory_bytes, file_.size());
+    EXPECT_TRUE(parse_page_index(to_bytes(last->all)));
+    for (size_t i = 0; i < tasks.size(); ++i) compare(last->all.tasks[i]);
+    all_ = last->all;
+    return last->unsent.memory_bytes;
+  }
+  void compare(const IndexedTask& task) {
+    uint64_t pages = 0;
+    for (const PageRange& range : task.ranges) {
+      std::vector<std::byte> bytes(range.bytes());
+      const iovec local{bytes.data(), bytes.size()};
+      const iovec remote{reinterpret_cast<void*>(range.start), bytes.size()};
+      const ssize_t n = process_vm_readv(task.host_pid, &local, 1, &remote, 1, 0);
+      if (n != static_cast<ssize_t>(bytes.size())) continue;  // without permission to read
+      for (uint64_t at = 0; at < bytes.size(); at += kPage, ++pages) {
+        EXPECT_EQ(std::memcmp(bytes.data() + at, file_.data() + range.offset + at, kPage), 0)
+            << "process " << task.host_pid << ", address " << std::hex << range.start + at;
+      }
+    }
+    EXPECT_GT(pages, 0U);
+  }
+
+  std::optional<LiveMemory> memory_of_tree_{std::in_place};
+  std::vector<std::byte> file_;
+  PageIndex all_;
+};
+
+TEST_F(LiveRounds, SendsOnlyWhatWasWrittenSince) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process([this](char what) {
+    if (what == 'a') touch(memory_, 3, 2), memory_[3 * kPage] = std::byte{9};
+    if (what == 'b') memory_[40 * kPage + 1] = std::byte{10};
+  });
+  const auto first = round(process.pid());
+  if (!first) GTEST_SKIP() << "this kernel does not track written memory";
+  EXPECT_GE(*first, kPages * kPage);
+  process.does('a');
+  const auto second = round(process.pid());
+  EXPECT_GE(*second, 2 * kPage);
+  EXPECT_LT(*second, *first / 2);
+  process.does('b');
+  EXPECT_GE(memory_of_tree_->count_written_bytes(), kPage);
+  const uint64_t frozen = finish({process.identity()});
+  EXPECT_GE(frozen, kPage);
+  EXPECT_LT(frozen, *first / 2);
+  EXPECT_LT(*place(all_.tasks[0], memory_, 5), *first);
+  EXPECT_GE(*place(all_.tasks[0], memory_, 3), *first);
+  EXPECT_GE(*place(all_.tasks[0], memory_, 40), *first + *second);
+}
+
+TEST_F(LiveRounds, FollowsMappingsThatComeGoAndMove) {
+  touch(memory_, 0, kPages);
+  std::byte* moved = map(MAP_PRIVATE);
+  touch(moved, 0, kPages);
+  std::byte* const place_to_move = map(MAP_PRIVATE);
+  const LiveProcess process([&](char what) {
+    if (what == 'a') {
+      munmap(memory_, 8 * kPage);
+      madvise(memory_ + 8 * kPage, 8 * kPage, MADV_DONTNEED);
+      memory_[8 * kPage] = std::byte{42};
+      mmap(memory_, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+           0);
+      memory_[kPage] = std::byte{43};
+      mremap(moved, kPages * kPage, kPages * kPage, MREMAP_MAYMOVE | MREMAP_FIXED, place_to_move);
+      mprotect(memory_ + 20 * kPage, 4 * kPage, PROT_READ);
+    }
+  });
+  if (!round(process.pid())) GTEST_SKIP() << "this kernel does not track written memory";
+  process.does('a');
+  finish({process.identity()});
+  const IndexedTask& task = all_.tasks[0];
+  EXPECT_FALSE(place(task, memory_, 6));
+  EXPECT_FALSE(place(task, memory_, 9));
+  EXPECT_TRUE(place(task, memory_, 1));
+  EXPECT_TRUE(place(task, memory_, 8));
+  EXPECT_TRUE(place(task, place_to_move, 5));
+  EXPECT_FALSE(place(task, moved, 5));
+}
+
+TEST_F(LiveRounds, FollowsMappingsBetweenTwoRounds) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process([&](char what) {
+    if (what != 'a') return;
+    mmap(memory_ + 8 * kPage, 4 * kPage, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    memory_[9 * kPage] = std::byte{43};
+  });
+  if (!round(process.pid())) GTEST_SKIP() << "this kernel does not track written memory";
+  process.does('a');
+  round(process.pid());
+  EXPECT_LT(finish({process.identity()}), 16 * kPage);
+}
+
+TEST_F(LiveRounds, SendsSharedPagesOnce) {
+  pid_t child = 0;
+  int child_is[2];
+  ASSERT_EQ(pipe(child_is), 0);
+  touch(memory_, 0, kPages);
+  std::byte* const other = map(MAP_PRIVATE);
+  const LiveProcess process([&](char what) {
+    if (what == 'r') {  // this process's own copies
+      touch(memory_, 0, kPages);
+      for (size_t i = 0; i < kPages; ++i) other[i * kPage] = std::byte{5};
+    }
+    if (what == 'f') {
+      child = fork();
+      if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        memory_[7 * kPage] = std::byte{77};
+        (void)!write(child_is[1], "x", 1);
+        for (;;) pause();
+      }
+      char byte = 0;
+      (void)!read(child_is[0], &byte, 1);
+      (void)!write(child_is[1], &child, sizeof(child));
+    }
+    if (what == 'w') memory_[9 * kPage] = std::byte{99};
+  });
+  process.does('r');
+  const auto first = round(process.pid());
+  if (!first) GTEST_SKIP() << "this kernel does not track written memory";
+  process.does('f');
+  ASSERT_EQ(::read(child_is[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
+  round(process.pid());
+  process.does('w');
+  finish({process.identity(), identify(child).value()});
+  ASSERT_EQ(all_.tasks.size(), 2U);
+  EXPECT_EQ(*place(all_.tasks[0], other, 3), *place(all_.tasks[1], other, 3));
+  EXPECT_EQ(*place(all_.tasks[0], memory_, 3), *place(all_.tasks[1], memory_, 3));
+  EXPECT_NE(*place(all_.tasks[0], memory_, 7), *place(all_.tasks[1], memory_, 7));
+  EXPECT_NE(*place(all_.tasks[0], memory_, 9), *place(all_.tasks[1], memory_, 9));
+  for (const int end : child_is) close(end);
+}
+
+TEST_F(LiveRounds, ForgetsTheMemoryOfAProgramThatWasReplaced) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process([](char) { execl("/bin/sleep", "sleep", "100", nullptr); });
+  if (!round(process.pid())) GTEST_SKIP() << "this kernel does not track written memory";
+  const char go = 'x';
+  ASSERT_EQ(write(process.socket(), &go, 1), 1);
+  while (read_process_stat(process.pid())->name != "sleep") usleep(100);
+  round(process.pid());
+  finish({process.identity()});
+  EXPECT_FALSE(place(all_.tasks[0], memory_, 3));
+}
+
+TEST_F(LiveRounds, LeavesNothingInTheProcess) {
+  const LiveProcess process([](char) {});
+  const auto count = [&] { return read_descriptors(process.pid())->size(); };
+  const size_t before = count();
+  if (!round(process.pid())) GTEST_SKIP() << "this kernel does not track written memory";
+  EXPECT_EQ(count(), before);
+  EXPECT_NE(read_process_file(process.pid(), "smaps")->find(" uw"), std::string::npos);
+  memory_of_tree_.emplace();
+  EXPECT_EQ(read_process_file(process.pid(), "smaps")->find(" uw"), std::string::npos);
+  process.does('x');
+}
+
+// Interrupted system calls go on, unless the kernel itself never restarts them (epoll_wait(2),
+// sigtimedwait(2), see signal(7)).
+TEST_F(LiveRounds, DisturbsNoSystemCall) {
+  int results[2];
+  ASSERT_EQ(pipe(results), 0);
+  const auto start = [&](const std::function<int()>& work) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const int result = work();
+      (void)!write(results[1], &result, sizeof(result));
+      _exit(0);
+    }
+    return pid;
+  };
+  const std::vector<std::function<int()>> calls = {
+      [] {
+        const timespec time{0, 300'000'000};
+        return nanosleep(&time, nullptr);
+      },
+      [] { return poll(nullptr, 0, 300); },
+      [] {
+        sigset_t all;
+        sigfillset(&all);
+        sigprocmask(SIG_BLOCK, &all, nullptr);
+        signal(SIGTRAP, SIG_IGN);
+        usleep(300'000);
+        struct sigaction action {};
+        sigaction(SIGTRAP, nullptr, &action);
+        sigset_t now;
+        sigprocmask(SIG_BLOCK, nullptr, &now);
+        return action.sa_handler == SIG_IGN && sigismember(&now, SIGUSR1) == 1 ? 0 : 1;
+      },
+      [] {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+        volatile uint64_t sum = 0;
+        while (std::chrono::steady_clock::now() < end) sum = sum + 1;
+        return 0;
+      },
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const pid_t pid = start(calls[i]);
+    usleep(50'000);
+    LiveMemory memory;
+    const auto index = memory.next_round(pid);
+    if (!index && index.error().errno_value == EOPNOTSUPP) GTEST_SKIP();
+    EXPECT_TRUE(index) << index.error().message;
+    int result = -1;
+    ASSERT_EQ(::read(results[0], &result, sizeof(result)), static_cast<ssize_t>(sizeof(result)));
+    EXPECT_EQ(result, 0) << "call " << i;
+    waitpid(pid, nullptr, 0);
+  }
+  for (const int end : results) close(end);
+}
+
+TEST_F(LiveRounds, RefusesAProcessThatReadsPastThePageTables) {
+  const int file = open("/tmp", O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+  if (file < 0) GTEST_SKIP() << "no file system with O_DIRECT";
+  const LiveProcess process([](char) {});
+  close(file);
+  const auto index = memory_of_tree_->next_round(process.pid());
+  ASSERT_FALSE(index);
+  EXPECT_EQ(index.error().errno_value, EOPNOTSUPP);
+  EXPECT_NE(index.error().message.find("O_DIRECT"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ppmr

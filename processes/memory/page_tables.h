@@ -1,0 +1,110 @@
+// The page tables of a process, as /proc/PID/pagemap and its PAGEMAP_SCAN ioctl (Linux 6.7) show
+// them: Documentation/admin-guide/mm/pagemap.rst of the kernel.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace ppmr {
+
+// Addresses of a process, at page boundaries.
+struct AddressRange {
+  uint64_t start = 0;
+  uint64_t end = 0;
+
+  uint64_t bytes() const { return end - start; }
+  bool operator==(const AddressRange&) const = default;
+};
+
+// One entry of the list that has an entry for each page.
+class PageEntry {
+ public:
+  explicit PageEntry(uint64_t bits) : bits_(bits) {}
+  bool is_in_use() const { return (bits_ & (kPresent | kSwapped)) != 0; }
+  bool is_present() const { return (bits_ & kPresent) != 0; }
+  // The page traps on access and has no bytes (MADV_GUARD_INSTALL).
+  bool is_guard() const { return (bits_ & kGuard) != 0; }
+  // Written since the last write of 4 to /proc/PID/clear_refs, if the kernel notes it.
+  bool is_soft_dirty() const { return (bits_ & kSoftDirty) != 0; }
+  // No other process maps the page.
+  bool is_exclusive() const { return (bits_ & kExclusive) != 0; }
+  // The frame, or the place in the swap space; 0 if the kernel does not show it.
+  uint64_t frame() const { return bits_ & kFrame; }
+  // The same for all pages that are one page.
+  uint64_t identity() const { return bits_ & (kFrame | kSwapped); }
+
+ private:
+  static constexpr uint64_t kPresent = uint64_t{1} << 63;
+  static constexpr uint64_t kSwapped = uint64_t{1} << 62;
+  static constexpr uint64_t kGuard = uint64_t{1} << 58;  // since Linux 6.15
+  static constexpr uint64_t kExclusive = uint64_t{1} << 56;
+  static constexpr uint64_t kSoftDirty = uint64_t{1} << 55;
+  static constexpr uint64_t kFrame = (uint64_t{1} << 55) - 1;
+
+  uint64_t bits_;
+};
+
+// A region of pages in use that a scan has found.
+struct ScannedRegion {
+  AddressRange span;
+  // Not written since the last scan that protected it, or since soft-dirty bits were cleared. Means
+  // nothing for a process that is not tracked.
+  bool is_unwritten = false;
+};
+
+enum class ScanFor {
+  kInUse,          // all pages in use
+  kWritten,        // pages in use that were written since the last protecting scan; protects them
+  kInUseProtects,  // all pages in use; protects them
+};
+
+// Threads: one.
+class PageTables {
+ public:
+  using Visit = std::function<Status(const ScannedRegion& region)>;
+  using VisitEntry = std::function<Status(uint64_t address, PageEntry entry)>;
+
+  // Errors: those of open(2); the message names the file.
+  static Result<PageTables> open(pid_t pid);
+
+  // Calls `visit` for the regions in the order of their addresses. Guard pages are in no region.
+  // Errors: ENOTTY if the kernel has no such scan (before Linux 6.7); EPERM if memory in the span
+  // is not tracked and the scan protects: some of it may be protected then, although it was not
+  // reported; those of `visit`.
+  Status scan(AddressRange span, ScanFor what, const Visit& visit);
+  // Calls `visit` for each page in use. Guard pages are left out.
+  Status list(AddressRange span, const VisitEntry& visit);
+  // Like scan() for pages in use, on every kernel: without a scan, soft-dirty bits say what is
+  // unwritten.
+  Status find_pages_in_use(AddressRange span, const Visit& visit);
+
+ private:
+  struct Region;  // of the kernel
+  explicit PageTables(UniqueFd file);
+
+  UniqueFd file_;
+  std::vector<uint64_t> entries_;
+  std::vector<uint64_t> regions_;  // three numbers for each region
+  bool can_scan_ = true;
+  bool knows_guards_ = true;
+};
+
+// Returns the frame of the zero page, which the kernel maps where a process has read memory that it
+// never wrote; 0 if unknown.
+uint64_t frame_of_zeros();
+
+// Returns the private anonymous mappings of a process that a lazy dump of CRIU leaves out: all but
+// locked ones. Joins neighbouring mappings to one span: a scan costs more than a page, and a
+// program that protects single pages has tens of thousands of mappings. Errors: those of
+// read_process_file().
+Result<std::vector<AddressRange>> lazy_memory(pid_t pid);
+
+}  // namespace ppmr
