@@ -257,21 +257,27 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
   auto* live =
       sub.add_flag(
              "--live", migrate.live,
-             "copy the memory of a single process in rounds while it runs, and freeze it only "
-             "for the rest; needs no soft-dirty tracking")
+             "copy the memory of a process in rounds while it runs, and freeze it only for the "
+             "rest (not for processes with children)")
           ->excludes(sub.get_option("--pre-copy"));
-  add_time_option(sub, "--max-downtime", migrate.max_downtime,
+  add_time_option(sub, "--max-downtime", migrate.limits.max_downtime,
                   "how long a program may stand still in a live move: rounds follow until the rest "
                   "is expected to fit")
       ->needs(live);
-  add_time_option(sub, "--max-time", migrate.max_time, "time limit for the rounds of a live move")
+  add_time_option(sub, "--max-time", migrate.limits.max_time,
+                  "time limit for the rounds of a live move")
       ->needs(live);
-  sub.add_option("--on-timeout", migrate.on_timeout,
-                 "what happens if the rest does not fit by then: freeze (the program stands still "
-                 "for longer) or cancel (it stays)")
+  sub.add_option_function<std::string>(
+         "--on-timeout",
+         [&limits = migrate.limits](const std::string& text) {
+           const auto parsed = parse_on_timeout(text);
+           if (!parsed) throw CLI::ValidationError("--on-timeout", parsed.error().message);
+           limits.on_timeout = *parsed;
+         },
+         "what happens if the rest does not fit by then: freeze (the program stands still for "
+         "longer) or cancel (it stays)")
       ->type_name("freeze|cancel")
-      ->check(CLI::IsMember({"freeze", "cancel"}))
-      ->capture_default_str()
+      ->default_str("freeze")
       ->needs(live);
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,

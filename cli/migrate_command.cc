@@ -161,11 +161,7 @@ CommandResult<void> Migrate::find_target() {
   settings_.criu_options = command_.criu_options;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
-  const auto on_timeout = parse_on_timeout(command_.on_timeout);
-  if (!on_timeout) return command_failure(ExitCode::kUsage, on_timeout.error().message);
-  if (command_.live) {
-    settings_.live = LiveLimits{command_.max_downtime, command_.max_time, *on_timeout};
-  }
+  if (command_.live) settings_.live = command_.limits;
   if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
     return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
   }
@@ -354,8 +350,8 @@ void Migrate::finish_plan() {
   settings_.plan = *plan;
   if (settings_.live && !plan->moves_memory_apart()) {
     settings_.live.reset();
-    findings_.push_back({Severity::kWarns,
-                         "--live has no effect: CRIU writes the memory to its images", ""});
+    findings_.push_back(
+        {Severity::kWarns, "--live has no effect: CRIU writes the memory to its images", ""});
   }
   if (!plan->may_run_before_memory()) return;
   findings_.push_back(

@@ -18,9 +18,7 @@ struct MigrateCommand {
   std::string mountpoint;
   MoveRequest move;
   bool live = false;
-  std::chrono::milliseconds max_downtime{LiveLimits{}.max_downtime};
-  std::chrono::milliseconds max_time{LiveLimits{}.max_time};
-  std::string on_timeout = "freeze";
+  LiveLimits limits;  // of a live move
   bool independent = false;
   bool dry_run = false;
   unsigned jobs = 2;

@@ -121,9 +121,9 @@ void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
   if (tree.bytes > 0) bytes = tree.bytes;
   const bool is_source = record.role == MigrationRole::kSource;
   const std::string phase = phase_of(record, tree);
-  const Tone tone = phase == "moved"                             ? Tone::kGood
-                    : phase == "LOST" || phase == "stayed"       ? Tone::kBad
-                                                                 : Tone::kPlain;
+  const Tone tone = phase == "moved"                       ? Tone::kGood
+                    : phase == "LOST" || phase == "stayed" ? Tone::kBad
+                                                           : Tone::kPlain;
   ScreenLine line = {{fmt::format("  {}  {:>7} {} ", record.id.substr(0, 8), tree.root,
                                   fitted(printable(tree.name, charset_), 13, charset_))},
                      {fitted(phase, 12, charset_) + " ", tone}};

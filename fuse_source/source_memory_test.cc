@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <ranges>
+#include <set>
 #include <thread>
 
 #include "fuse_source/source_mount.h"
@@ -262,6 +263,29 @@ TEST_F(SourceMemory, PartsMarkedAsFirstAreSentFirst) {
   ASSERT_TRUE(finish());
   EXPECT_EQ(outlet_->offsets()[0], 60 * kBlock);
   expect_whole_memory_once();
+}
+
+// As in the rounds of a live move. Readers may want bytes that an earlier call has sent.
+TEST_F(SourceMemory, LaterCallIsAppendedAndServesItsWantsFirst) {
+  open(4, 16 * kBlock);
+  begin();
+  ASSERT_TRUE(finish());
+  FrozenMemory next = process_.frozen();
+  next.file_offset = kBlocks * kBlock;
+  want(next.file_offset - kBlock, 2 * kBlock);
+  want(next.file_offset + 60 * kBlock, 2 * kBlock);
+  const size_t before = outlet_->offsets().size();
+  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, next); });
+  ASSERT_TRUE(finish());
+  const auto offsets = outlet_->offsets();
+  for (size_t i = before; i < offsets.size(); ++i) EXPECT_GE(offsets[i], next.file_offset);
+  const std::set<uint64_t> first(offsets.begin() + static_cast<long>(before),
+                                 offsets.begin() + static_cast<long>(before) + 2);
+  EXPECT_EQ(first, (std::set<uint64_t>{next.file_offset, next.file_offset + 60 * kBlock}));
+  const auto once = process_.bytes();
+  auto twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  EXPECT_TRUE(outlet_->content() == twice);
 }
 
 TEST_F(SourceMemory, BlocksThatWereSentAreNotSentAgain) {

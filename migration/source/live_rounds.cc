@@ -43,7 +43,7 @@ double rate_of(const std::vector<Round>& rounds) {
 Result<OnTimeout> parse_on_timeout(const std::string& text) {
   if (text == "freeze") return OnTimeout::kFreeze;
   if (text == "cancel") return OnTimeout::kCancel;
-  return failure(EINVAL, "--on-timeout: '" + text + "' is neither freeze nor cancel");
+  return failure(EINVAL, "'" + text + "' is neither freeze nor cancel");
 }
 
 RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_bytes,

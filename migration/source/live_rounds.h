@@ -1,10 +1,11 @@
 // Decides after each round of a live move whether another round follows or the tree is frozen.
 //
-//   pending bytes / measured rate + fixed part  <=  promised downtime     -> freeze
-//   the rounds still halve what is left, and that takes time              -> another round
-//   the rounds no longer shrink, or the time is over                      -> freeze all the same,
-//   or
-//                                                                            give up, as asked for
+//   expected downtime = pending bytes / measured rate + fixed part
+//
+//   it is within the promise, and the last round did not halve the rest    -> freeze
+//   the rounds become smaller, and there is time                           -> another round
+//   otherwise                                                              -> freeze or cancel, as
+//                                                                             the user has chosen
 #pragma once
 
 #include <chrono>
@@ -41,7 +42,7 @@ enum class NextStep { kRound, kFreeze, kCancel };
 struct RoundDecision {
   NextStep next = NextStep::kRound;
   std::chrono::milliseconds expected_downtime{0};
-  std::string why;  // empty, or why the promise cannot be kept
+  std::string why;  // the promise cannot be kept; empty: it can
 };
 
 // `pending_bytes`: written since the last round was read. `rounds` has at least one. Pure.

@@ -31,8 +31,6 @@ constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
 // Another pre-copy round is worth its time only if the last round copied more than this.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
-// Less memory than this is sent as fast as a round of it is prepared.
-constexpr uint64_t kLiveMinBytes = uint64_t{4} << 20;
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
 constexpr milliseconds kReaderPatience{30'000};
 // If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
@@ -40,8 +38,6 @@ constexpr milliseconds kReaderPatience{30'000};
 constexpr milliseconds kEndPatience{5000};
 // Links for processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
 constexpr size_t kSpareLinks = 32;
-
-constexpr const char* kOnlyOneProcess = "it has child processes";
 
 // Errors of a round that leave the process as it was: a move without rounds is still possible.
 bool prevents_only_rounds(int error) {
@@ -105,10 +101,10 @@ void TreeDump::remove_checkpoint() {
   std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
 
-// Copies memory in rounds while the tree runs. If that is not possible, all memory is sent while
-// the tree is frozen.
+// Copies memory in rounds while the tree runs. If that is not possible, the move goes on, and all
+// memory is sent while the tree is frozen.
 Status TreeDump::copy_live() {
-  if (!options_.live || options_.record.expected_bytes < kLiveMinBytes) return {};
+  if (!options_.live) return {};
   const Status copied = copy_rounds();
   if (copied || !prevents_only_rounds(copied.error().errno_value)) return copied;
   live_.forget();
@@ -141,9 +137,6 @@ Result<uint64_t> TreeDump::copy_round(unsigned round) {
   const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, round);
   auto reader = PageReaderProcess::start(path, MemoryReader::Tree::kRuns);
   if (!reader) return failure(reader.error());
-  const auto tree = read_tree(options_.record.root);
-  if (!tree) return failure(tree.error());
-  if (tree->size() > 1) return failure(EOPNOTSUPP, kOnlyOneProcess);
   const uint64_t file_offset = live_.sent_bytes();
   const auto index = live_.next_round(options_.record.root);
   if (!index) return failure(index.error());
@@ -151,7 +144,8 @@ Result<uint64_t> TreeDump::copy_round(unsigned round) {
   const Status sent = ask_to_send({{"op", "send-memory"},
                                    {"checkpoint", memory_name()},
                                    {"file_offset", file_offset},
-                                   {"memory_bytes", index->memory_bytes}},
+                                   {"memory_bytes", index->memory_bytes},
+                                   {"reader_timeout_ms", kReaderPatience.count()}},
                                   *reader);
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
@@ -339,7 +333,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
   memory_sent_ = std::async(std::launch::async,
-                            [this, round = *index] { return send_and_seal_memory(round); });
+                            [this, index = *index] { return send_and_seal_memory(index); });
   if (Status added = add_description(index->all); !added) return failure(added.error());
   auto sealed = seal(options_.record.checkpoint);
   if (!sealed || options_.plan.may_run_before_memory()) return sealed;
@@ -367,26 +361,27 @@ Status TreeDump::add_description(const PageIndex& index) {
   return {};
 }
 
-Result<SealedTree> TreeDump::send_and_seal_memory(const FrozenRound& round) {
-  if (Status sent = send_memory(round); !sent) return failure(sent.error());
+Result<SealedTree> TreeDump::send_and_seal_memory(const FrozenMemoryIndex& index) {
+  if (Status sent = send_memory(index); !sent) return failure(sent.error());
   return seal(memory_name());
 }
 
-Result<FrozenRound> TreeDump::index_frozen_memory() {
+Result<FrozenMemoryIndex> TreeDump::index_frozen_memory() const {
   const auto record = store_.read(options_.id, kRole);
   if (!record) return failure(record.error());
-  const auto& tasks = record->trees[options_.tree].tasks;
-  if (tasks.size() > 1) live_.forget();
-  auto round = live_.last_round(tasks);
-  if (!round)
-    return failure(round.error().errno_value,
-                   "list the memory of the frozen tree: " + round.error().message);
-  return round;
+  auto index = live_.index_frozen(record->trees[options_.tree].tasks);
+  if (!index)
+    return failure(index.error().errno_value,
+                   "list the memory of the frozen tree: " + index.error().message);
+  if (!index->discarded.empty()) {
+    options_.on_warning("all of its memory is sent while it is frozen: " + index->discarded);
+  }
+  return index;
 }
 
 // Returns the index without the pages that the rounds have sent. Reads images back, which costs a
 // round trip for each process.
-Result<FrozenRound> TreeDump::index_unsent_memory() {
+Result<FrozenMemoryIndex> TreeDump::index_unsent_memory() const {
   const auto all = index_frozen_memory();
   if (!all) return all;
   auto split = split_index(all->all, images());
@@ -397,7 +392,7 @@ Result<FrozenRound> TreeDump::index_unsent_memory() {
       return failure(written.error());
     }
   }
-  return FrozenRound{split->unsent, split->unsent, 0};
+  return FrozenMemoryIndex{split->unsent, split->unsent, 0, ""};
 }
 
 // A page reader reads the memory from the processes into the pool of the daemon.
@@ -408,16 +403,16 @@ Status TreeDump::ask_to_send(nlohmann::json request, PageReaderProcess& reader) 
   return {};
 }
 
-Status TreeDump::send_memory(const FrozenRound& round) {
+Status TreeDump::send_memory(const FrozenMemoryIndex& index) {
   const std::string path = work_ + "/" + kPageIndexFile;
-  if (Status written = write_page_index(path, round.unsent); !written) return written;
+  if (Status written = write_page_index(path, index.unsent); !written) return written;
   nlohmann::json request = {{"op", "send-memory"},
                             {"checkpoint", memory_name()},
-                            {"file_offset", round.sent_bytes},
-                            {"memory_bytes", round.unsent.memory_bytes}};
+                            {"file_offset", index.sent_bytes},
+                            {"memory_bytes", index.unsent.memory_bytes}};
   if (options_.plan.may_run_before_memory()) {
     request["first"] = nlohmann::json::array();
-    for (const PageRange& range : small_ranges(round.unsent)) {
+    for (const PageRange& range : small_ranges(index.unsent)) {
       request["first"].push_back({range.offset, range.bytes()});
     }
   } else {  // after the decision, the migration waits even for a reader that is stopped

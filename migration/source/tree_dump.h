@@ -78,11 +78,11 @@ class TreeDump {
   bool describes_in_memory() const;
   Status add_description(const PageIndex& index);
   Status defer_errors(const std::string& checkpoint) const;
-  Result<FrozenRound> index_frozen_memory();
-  Result<FrozenRound> index_unsent_memory();
+  Result<FrozenMemoryIndex> index_frozen_memory() const;
+  Result<FrozenMemoryIndex> index_unsent_memory() const;
   Status ask_to_send(nlohmann::json request, PageReaderProcess& reader) const;
-  Status send_memory(const FrozenRound& round);
-  Result<SealedTree> send_and_seal_memory(const FrozenRound& round);
+  Status send_memory(const FrozenMemoryIndex& index);
+  Result<SealedTree> send_and_seal_memory(const FrozenMemoryIndex& index);
   Result<SealedTree> seal(const std::string& checkpoint);
   std::vector<std::string> options_with_tracking() const;
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
@@ -103,7 +103,7 @@ class TreeDump {
   std::future<Result<SealedTree>> memory_sent_;
   std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
   unsigned rounds_ = 0;  // complete pre-copy rounds
-  LiveMemory live_;      // what the rounds of a live move have sent
+  LiveMemory live_;      // the rounds of a live move, and the frozen tree
   std::optional<HeldCriu> held_;
   std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_
 };

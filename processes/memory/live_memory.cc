@@ -2,11 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/kcmp.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <unordered_map>
 #include <utility>
 
 #include "processes/proc_files.h"
@@ -21,10 +20,6 @@ Result<pid_t> own_pid_of(pid_t host_pid) {
   return failure(EPROTO, fmt::format("/proc/{}/status has no NSpid", host_pid));
 }
 
-bool share_memory(pid_t one, pid_t other) {
-  return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0;
-}
-
 void append(std::vector<PageRange>& ranges, const PageRange& range) {
   if (!ranges.empty()) {
     PageRange& last = ranges.back();
@@ -36,24 +31,21 @@ void append(std::vector<PageRange>& ranges, const PageRange& range) {
   ranges.push_back(range);
 }
 
-// Calls `visit(start, end, place)` for the parts of `span` in the order of their addresses; `place`
-// is null where `ranges` have none.
+// Calls `visit(start, end, place)` for the parts of the range in the order of their addresses.
+// `place` is empty where `places` (by address, not overlapping) have none.
 template <typename Visit>
-Status for_each_part(const std::vector<PageRange>& ranges, AddressRange span, Visit visit) {
-  auto range = std::upper_bound(ranges.begin(), ranges.end(), span.start,
-                                [](uint64_t at, const PageRange& item) { return at < item.end; });
-  while (span.start < span.end) {
-    const bool inside = range != ranges.end() && range->start <= span.start;
-    const uint64_t stop =
-        range == ranges.end() ? span.end : std::min(span.end, inside ? range->end : range->start);
-    const uint64_t place = inside ? range->offset + (span.start - range->start) : 0;
-    if (Status visited = visit(span.start, stop, inside ? &place : nullptr); !visited) {
-      return visited;
-    }
-    span.start = stop;
-    if (inside) ++range;
+void for_each_part(const std::vector<PageRange>& places, AddressRange range, Visit visit) {
+  auto next = std::upper_bound(places.begin(), places.end(), range.start,
+                               [](uint64_t at, const PageRange& item) { return at < item.end; });
+  while (range.start < range.end) {
+    if (next == places.end()) return visit(range.start, range.end, std::optional<uint64_t>());
+    const bool has_place = next->start <= range.start;
+    const uint64_t stop = std::min(range.end, has_place ? next->end : next->start);
+    visit(range.start, stop,
+          has_place ? std::optional(next->offset + (range.start - next->start)) : std::nullopt);
+    range.start = stop;
+    if (has_place) ++next;
   }
-  return {};
 }
 
 }  // namespace
@@ -99,249 +91,169 @@ std::string direct_writes(pid_t pid) {
   return "";
 }
 
-// ---- Rounds of a running tree -------------------------------------------------------------------
+// ---- Rounds of a running process ----------------------------------------------------------------
 
-Result<LiveMemory::Task*> LiveMemory::track(const ProcessIdentity& process) {
-  const auto known = tasks_.find(process.pid);
-  if (known != tasks_.end() && known->second.process == process) return &known->second;
-  auto tracker = WriteTracker::attach(process);
-  if (!tracker) return failure(tracker.error());
-  Task task{process, std::make_unique<WriteTracker>(std::move(*tracker)), {}};
-  return &(tasks_[process.pid] = std::move(task));
-}
-
-Status LiveMemory::visit_shared_sent(const Task& task, const VisitSent& visit) {
-  if (task.places.empty()) return {};
-  const auto memory = lazy_memory(task.process.pid);
-  if (!memory) return failure(memory.error());
-  auto tables = PageTables::open(task.process.pid);
-  if (!tables) return failure(tables.error());
-  const auto visit_part = [&](uint64_t start, uint64_t end, const uint64_t* place) -> Status {
-    if (place == nullptr) return {};
-    return tables->list({start, end}, [&](uint64_t at, PageEntry entry) -> Status {
-      if (!entry.is_exclusive() && entry.frame() != 0) visit(entry, *place + (at - start));
-      return {};
-    });
-  };
-  for (const AddressRange& span : *memory) {
-    const Status visited =
-        tables->find_pages_in_use(span, [&](const ScannedRegion& region) -> Status {
-          if (!region.is_unwritten) return {};
-          return for_each_part(task.places, region.span, visit_part);
-        });
-    if (!visited) return visited;
-  }
-  return {};
-}
-
-Status LiveMemory::take_written(Task& task, Frames* frames, IndexedTask& round,
-                                uint64_t& round_bytes) {
-  const auto memory = lazy_memory(task.process.pid);
-  if (!memory) return failure(memory.error());
-  auto tables = PageTables::open(task.process.pid);
-  if (!tables) return failure(tables.error());
-  const auto add = [&](uint64_t start, uint64_t end) {
-    append(round.ranges, {start, end, round_bytes});
-    round_bytes += end - start;
-  };
-  return task.tracker->take_written(*memory, [&](const AddressRange& written) -> Status {
-    if (frames == nullptr) return add(written.start, written.end), Status{};
-    return tables->list(written, [&](uint64_t address, PageEntry entry) -> Status {
-      const bool is_shared = !entry.is_exclusive() && entry.frame() != 0;
-      if (is_shared && !frames->insert(entry.identity()).second) return {};
-      return add(address, address + kPageBytes), Status{};
-    });
-  });
-}
-
-Result<PageIndex> LiveMemory::next_round(pid_t root) {
-  const auto tree = read_tree(root);
+Result<PageIndex> LiveMemory::next_round(pid_t process) {
+  const auto tree = read_tree(process);
   if (!tree) return failure(tree.error());
-  PageIndex round;
-  Frames frames;
-  const bool may_share = tree->size() > 1;
-  // A new process shares pages with its parent.
-  if (may_share) {
-    for (const auto& [pid, task] : tasks_) {
-      (void)visit_shared_sent(task,
-                              [&](PageEntry entry, uint64_t) { frames.insert(entry.identity()); });
-    }
+  // Pages that several processes share need more than this: see the README.
+  if (tree->size() > 1) return failure(EOPNOTSUPP, "it has child processes");
+  if (const std::string why = direct_writes(process); !why.empty()) {
+    return failure(EOPNOTSUPP, why);
   }
-  for (const ProcessStat& process : *tree) {
-    // A child of vfork(2): its memory is its parent's until it executes a program.
-    if (process.pid != root && share_memory(process.pid, process.parent)) continue;
-    if (const std::string why = direct_writes(process.pid); !why.empty()) {
-      return failure(EOPNOTSUPP, fmt::format("process {}: {}", process.pid, why));
-    }
-    const auto pid = own_pid_of(process.pid);
-    auto task = pid ? track(process.identity()) : failure(pid.error());
-    IndexedTask entry;
-    Status taken = task ? Status{} : failure(task.error());
-    if (taken) {
-      entry = {*pid, process.pid, {}, process.start_time_ticks};
-      taken = take_written(**task, may_share ? &frames : nullptr, entry, round.memory_bytes);
-    }
-    if (!taken && taken.error().errno_value == ESRCH) {
-      // It has ended, or has a new address space: the next round or the frozen tree has the rest.
-      // What this round has found of it stays in the round, because the places are given.
-      tasks_.erase(process.pid);
-      if (!entry.ranges.empty()) round.tasks.push_back(std::move(entry));
-      continue;
-    }
-    if (!taken) return failure(taken.error());
-    std::vector<PageRange> placed = entry.ranges;
+  const auto pid = own_pid_of(process);
+  if (!pid) return failure(pid.error());
+  const ProcessIdentity identity = tree->front().identity();
+  if (!tracked_ || tracked_->process != identity) {
+    auto tracker = WriteTracker::attach(identity);
+    if (!tracker) return failure(tracker.error());
+    tracked_.emplace(identity, std::move(*tracker), std::vector<PageRange>());
+  }
+  const auto memory = lazy_memory(process);
+  if (!memory) return failure(memory.error());
+  PageIndex round{0, {{*pid, process, {}, identity.start_time}}};
+  std::vector<PageRange>& ranges = round.tasks.front().ranges;
+  const Status taken =
+      tracked_->tracker.take_written(*memory, [&](const AddressRange& written) -> Status {
+        append(ranges, {written.start, written.end, round.memory_bytes});
+        round.memory_bytes += written.bytes();
+        return {};
+      });
+  if (taken) {
+    std::vector<PageRange> placed = ranges;
     for (PageRange& range : placed) range.offset += sent_bytes_;
-    (*task)->places = overlay((*task)->places, placed);
-    round.tasks.push_back(std::move(entry));
+    tracked_->places = overlay(tracked_->places, placed);
+  } else if (taken.error().errno_value == ESRCH) {
+    forget();  // the process executes another program; the next round begins anew
+  } else {
+    return failure(taken.error());
   }
   sent_bytes_ += round.memory_bytes;
   return round;
 }
 
 uint64_t LiveMemory::count_written_bytes() const {
+  if (!tracked_) return 0;
+  const auto memory = lazy_memory(tracked_->process.pid);
+  auto tables = PageTables::open(tracked_->process.pid);
+  if (!memory || !tables) return 0;
   uint64_t bytes = 0;
-  for (const auto& [pid, task] : tasks_) {
-    const auto memory = lazy_memory(pid);
-    auto tables = PageTables::open(pid);
-    if (!memory || !tables) continue;
-    for (const AddressRange& span : *memory) {
-      (void)tables->scan(span, ScanFor::kInUse, [&](const ScannedRegion& region) -> Status {
-        if (!region.is_unwritten) bytes += region.span.bytes();
-        return {};
-      });
-    }
+  for (const AddressRange& range : *memory) {
+    (void)tables->scan(range, ScanFor::kInUse, [&](const ScannedRegion& region) -> Status {
+      if (!region.is_unwritten) bytes += region.range.bytes();
+      return {};
+    });
   }
   return bytes;
 }
 
 // ---- The frozen tree ----------------------------------------------------------------------------
 
+namespace {
+
 // Gives every page of the frozen tree its place.
-class LiveMemory::Layout {
+class Layout {
  public:
-  // `shares`: several tasks may share pages.
-  Layout(uint64_t sent_bytes, bool shares)
-      : zeros_(shares ? frame_of_zeros() : 0), shares_(shares) {
-    round_.sent_bytes = sent_bytes;
+  // `places`: of the pages that were sent and not written since, by address, if the tree is one
+  // process. `shares`: several tasks may share pages.
+  Layout(uint64_t sent_bytes, const std::vector<PageRange>& places, bool shares)
+      : zeros_(shares ? frame_of_zeros() : 0), places_(places), shares_(shares) {
+    index_.sent_bytes = sent_bytes;
   }
 
-  // Call for all tasks before add(): notes the pages whose copies in the file are valid. Other
-  // tasks may map the same pages.
-  Status note_sent(const Task& task);
-  // `known`: null for a task that no round has seen.
-  Status add(const ProcessIdentity& process, const Task* known);
-  FrozenRound take() {
-    round_.all.memory_bytes = round_.sent_bytes + round_.unsent.memory_bytes;
-    return std::move(round_);
+  Status add(const ProcessIdentity& process);
+  FrozenMemoryIndex take() {
+    index_.all.memory_bytes = index_.sent_bytes + index_.unsent.memory_bytes;
+    return std::move(index_);
   }
 
  private:
-  Status add_region(PageTables& tables, const ScannedRegion& region, const Task* known);
-  void add_page(uint64_t address, PageEntry entry, const uint64_t* place);
-  void add_sent(uint64_t start, uint64_t end, uint64_t place) {
-    append(round_.all.tasks.back().ranges, {start, end, place});
-  }
+  Status add_region(PageTables& tables, const ScannedRegion& region);
+  void add_page(uint64_t address, PageEntry entry);
   void add_unsent(uint64_t start, uint64_t end, uint64_t place) {
-    append(round_.unsent.tasks.back().ranges, {start, end, place});
-    append(round_.all.tasks.back().ranges, {start, end, round_.sent_bytes + place});
+    append(index_.unsent.tasks.back().ranges, {start, end, place});
+    append(index_.all.tasks.back().ranges, {start, end, index_.sent_bytes + place});
   }
   uint64_t next_place(uint64_t bytes) {
-    return std::exchange(round_.unsent.memory_bytes, round_.unsent.memory_bytes + bytes);
+    return std::exchange(index_.unsent.memory_bytes, index_.unsent.memory_bytes + bytes);
   }
 
   const uint64_t zeros_;
+  const std::vector<PageRange>& places_;
   const bool shares_;
-  FrozenRound round_;
-  // The places of pages that several processes map: in the file, and among the unsent pages. The
-  // frames of a frozen tree do not change: CRIU holds a reference to every page that it left out.
-  std::unordered_map<uint64_t, uint64_t> sent_;
-  std::unordered_map<uint64_t, uint64_t> unsent_;
+  FrozenMemoryIndex index_;
+  // The places of the pages that several processes map, by frame or by place in the swap space.
+  std::unordered_map<uint64_t, uint64_t> shared_;
 };
 
-Status LiveMemory::Layout::note_sent(const Task& task) {
-  if (!shares_) return {};
-  return visit_shared_sent(
-      task, [&](PageEntry entry, uint64_t place) { sent_.emplace(entry.identity(), place); });
-}
-
-Status LiveMemory::Layout::add(const ProcessIdentity& process, const Task* known) {
+Status Layout::add(const ProcessIdentity& process) {
   const auto pid = own_pid_of(process.pid);
   if (!pid) return failure(pid.error());
   const auto memory = lazy_memory(process.pid);
   if (!memory) return failure(memory.error());
   auto tables = PageTables::open(process.pid);
   if (!tables) return failure(tables.error());
-  round_.all.tasks.push_back({*pid, process.pid, {}, process.start_time});
-  round_.unsent.tasks.push_back(round_.all.tasks.back());
-  for (const AddressRange& span : *memory) {
+  index_.all.tasks.push_back({*pid, process.pid, {}, process.start_time});
+  index_.unsent.tasks.push_back(index_.all.tasks.back());
+  for (const AddressRange& range : *memory) {
     const Status added = tables->find_pages_in_use(
-        span, [&](const ScannedRegion& region) { return add_region(*tables, region, known); });
+        range, [&](const ScannedRegion& region) { return add_region(*tables, region); });
     if (!added) return added;
   }
   return {};
 }
 
-Status LiveMemory::Layout::add_region(PageTables& tables, const ScannedRegion& region,
-                                      const Task* known) {
+Status Layout::add_region(PageTables& tables, const ScannedRegion& region) {
+  if (shares_) {
+    return tables.list(region.range, [&](uint64_t address, PageEntry entry) -> Status {
+      add_page(address, entry);
+      return {};
+    });
+  }
   static const std::vector<PageRange> kNone;
-  const auto& places = known != nullptr && region.is_unwritten ? known->places : kNone;
-  const auto add_part = [&](uint64_t start, uint64_t end, const uint64_t* place) -> Status {
-    if (shares_) {
-      return tables.list({start, end}, [&](uint64_t address, PageEntry entry) -> Status {
-        const uint64_t at = place != nullptr ? *place + (address - start) : 0;
-        add_page(address, entry, place != nullptr ? &at : nullptr);
-        return {};
-      });
-    }
-    if (place != nullptr) {
-      add_sent(start, end, *place);
-    } else {
-      add_unsent(start, end, next_place(end - start));
-    }
-    return {};
-  };
-  return for_each_part(places, region.span, add_part);
+  for_each_part(region.is_unwritten ? places_ : kNone, region.range,
+                [&](uint64_t start, uint64_t end, std::optional<uint64_t> place) {
+                  if (place) {
+                    append(index_.all.tasks.back().ranges, {start, end, *place});
+                  } else {
+                    add_unsent(start, end, next_place(end - start));
+                  }
+                });
+  return {};
 }
 
-// A page is sent once, and has one place for all processes that map it.
-void LiveMemory::Layout::add_page(uint64_t address, PageEntry entry, const uint64_t* place) {
+void Layout::add_page(uint64_t address, PageEntry entry) {
   const uint64_t end = address + kPageBytes;
   if (entry.is_present() && entry.frame() == zeros_ && zeros_ != 0) return;
-  const bool is_shared = !entry.is_exclusive() && entry.frame() != 0;
-  if (is_shared) {
-    if (const auto sent = sent_.find(entry.identity()); sent != sent_.end()) {
-      return add_sent(address, end, sent->second);
-    }
+  if (entry.is_exclusive() || entry.frame() == 0) {
+    return add_unsent(address, end, next_place(kPageBytes));
   }
-  if (place != nullptr) return add_sent(address, end, *place);
-  if (!is_shared) return add_unsent(address, end, next_place(kPageBytes));
-  const auto [known, is_new] = unsent_.try_emplace(entry.identity(), 0);
+  const auto [known, is_new] = shared_.try_emplace(entry.identity(), 0);
   if (is_new) known->second = next_place(kPageBytes);
   add_unsent(address, end, known->second);
 }
 
-Result<FrozenRound> LiveMemory::last_round(const std::vector<ProcessIdentity>& tasks) {
-  const auto known = [&](const ProcessIdentity& process) -> const Task* {
-    const auto found = tasks_.find(process.pid);
-    return found != tasks_.end() && found->second.process == process ? &found->second : nullptr;
-  };
-  if (!tasks_.empty()) {
-    // Opened since the last round: what was written behind the tracker's back is unknown.
-    const bool is_certain = std::none_of(tasks.begin(), tasks.end(), [](const auto& process) {
-      return !direct_writes(process.pid).empty();
-    });
-    if (!is_certain) tasks_.clear();
-  }
-  Layout layout(sent_bytes_, tasks.size() > 1);
+}  // namespace
+
+// The rounds were of one process. It may have changed after the last one.
+std::string LiveMemory::why_discarded(const std::vector<ProcessIdentity>& tasks) const {
+  if (!tracked_) return "";
+  if (tasks.size() > 1) return "it has started child processes";
+  return direct_writes(tracked_->process.pid);
+}
+
+Result<FrozenMemoryIndex> LiveMemory::index_frozen(
+    const std::vector<ProcessIdentity>& tasks) const {
+  const std::string discarded = why_discarded(tasks);
+  const bool is_known = tracked_ && discarded.empty() && tasks.front() == tracked_->process;
+  static const std::vector<PageRange> kNone;
+  Layout layout(sent_bytes_, is_known ? tracked_->places : kNone, tasks.size() > 1);
   for (const ProcessIdentity& process : tasks) {
-    if (const Task* task = known(process)) {
-      if (Status noted = layout.note_sent(*task); !noted) return failure(noted.error());
-    }
+    if (Status added = layout.add(process); !added) return failure(added.error());
   }
-  for (const ProcessIdentity& process : tasks) {
-    if (Status added = layout.add(process, known(process)); !added) return failure(added.error());
-  }
-  return layout.take();
+  auto index = layout.take();
+  index.discarded = discarded;
+  return index;
 }
 
 }  // namespace ppmr

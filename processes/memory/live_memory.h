@@ -1,21 +1,22 @@
-// The memory of a running tree, copied in rounds. Each round has the pages that were written since
-// the round before, and is appended to the memory file. When the tree is frozen, the page index
-// says for each page where its newest copy is, and which pages must still be sent.
+// The memory of a running process, copied in rounds. Each round has the pages that the process has
+// written since the round before, and is appended to the memory file. When its tree is frozen, the
+// page index says for each page where its newest copy is, and which pages must still be sent.
 //
 //   memory file   | round 1: all pages      | round 2    | 3 | frozen |
 //   page index        ^  ^       ^  ^           ^    ^     ^    ^   ^
 //
-// Appended, not written over the earlier copy: no reader at the target can meet an old copy, and
-// scattered pages travel as densely as others.
+// A round protects the pages first and reads them afterwards, so the next round finds what the
+// process writes during the read. A page that has gone (munmap, MADV_DONTNEED) is in no later
+// index.
 //
-// Protected first, read afterwards: what is written during the read is found by the next round. A
-// page that has gone (munmap, MADV_DONTNEED) is in no later index.
+// CRIU's own list of pages is in its images. This list comes from /proc, so ppmr need not wait
+// until it can read the images back. It may have a few more pages than CRIU's list (CRIU writes the
+// pages under stack pointers itself). Before the tree runs at the target, the pager checks that no
+// page of CRIU's list is missing.
 #pragma once
 
-#include <map>
-#include <memory>
-#include <set>
-#include <unordered_map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "processes/memory/page_index.h"
@@ -24,11 +25,13 @@
 
 namespace ppmr {
 
-// The memory of a frozen tree.
-struct FrozenRound {
+// The private anonymous memory of a frozen tree that is in use, without locked memory: a lazy dump
+// of CRIU leaves it out.
+struct FrozenMemoryIndex {
   PageIndex all;            // every page, with its place in the memory file
   PageIndex unsent;         // the pages that must still be sent; their places begin at 0
   uint64_t sent_bytes = 0;  // where the unsent pages begin in the memory file
+  std::string discarded;    // why the copies of the rounds are not used; empty: no reason to say
 };
 
 // Threads: one at a time.
@@ -37,41 +40,29 @@ class LiveMemory {
   LiveMemory() = default;
   LiveMemory(const LiveMemory&) = delete;
 
-  // Finds what the tree has written since the last round and tracks new processes. The places of
-  // the index begin at 0; they belong behind those of the earlier rounds. The pages count as sent
-  // from now on: after an error of the sending, the object must not be used again. Errors: those of
-  // WriteTracker, if a process cannot be tracked; EOPNOTSUPP if the kernel writes to the memory of
-  // a process directly (direct_writes()).
-  Result<PageIndex> next_round(pid_t root);
-  // Counts the bytes that the next round would have, of the tracked processes. Protects nothing.
+  // Finds what the process has written since the last round. The places of the index begin at 0;
+  // they belong behind those of the earlier rounds. The pages count as sent from now on: if they
+  // cannot be sent, the move fails. Errors: those of WriteTracker; EOPNOTSUPP if the process has
+  // children, or if the kernel writes to its memory directly (direct_writes()); ESRCH.
+  Result<PageIndex> next_round(pid_t process);
+  // Counts the bytes that the next round would have. Protects nothing.
   uint64_t count_written_bytes() const;
-  // Lists the memory of `tasks`, which are frozen. Without rounds before, all of it is unsent.
-  // Errors: those of PageTables.
-  Result<FrozenRound> last_round(const std::vector<ProcessIdentity>& tasks);
-  // What the rounds have sent counts no more: the frozen tree sends all pages. Ends the tracking.
-  void forget() { tasks_.clear(); }
+  // Lists the memory of `tasks`, a frozen tree. Errors: those of PageTables, and ESRCH.
+  Result<FrozenMemoryIndex> index_frozen(const std::vector<ProcessIdentity>& tasks) const;
+  // The copies of all rounds count no more. Ends the tracking.
+  void forget() { tracked_.reset(); }
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
-  // The pages of a process whose newest copy was read from this process, by address.
-  struct Task {
+  struct Tracked {
     ProcessIdentity process;
-    std::unique_ptr<WriteTracker> tracker;
-    std::vector<PageRange> places;
+    WriteTracker tracker;
+    std::vector<PageRange> places;  // of the newest copies, by address
   };
-  class Layout;
 
-  // The pages that a round has or need not have: frames, or places in the swap space. Only a hint:
-  // the frames of a running process can change. The frozen tree shows which pages are one.
-  using Frames = std::set<uint64_t>;
-  using VisitSent = std::function<void(PageEntry entry, uint64_t place)>;
-  // Calls `visit` for the pages whose copies in the file are valid and that other processes map.
-  static Status visit_shared_sent(const Task& task, const VisitSent& visit);
-  // `frames`: null if no other process can share pages with the task.
-  static Status take_written(Task& task, Frames* frames, IndexedTask& round, uint64_t& round_bytes);
-  Result<Task*> track(const ProcessIdentity& process);
+  std::string why_discarded(const std::vector<ProcessIdentity>& tasks) const;
 
-  std::map<pid_t, Task> tasks_;
+  std::optional<Tracked> tracked_;
   uint64_t sent_bytes_ = 0;
 };
 

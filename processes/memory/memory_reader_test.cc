@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "processes/process_identity.h"
+
 namespace ppmr {
 namespace {
 
@@ -186,6 +188,28 @@ TEST_F(MemoryReaderTest, RefusesToReadBehindTheEnd) {
   EXPECT_TRUE(reader.read(0, bytes));
   EXPECT_EQ(reader.read(kPage, bytes).error().errno_value, EINVAL);
   EXPECT_EQ(reader.read(UINT64_MAX - kPage + 1, bytes).error().errno_value, EINVAL);
+}
+
+// While a tree runs, memory may go, and another process may get the pid of one that has ended.
+TEST_F(MemoryReaderTest, ReadsZerosWhereARunningProcessHasNoMemory) {
+  const uint64_t start_time = identify(child_).value().start_time;
+  const auto read = [&](const PageIndex& index) {
+    auto reader = MemoryReader::create(index, MemoryReader::Tree::kRuns);
+    EXPECT_TRUE(reader) << reader.error().message;
+    std::vector<std::byte> bytes(index.memory_bytes, std::byte{0xff});
+    const Status done = reader->read(0, bytes);
+    EXPECT_TRUE(done) << done.error().message;
+    std::vector<int> pages;
+    for (size_t at = 0; at < bytes.size(); at += kPage)
+      pages.push_back(static_cast<int>(bytes[at]));
+    return pages;
+  };
+  const PageRange gone{kPage, 3 * kPage, kPage};  // nothing is mapped there
+  const PageRange behind{range(5, 1, 3).start, range(5, 1, 3).end, 3 * kPage};
+  EXPECT_EQ(read({4 * kPage, {{1, child_, {range(3, 1, 0), gone, behind}, start_time}}}),
+            (std::vector<int>{4, 0, 0, 6}));
+  EXPECT_EQ(read({2 * kPage, {{1, child_, {range(3, 2, 0)}, start_time + 1}}}),
+            (std::vector<int>{0, 0}));
 }
 
 }  // namespace

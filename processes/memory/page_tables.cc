@@ -113,15 +113,15 @@ Result<PageTables> PageTables::open(pid_t pid) {
   return PageTables(std::move(file));
 }
 
-Status PageTables::scan(AddressRange span, ScanFor what, const Visit& visit) {
+Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
   static_assert(sizeof(Region) == 3 * sizeof(uint64_t));
   regions_.resize(3 * kRegionsPerScan);
   auto* const regions = reinterpret_cast<Region*>(regions_.data());
-  while (span.start < span.end) {
+  while (range.start < range.end) {
     ScanRequest scan{};
     scan.size = sizeof(scan);
-    scan.start = span.start;
-    scan.end = span.end;
+    scan.start = range.start;
+    scan.end = range.end;
     scan.regions = reinterpret_cast<uint64_t>(regions);
     scan.regions_count = kRegionsPerScan;
     if (what != ScanFor::kInUse) {
@@ -150,38 +150,38 @@ Status PageTables::scan(AddressRange span, ScanFor what, const Visit& visit) {
     // Does not use walk_end, because Linux 6.18 reports less than it has scanned.
     const bool has_more =
         found == kRegionsPerScan || (scan.pages_max > 0 && pages >= scan.pages_max);
-    span.start = has_more ? regions[found - 1].end : span.end;
+    range.start = has_more ? regions[found - 1].end : range.end;
   }
   return {};
 }
 
-Status PageTables::list(AddressRange span, const VisitEntry& visit) {
+Status PageTables::list(AddressRange range, const VisitEntry& visit) {
   entries_.resize(kEntriesPerRead);
-  while (span.start < span.end) {
-    const size_t count = std::min<uint64_t>(entries_.size(), span.bytes() / kPageBytes);
+  while (range.start < range.end) {
+    const size_t count = std::min<uint64_t>(entries_.size(), range.bytes() / kPageBytes);
     const auto wanted = static_cast<ssize_t>(count * sizeof(uint64_t));
-    const auto at = static_cast<off_t>(span.start / kPageBytes * sizeof(uint64_t));
+    const auto at = static_cast<off_t>(range.start / kPageBytes * sizeof(uint64_t));
     if (pread(file_.get(), entries_.data(), static_cast<size_t>(wanted), at) != wanted) {
       return system_failure("read", "the page tables of a process");
     }
     for (size_t i = 0; i < count; ++i) {
       const PageEntry entry(entries_[i]);
       if (!entry.is_in_use() || entry.is_guard()) continue;
-      if (Status visited = visit(span.start + i * kPageBytes, entry); !visited) return visited;
+      if (Status visited = visit(range.start + i * kPageBytes, entry); !visited) return visited;
     }
-    span.start += count * kPageBytes;
+    range.start += count * kPageBytes;
   }
   return {};
 }
 
-Status PageTables::find_pages_in_use(AddressRange span, const Visit& visit) {
+Status PageTables::find_pages_in_use(AddressRange range, const Visit& visit) {
   if (can_scan_) {
-    const Status scanned = scan(span, ScanFor::kInUse, visit);
+    const Status scanned = scan(range, ScanFor::kInUse, visit);
     if (scanned || scanned.error().errno_value != ENOTTY) return scanned;
     can_scan_ = false;  // an older kernel
   }
-  return list(span, [&](uint64_t address, PageEntry entry) {
-    return visit({{address, address + kPageBytes}, !entry.is_soft_dirty()});
+  return list(range, [&](uint64_t address, PageEntry) {
+    return visit({{address, address + kPageBytes}, false});
   });
 }
 

@@ -32,8 +32,6 @@ class PageEntry {
   bool is_present() const { return (bits_ & kPresent) != 0; }
   // The page traps on access and has no bytes (MADV_GUARD_INSTALL).
   bool is_guard() const { return (bits_ & kGuard) != 0; }
-  // Written since the last write of 4 to /proc/PID/clear_refs, if the kernel notes it.
-  bool is_soft_dirty() const { return (bits_ & kSoftDirty) != 0; }
   // No other process maps the page.
   bool is_exclusive() const { return (bits_ & kExclusive) != 0; }
   // The frame, or the place in the swap space; 0 if the kernel does not show it.
@@ -46,7 +44,6 @@ class PageEntry {
   static constexpr uint64_t kSwapped = uint64_t{1} << 62;
   static constexpr uint64_t kGuard = uint64_t{1} << 58;  // since Linux 6.15
   static constexpr uint64_t kExclusive = uint64_t{1} << 56;
-  static constexpr uint64_t kSoftDirty = uint64_t{1} << 55;
   static constexpr uint64_t kFrame = (uint64_t{1} << 55) - 1;
 
   uint64_t bits_;
@@ -54,9 +51,8 @@ class PageEntry {
 
 // A region of pages in use that a scan has found.
 struct ScannedRegion {
-  AddressRange span;
-  // Not written since the last scan that protected it, or since soft-dirty bits were cleared. Means
-  // nothing for a process that is not tracked.
+  AddressRange range;
+  // Tracked, and not written since the last scan that protected it.
   bool is_unwritten = false;
 };
 
@@ -76,15 +72,14 @@ class PageTables {
   static Result<PageTables> open(pid_t pid);
 
   // Calls `visit` for the regions in the order of their addresses. Guard pages are in no region.
-  // Errors: ENOTTY if the kernel has no such scan (before Linux 6.7); EPERM if memory in the span
+  // Errors: ENOTTY if the kernel has no such scan (before Linux 6.7); EPERM if memory in the range
   // is not tracked and the scan protects: some of it may be protected then, although it was not
   // reported; those of `visit`.
-  Status scan(AddressRange span, ScanFor what, const Visit& visit);
+  Status scan(AddressRange range, ScanFor what, const Visit& visit);
   // Calls `visit` for each page in use. Guard pages are left out.
-  Status list(AddressRange span, const VisitEntry& visit);
-  // Like scan() for pages in use, on every kernel: without a scan, soft-dirty bits say what is
-  // unwritten.
-  Status find_pages_in_use(AddressRange span, const Visit& visit);
+  Status list(AddressRange range, const VisitEntry& visit);
+  // Like scan() for pages in use, on every kernel. Before Linux 6.7 no region is unwritten.
+  Status find_pages_in_use(AddressRange range, const Visit& visit);
 
  private:
   struct Region;  // of the kernel

@@ -42,16 +42,19 @@ Result<StoppedThread> StoppedThread::stop(pid_t thread) {
   }
   StoppedThread stopped(thread);
   if (Status done = stopped.trace(PTRACE_INTERRUPT, "stop"); !done) return failure(done.error());
+  if (Status done = stopped.await_event_stop(); !done) return failure(done.error());
+  return stopped;
+}
+
+// The stop that was asked for comes after the signals that arrive.
+Status StoppedThread::await_event_stop() const {
   for (;;) {
-    const auto status = stopped.await_stop();
+    const auto status = await_stop();
     if (!status) return failure(status.error());
-    if (is_event_stop(*status)) return stopped;
-    // A signal arrives. The stop that was asked for comes after it.
+    if (is_event_stop(*status)) return {};
     const auto signal = static_cast<unsigned long>(WSTOPSIG(*status));
-    if (Status done = stopped.trace(PTRACE_CONT, "continue", reinterpret_cast<void*>(signal));
-        !done) {
-      return failure(done.error());
-    }
+    Status done = trace(PTRACE_CONT, "continue", reinterpret_cast<void*>(signal));
+    if (!done) return done;
   }
 }
 
@@ -87,10 +90,7 @@ Status StoppedThread::run_to_call_stop() {
 Status StoppedThread::run_to_restart_stop() {
   if (Status done = trace(PTRACE_INTERRUPT, "stop"); !done) return done;
   if (Status done = trace(PTRACE_CONT, "continue"); !done) return done;
-  const auto status = await_stop();
-  if (!status) return failure(status.error());
-  if (!is_event_stop(*status)) signal_ = static_cast<unsigned long>(WSTOPSIG(*status));
-  return {};
+  return await_event_stop();
 }
 
 }  // namespace ppmr

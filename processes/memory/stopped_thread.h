@@ -34,9 +34,10 @@ class StoppedThread {
  private:
   explicit StoppedThread(pid_t thread) : thread_(thread) {}
   Result<int> await_stop() const;  // the status of waitpid(2)
+  Status await_event_stop() const;
 
   pid_t thread_ = 0;          // 0: none is stopped
-  unsigned long signal_ = 0;  // arrived meanwhile
+  unsigned long signal_ = 0;  // arrived in a system call
 };
 
 }  // namespace ppmr

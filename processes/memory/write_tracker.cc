@@ -4,16 +4,12 @@
 #include <fmt/format.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "processes/memory/injected_calls.h"
-#include "processes/memory/page_index.h"
-#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -50,95 +46,32 @@ Result<UniqueFd> create_in(const ProcessIdentity& process) {
   return ours;
 }
 
-Status clear_soft_dirty(pid_t pid) {
-  const std::string path = fmt::format("/proc/{}/clear_refs", pid);
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!file || write(file.get(), "4", 1) != 1) return system_failure("write to", path);
-  return {};
+Status enable(const UniqueFd& events) {
+  uffdio_api api{.api = UFFD_API, .features = kAsynchronous | kProtectsUnused, .ioctls = 0};
+  if (ioctl(events.get(), UFFDIO_API, &api) == 0) return {};
+  return failure(EOPNOTSUPP, "the kernel does not track written memory (Linux 6.7 does)");
 }
 
-// Tries it with a page of this process.
-bool kernel_has_soft_dirty() {
-  void* page =
-      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return false;
-  const auto address = reinterpret_cast<uint64_t>(page);
-  auto tables = PageTables::open(getpid());
-  const auto is_dirty = [&] {
-    bool dirty = false;
-    (void)tables->list({address, address + kPageBytes}, [&](uint64_t, PageEntry entry) -> Status {
-      dirty = entry.is_soft_dirty();
-      return {};
-    });
-    return dirty;
-  };
-  *static_cast<volatile char*>(page) = 1;
-  bool has = tables && is_dirty() && clear_soft_dirty(getpid()) && !is_dirty();
-  *static_cast<volatile char*>(page) = 2;
-  has = has && is_dirty();
-  munmap(page, kPageBytes);
-  return has;
-}
-
-// Linux 6.7 has both asynchronous write-protection and the scan, older kernels have neither.
-bool kernel_has_scan() {
-  auto tables = PageTables::open(getpid());
-  const Status scanned = tables ? tables->scan({0, kPageBytes}, ScanFor::kInUse,
-                                               [](const ScannedRegion&) -> Status { return {}; })
-                                : Status{};
-  return scanned || scanned.error().errno_value != ENOTTY;
-}
-
-// Stops all threads of the process. A thread that runs may start others, so the list is read until
-// it has no new one.
-Result<std::vector<StoppedThread>> stop_all_threads(pid_t pid) {
-  std::vector<StoppedThread> stopped;
-  const auto knows = [&](pid_t thread) {
-    return std::any_of(stopped.begin(), stopped.end(),
-                       [&](const StoppedThread& one) { return one.id() == thread; });
-  };
-  for (bool is_complete = false; !is_complete;) {
-    is_complete = true;
-    const auto threads = read_threads(pid);
-    if (!threads) return failure(threads.error());
-    for (const pid_t thread : *threads) {
-      if (knows(thread)) continue;
-      const auto stat = read_process_stat(thread);
-      if (!stat || stat->is_dead() || stat->is_exiting) continue;
-      auto one = StoppedThread::stop(thread);
-      if (!one && one.error().errno_value == ESRCH) continue;
-      if (!one) return failure(one.error());
-      stopped.push_back(std::move(*one));
-      is_complete = false;
-    }
-  }
-  return stopped;
+// With a userfaultfd of this process: a process that cannot be tracked must not be disturbed.
+Status check_kernel() {
+  const UniqueFd own(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
+  if (!own) return failure(EOPNOTSUPP, "the kernel has no userfaultfd");
+  return enable(own);
 }
 
 }  // namespace
 
 Result<WriteTracker> WriteTracker::attach(const ProcessIdentity& process) {
-  static const bool scans = kernel_has_scan();
-  if (!scans) {
-    static const bool has_soft_dirty = kernel_has_soft_dirty();
-    if (has_soft_dirty) return WriteTracker(process.pid, {});
-    return failure(
-        EOPNOTSUPP,
-        "the kernel does not track written memory (Linux 6.7 does, and older kernels with "
-        "CONFIG_MEM_SOFT_DIRTY)");
-  }
+  if (Status possible = check_kernel(); !possible) return failure(possible.error());
   auto events = create_in(process);
   if (!events) return failure(events.error());
-  uffdio_api api{.api = UFFD_API, .features = kAsynchronous | kProtectsUnused, .ioctls = 0};
-  if (ioctl(events->get(), UFFDIO_API, &api) != 0) {
-    return failure(EOPNOTSUPP, "the kernel cannot write-protect memory with userfaultfd");
-  }
+  if (Status enabled = enable(*events); !enabled) return failure(enabled.error());
   return WriteTracker(process.pid, std::move(*events));
 }
 
-Status WriteTracker::track(const AddressRange& span) const {
+Status WriteTracker::track(const AddressRange& range) const {
   uffdio_register request{
-      .range = {span.start, span.bytes()}, .mode = UFFDIO_REGISTER_MODE_WP, .ioctls = 0};
+      .range = {range.start, range.bytes()}, .mode = UFFDIO_REGISTER_MODE_WP, .ioctls = 0};
   if (ioctl(events_.get(), UFFDIO_REGISTER, &request) == 0) return {};
   // Unmapped meanwhile, or memory that cannot be tracked: the scan shows which.
   if (errno == EINVAL || errno == EPERM) return {};
@@ -151,15 +84,15 @@ Status WriteTracker::track(const AddressRange& span) const {
 
 // A protecting scan that meets memory that is not tracked may have protected pages before it that
 // it did not report. Then all pages count as written.
-Status WriteTracker::take_written(PageTables& tables, const AddressRange& span,
+Status WriteTracker::take_written(PageTables& tables, const AddressRange& range,
                                   const std::function<Status(const AddressRange& written)>& visit) {
   ScanFor what = ScanFor::kWritten;
   std::vector<AddressRange> written;
   for (int attempt = 1;; ++attempt) {
-    if (Status tracked = track(span); !tracked) return tracked;
+    if (Status tracked = track(range); !tracked) return tracked;
     written.clear();
-    const Status scanned = tables.scan(span, what, [&](const ScannedRegion& region) -> Status {
-      written.push_back(region.span);
+    const Status scanned = tables.scan(range, what, [&](const ScannedRegion& region) -> Status {
+      written.push_back(region.range);
       return {};
     });
     if (scanned) break;
@@ -173,39 +106,12 @@ Status WriteTracker::take_written(PageTables& tables, const AddressRange& span,
   return {};
 }
 
-Status WriteTracker::take_soft_dirty(const std::vector<AddressRange>& memory,
-                                     std::vector<AddressRange>& written) {
-  const auto stopped = stop_all_threads(pid_);
-  if (!stopped) return failure(stopped.error());
-  auto tables = PageTables::open(pid_);
-  if (!tables) return failure(tables.error());
-  for (const AddressRange& span : memory) {
-    const Status listed = tables->list(span, [&](uint64_t address, PageEntry entry) -> Status {
-      if (!entry.is_soft_dirty() && !is_first_) return {};
-      if (written.empty() || written.back().end != address) written.push_back({address, address});
-      written.back().end = address + kPageBytes;
-      return {};
-    });
-    if (!listed) return listed;
-  }
-  is_first_ = false;
-  return clear_soft_dirty(pid_);
-}
-
 Status WriteTracker::take_written(const std::vector<AddressRange>& memory,
                                   const std::function<Status(const AddressRange& written)>& visit) {
-  if (!events_) {
-    std::vector<AddressRange> written;
-    if (Status taken = take_soft_dirty(memory, written); !taken) return taken;
-    for (const AddressRange& range : written) {
-      if (Status visited = visit(range); !visited) return visited;
-    }
-    return {};
-  }
   auto tables = PageTables::open(pid_);
   if (!tables) return failure(tables.error());
-  for (const AddressRange& span : memory) {
-    if (Status taken = take_written(*tables, span, visit); !taken) return taken;
+  for (const AddressRange& range : memory) {
+    if (Status taken = take_written(*tables, range, visit); !taken) return taken;
   }
   return {};
 }

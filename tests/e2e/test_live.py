@@ -1,0 +1,154 @@
+"""Live moves: the memory of a process is copied in rounds while it runs."""
+import signal
+
+import pytest
+
+from lab.node import wait_until
+from lab.workers import check_moved, start_workers
+
+MOVED, ABORTED = 0, 11
+MIB = 1 << 20
+
+# Writes to its memory all the time, and compares each word with what it has last written there.
+CHECKER = """
+import os, sys, time
+directory, mib = sys.argv[1], int(sys.argv[2])
+memory = memoryview(bytearray(mib << 20)).cast("Q")
+memory[:] = memoryview(bytes(range(256)) * (mib << 12)).cast("Q")
+first, pages, counts = memory[0], mib << 8, {}
+lines = open(directory + "/lines", "w", buffering=1)
+turn = 0
+while True:
+    for step in range(50):
+        page = (turn * 7919 + step * 31) % (pages // 8)
+        counts[page] = counts.get(page, 0) + 1
+        memory[page * 512] = counts[page]
+    wrong = sum(memory[page * 512] != count for page, count in counts.items())
+    wrong += sum(memory[page * 512 + 1] != memory[1] for page in range(turn % 97, pages, 97))
+    host = os.uname().nodename
+    print(turn, host, wrong, file=lines)
+    turn += 1
+    time.sleep(0.01)
+"""
+
+
+class Checker:
+    def __init__(self, lab, nodes, mib=64):
+        self.nodes = nodes
+        self.directory = lab.home / "checker"
+        self.directory.mkdir()
+        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", CHECKER, self.directory, mib])
+        self.wait_for_lines(20)
+
+    def lines(self):
+        path = self.directory / "lines"
+        text = path.read_text() if path.exists() else ""
+        return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait_for_lines(self, count):
+        begun = len(self.lines())
+        wait_until(lambda: len(self.lines()) >= begun + count, 30, f"{count} lines")
+
+    def check_runs_at(self, node):
+        other = self.nodes.source if node is self.nodes.target else self.nodes.target
+        self.wait_for_lines(20)
+        assert node.alive(self.pid) and not other.alive(self.pid)
+        lines = self.lines()
+        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
+        assert {wrong for _, _, wrong in lines} == {"0"}, "a word is not as it was last written"
+
+    def is_tracked(self):
+        smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout
+        return any(line.startswith("VmFlags:") and " uw" in line for line in smaps.splitlines())
+
+    def end(self):
+        for node in (self.nodes.source, self.nodes.target):
+            if node.alive(self.pid):
+                node.signal(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def checker(lab, nodes):
+    checker = Checker(lab, nodes)
+    yield checker
+    checker.end()
+
+
+def rounds_of(done):
+    return [event["bytes"] for event in done.events if event.get("event") == "pre-copied"]
+
+
+def warnings_of(done):
+    return [event["sentence"] for event in done.events if event.get("event") == "warning"]
+
+
+def skip_if_kernel_cannot(done):
+    for sentence in warnings_of(done):
+        if "does not track" in sentence or "no userfaultfd" in sentence:
+            pytest.skip(f"NOT TESTED: live moves: {sentence}")
+
+
+@pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])
+def test_only_what_was_written_travels_frozen(nodes, migrations, checker, options):
+    done = migrations.migrate(checker.pid, options=["--live", *options]).ok()
+    skip_if_kernel_cannot(done)
+    rounds = rounds_of(done)
+    assert rounds[0] >= 64 * MIB
+    assert done.summary["trees"][0]["bytes"] - sum(rounds) < 16 * MIB
+    checker.check_runs_at(nodes.target)
+
+
+def test_promise_that_cannot_be_kept_cancels_the_move_if_asked(nodes, migrations, checker):
+    options = ["--live", "--max-downtime", "1ms", "--on-timeout", "cancel"]
+    done = migrations.migrate(checker.pid, options=options)
+    skip_if_kernel_cannot(done)
+    assert done.code == ABORTED and "--max-downtime (1 ms)" in done.output
+    assert not checker.is_tracked()
+    checker.check_runs_at(nodes.source)
+
+
+# On a slow link a round takes long.
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+def test_move_that_ends_in_a_round_leaves_nothing_in_the_process(nodes, migrations, checker, by):
+    nodes.link.limit("100mbit")
+    running = migrations.start_migrate(checker.pid, options=["--live"])
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 4 * MIB, 20, "a round to begin"
+    )
+    running.signal(by)
+    done = running.wait()
+    nodes.link.limit()
+    if by == signal.SIGINT:
+        assert done.code == ABORTED
+    else:
+        migrations.recover()
+    assert not checker.is_tracked()
+    checker.check_runs_at(nodes.source)
+    migrations.migrate(checker.pid, options=["--live"]).ok()
+    checker.check_runs_at(nodes.target)
+
+
+def test_tree_of_processes_moves_frozen_and_a_warning_says_why(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1)
+    done = migrations.migrate(worker.pid, options=["--live"]).ok()
+    skip_if_kernel_cannot(done)
+    assert rounds_of(done) == []
+    assert any("it has child processes" in sentence for sentence in warnings_of(done))
+    check_moved(worker, nodes)
+    worker.end()
+
+
+# A file that is read with O_DIRECT changes memory past the page tables.
+def test_process_that_reads_files_directly_moves_frozen(lab, nodes, migrations):
+    file = lab.home / "direct"
+    program = (
+        "import os, sys, time; memory = bytearray(16 << 20); "
+        "os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT); "
+        "os.rename(sys.argv[1], sys.argv[1] + '.ready'); time.sleep(1000)"
+    )
+    pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, file])
+    wait_until(lambda: (lab.home / "direct.ready").exists(), 20, "the program to start")
+    done = migrations.migrate(pid, options=["--live"]).ok()
+    skip_if_kernel_cannot(done)
+    assert any("O_DIRECT" in sentence for sentence in warnings_of(done))
+    nodes.target.signal(pid, signal.SIGKILL)
