@@ -404,8 +404,9 @@ TEST_F(LiveRounds, CountNoMoreOnceTheProcessHasAChild) {
     child = fork();
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (;;) pause();
+      for (;;) raise(SIGSTOP);
     }
+    waitpid(child, nullptr, WUNTRACED);
   });
   const uint64_t first = round(process);
   process.does('f');
