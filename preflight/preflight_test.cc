@@ -211,6 +211,11 @@ TEST_F(Preflight, StopsTheMoveOfATracedProcess) {
   tree_.processes[0].tracer = 77;
   expect_stop("process 77 (a debugger or strace) traces 412 (worker)", "detach");
 }
+TEST_F(Preflight, StopsTheMoveOfAProcessInAFrozenControlGroup) {
+  tree_.processes[0].freezer = "/sys/fs/cgroup/a/cgroup.freeze";
+  expect_stop("412 (worker) is in a frozen control group",
+              "`echo 0 > /sys/fs/cgroup/a/cgroup.freeze`");
+}
 TEST_F(Preflight, WarnsOfASeccompFilter) {
   tree_.processes[0].seccomp_mode = 2;
   expect_warning("412 (worker) has a seccomp filter", "CONFIG_SECCOMP_FILTER");

@@ -2,6 +2,7 @@
 #include "daemon/command_line/size_option.h"
 #include "preflight/preflight_findings.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/control_groups.h"
 
 namespace ppmr {
 namespace {
@@ -13,6 +14,11 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
       findings.stop(
           fmt::format("process {1} (a debugger or strace) traces {0}", name, process.tracer),
           "detach it first");
+    }
+    if (!process.freezer.empty()) {
+      findings.stop(fmt::format("{} is in a frozen control group, and CRIU cannot dump it", name),
+                    fmt::format("thaw the group first (docker unpause, systemctl thaw, or `{}`)",
+                                thaw_command(process.freezer)));
     }
     if (process.seccomp_mode == 2) {
       findings.warn(name + " has a seccomp filter",

@@ -20,6 +20,7 @@
 #include "preflight/file_digest.h"
 #include "preflight/node_facts.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/control_groups.h"
 #include "processes/system_v_memory.h"
 
 namespace ppmr {
@@ -208,6 +209,7 @@ Status Gathering::gather_process(const ProcessStat& process) {
                    .session = stat->session,
                    .uid = status->effective_uid,
                    .tracer = status->tracer,
+                   .freezer = find_freezer_of(pid).value_or(""),
                    .seccomp_mode = status->seccomp_mode};
   facts_.memory_bytes += status->own_memory_bytes;
   const auto rollup = read_process_file(pid, "smaps_rollup");

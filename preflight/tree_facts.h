@@ -65,6 +65,7 @@ struct ProcessFact {
   pid_t session = 0;
   uid_t uid = 0;
   pid_t tracer = 0;
+  std::string freezer;  // the file that freezes its control group; empty: not frozen
   int seccomp_mode = 0;
   std::string working_directory;
   std::string root_directory;

@@ -13,6 +13,7 @@
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/control_groups.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -301,6 +302,7 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   // The pid may have been reused while the tree waited for its turn.
   const ProcessIdentity root{now->trees[number].root, now->trees[number].root_start_time};
   if (Status same = check_identity(root, now->boot_id); !same) return same;
+  if (Status free = check_thawed(root.pid); !free) return free;
   SourceDriver driver(store_, id_);
   const auto begun = driver.take(source_event::DumpBegins{number, stopped_tasks_of(root.pid)});
   if (!begun) return failure(begun.error());
@@ -378,6 +380,16 @@ Error Migration::root_cause(const Error& own) {
   return own;
 }
 
+Status Migration::check_not_frozen() const {
+  const auto record = store_.read(id_, kRole);
+  if (!record) return failure(record.error());
+  for (const TreeRecord& tree : record->trees) {
+    if (tree.phase >= TreePhase::kHeld) continue;
+    if (Status free = check_thawed(tree.root); !free) return free;
+  }
+  return {};
+}
+
 Status Migration::await_all_sealed() {
   MutexLock lock(mutex_);
   for (;;) {
@@ -393,6 +405,7 @@ Status Migration::await_all_sealed() {
     if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
     store_.note_contact(id_, kRole);
+    if (Status free = check_not_frozen(); !free) return free;
     // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
     const auto alive = ask(settings_.mount, {{"op", "status"}}, kReachPatience);
     if (!alive) return failure(EIO, alive.error().message);
@@ -462,6 +475,7 @@ void Migration::note_outcome() const {
       tree.restored_ns = there.held_ns;
       tree.running_ns = there.running_ns;
       tree.complete_ns = there.complete_ns;
+      tree.lost = there.lost;
     }
     return {};
   });

@@ -95,6 +95,8 @@ class Migration {
   // Blocks until the source no longer needs the frozen tasks.
   Result<OwnershipRecord> await_decision() const;
   void await_memory_moved();
+  // Returns why the dump of a tree cannot go on: somebody has frozen it.
+  Status check_not_frozen() const;
   Error root_cause(const Error& own);
   Status await_all_sealed();
   Status await_ready();

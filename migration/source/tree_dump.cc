@@ -13,6 +13,7 @@
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/source/unsent_pages.h"
+#include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
 #include "processes/memory/small_ranges.h"
 #include "processes/proc_files.h"
@@ -449,7 +450,17 @@ void TreeDump::wait_until(const std::function<bool()>& is_done) {
 
 void TreeDump::wait_for_end() {
   if (held_) held_->hang_up();
-  if (criu() != nullptr) wait_until([&] { return criu()->ended(); });
+  if (criu() == nullptr) return;
+  wait_until([&] { return criu()->ended() || is_abandoned(); });
+  if (!criu()->ended()) criu()->leave();
+}
+
+// CRIU waits without end for a process in a frozen control group, and must not be killed: it may be
+// in the middle of changing the process. When the group is thawed, the hook makes CRIU fail.
+bool TreeDump::is_abandoned() const {
+  const auto record = store_.read(options_.id, kRole);
+  if (!record || record->state() != MigrationState::kAborted) return false;
+  return !check_thawed(options_.record.root);
 }
 
 // Once the migration is decided, removes what can keep CRIU from ending: a SIGSTOP, or a stopped

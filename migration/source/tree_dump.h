@@ -89,6 +89,7 @@ class TreeDump {
   void wait_and_process(std::vector<pollfd> fds = {});
   void wait_until(const std::function<bool()>& is_done);
   void unblock_criu();
+  bool is_abandoned() const;
   Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();
   Error explain(const std::string& what, const std::string& log);
