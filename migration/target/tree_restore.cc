@@ -8,9 +8,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,6 +41,8 @@
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/restore.h"
+#include "restart_loader/images/pstree_image.h"
+#include "restart_loader/images/tree_images.h"
 #include "restart_loader/pager/pager.h"
 
 namespace ppmr {
@@ -59,6 +65,8 @@ constexpr milliseconds kResumePatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
 // waits without end for a process that was killed during its restore.
 constexpr milliseconds kAbortPatience{5000};
+// How long the supervisor watches a tree that runs, before it reports that the tree has moved.
+constexpr milliseconds kFirstSteps{100};
 
 void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
 
@@ -80,6 +88,7 @@ class TreeRestore {
   // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
   // not accept its tree.
   Status judge();
+  Status note_parent_death();
   void note_refusal(const Error& error) const;
   Status check_owner_of_memory() const;
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
@@ -100,6 +109,10 @@ class TreeRestore {
   bool pager_succeeded() const;
   int await_pages();
   std::string why_lost() const;
+  // Returns how the root ended if a signal ended it as soon as it ran; empty: it lives, or it has
+  // ended by itself.
+  std::string why_ended_at_once() const;
+  void stay_as_parent() const;
   int give_up(const Error& error);
 
   const RecordStore store_;
@@ -113,7 +126,10 @@ class TreeRestore {
   std::optional<HeldCriu> prepared_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   int64_t restore_began_ns_ = 0;
-  bool runs_ = false;  // the tree runs, or has run and ended
+  pid_t running_root_ = 0;
+  Clock::time_point runs_since_;
+  bool stays_as_parent_ = false;  // the root asked for a signal when its parent ends
+  bool runs_ = false;             // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
   bool criu_was_killed_ = true;  // CRIU was killed, or it is unknown how CRIU ended
 };
@@ -183,10 +199,27 @@ Status TreeRestore::judge() {
                                        .bundle = tree.container.bundle,
                                        .criu_options = record_.criu_options});
   }
+  if (accepted) accepted = note_parent_death();
   if (accepted) return {};
   Error error = images_ ? images_->with_names(accepted.error()) : accepted.error();
   note_refusal(error);
   return failure(std::move(error));
+}
+
+// A root process that asked for a signal when its parent ends would get it when CRIU ends, and
+// again when this supervisor ends. So this supervisor becomes its parent, and stays.
+Status TreeRestore::note_parent_death() {
+  const TreeRecord& tree = record_.trees[tree_];
+  const auto parents = read_pstree(images_->path() + "/pstree.img");
+  const pid_t root = parents && parents->contains(tree.root) ? tree.root : 1;
+  const auto dies = dies_with_parent(images_->path(), images_->bundle(), root);
+  if (!dies) return {};  // CRIU reads the image, too, and reports what is wrong
+  stays_as_parent_ = *dies && !is_container();
+  if (!*dies || !is_container()) return {};
+  return failure(ENOTSUP,
+                 "the first process of the container has asked for a signal when its parent "
+                 "ends (PR_SET_PDEATHSIG), and runc, its parent here, ends: start it "
+                 "without this request");
 }
 
 // Writes to the log of the target's daemon.
@@ -243,6 +276,8 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& 
   std::vector<std::string> options = record_.criu_options;
   options.insert(options.end(), {"--pidfile", "pidfile"});
   if (record_.plan.restores_lazily()) options.push_back("--lazy-pages");
+  // Without this option CRIU is the parent, and ends.
+  if (stays_as_parent_) options.push_back("--restore-sibling");
   const Status asked = criu.request(CriuRequest::kRestore, {images, kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
@@ -379,6 +414,8 @@ void TreeRestore::insist(const TargetEvent& event) const {
 
 void TreeRestore::note_running(pid_t pid) {
   runs_ = true;
+  running_root_ = pid;
+  runs_since_ = Clock::now();
   log(fmt::format("running: pid {}", pid));
   const int64_t since = runs_since_ns(work_);
   insist(target_event::Runs{.tree = tree_,
@@ -409,14 +446,41 @@ int TreeRestore::finish(const std::string& lost) {
     log(fmt::format("the process {}", fate));
     end = fmt::format("MEMORY LOST: process {} {}. Cause: {}. Logs: {}", record_.trees[tree_].root,
                       fate, lost, work_);
+  } else if (const std::string how = why_ended_at_once(); !how.empty()) {
+    end = fmt::format("process {} {} as soon as it ran at the target. Logs: {}",
+                      record_.trees[tree_].root, how, work_);
+    log(end);
   }
   insist(target_event::Complete{tree_, end});
-  report_outcome(lost.empty() ? "complete" : "lost", lost);
-  if (!lost.empty()) return to_int(ExitCode::kPagesLost);
+  report_outcome(end.empty() ? "complete" : "lost", lost.empty() ? end : lost);
+  if (!end.empty()) return to_int(ExitCode::kPagesLost);
   if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
     log(removed.error().message);
   }
+  if (stays_as_parent_) stay_as_parent();
   return to_int(ExitCode::kSuccess);
+}
+
+// The restored root is a child of this supervisor, unless an earlier supervisor restored it.
+std::string TreeRestore::why_ended_at_once() const {
+  if (running_root_ <= 0) return "";
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, running_root_, 0)));
+  pollfd end{pidfd.get(), POLLIN, 0};
+  const auto left = std::chrono::ceil<milliseconds>(runs_since_ + kFirstSteps - Clock::now());
+  if (pidfd && left.count() > 0) (void)poll(&end, 1, static_cast<int>(left.count()));
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(running_root_);
+  if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return "";
+  if (info.si_code != CLD_KILLED && info.si_code != CLD_DUMPED) return "";
+  return fmt::format("was ended by signal {} ({})", info.si_status, strsignal(info.si_status));
+}
+
+void TreeRestore::stay_as_parent() const {
+  log("stays, because the process asked for a signal when its parent ends");
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(running_root_);
+  while (waitid(P_PID, id, &info, WEXITED) != 0 && errno == EINTR) {
+  }
 }
 
 // Waits for the pages of a tree if this supervisor did not observe the end of the restore: an

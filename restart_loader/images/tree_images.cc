@@ -38,9 +38,10 @@ constexpr uint32_t kQueuesMagic = 0x56264026;
 // outlives the processes, or gives them more than they could make themselves. CRIU reads some of
 // them only with an option that ppmr judges separately (cgroup: --manage-cgroups).
 constexpr std::array<std::string_view, 18> kHarmless = {
-    "pstree", "pagemap-",   "pagemap-shmem-", "pages-",   "seccomp",        "timens-",
-    "cgroup", "pipes-data", "fifo-data",      "tty-data", "filelocks",      "tcp-stream-",
-    "memfd",  "stats-dump", kPageIndexFile,   "parent",   kRoundsIndexFile, "cpuinfo"};
+    "pstree",    "pagemap-",       "pagemap-shmem-", "pages-",       "seccomp",
+    "timens-",   "cgroup",         "pipes-data",     "fifo-data",    "tty-data",
+    "filelocks", "tcp-stream-",    "memfd",          "stats-dump",   kPageIndexFile,
+    "parent",    kRoundsIndexFile, "cpuinfo"};
 constexpr std::array<std::string_view, 19> kOfNamespaces = {
     "netdev-",    "netns-",     "ifaddr-",    "route-",     "route6-",   "rule-",  "iptables-",
     "ip6tables-", "nftables-",  "netns-ct-",  "netns-exp-", "utsns-",    "pidns-", "ipcns-var-",
@@ -83,6 +84,11 @@ class Reader {
       return failure(EPROTO, directory_ + ": has no inventory.img or no files.img");
     }
     return std::move(tree_);
+  }
+
+  Result<bool> dies_with_parent(const std::string& name) {
+    if (Status read = read_one(name, kCoreMagic, tree_.cores); !read) return failure(read.error());
+    return tree_.cores.back().second.thread_core().pdeath_sig() != 0;
   }
 
  private:
@@ -226,6 +232,10 @@ class Reader {
 
 Result<TreeImages> read_tree_images(const std::string& directory, const ImageBundle* bundle) {
   return Reader(directory, bundle).read();
+}
+
+Result<bool> dies_with_parent(const std::string& directory, const ImageBundle* bundle, pid_t pid) {
+  return Reader(directory, bundle).dies_with_parent(fmt::format("core-{}.img", pid));
 }
 
 }  // namespace ppmr

@@ -7,6 +7,8 @@
 // images cannot change afterwards.
 #pragma once
 
+#include <sys/types.h>
+
 #include <map>
 #include <set>
 #include <string>
@@ -44,5 +46,10 @@ struct TreeImages {
 // image and its fault.
 Result<TreeImages> read_tree_images(const std::string& directory,
                                     const ImageBundle* bundle = nullptr);
+
+// Returns whether the process asked for a signal when its parent ends (PR_SET_PDEATHSIG), which no
+// file in /proc shows. Reads the image of the process's first thread. Errors: as
+// read_tree_images().
+Result<bool> dies_with_parent(const std::string& directory, const ImageBundle* bundle, pid_t pid);
 
 }  // namespace ppmr
