@@ -49,9 +49,11 @@ int report_error(const std::string& sentence) {
 class Relay {
  public:
   // `runtime` is invalid if there is no container runtime.
-  Relay(const CriuRelay& options, ContainerPort port, UniqueFd runtime, UniqueFd criu,
-        pid_t criu_pid)
+  // `images`: the directory of CRIU's images.
+  Relay(const CriuRelay& options, std::string images, ContainerPort port, UniqueFd runtime,
+        UniqueFd criu, pid_t criu_pid)
       : options_(options),
+        images_(std::move(images)),
         port_(std::move(port)),
         runtime_(std::move(runtime)),
         criu_(std::move(criu)),
@@ -77,7 +79,8 @@ class Relay {
                          options_.role,
                          options_.tree,
                          criu_pid_,
-                         restored_root}
+                         restored_root,
+                         images_}
         .lets_criu_go_on();
   }
   bool leave(RelayMark mark, const std::string& text = "") const {
@@ -85,6 +88,7 @@ class Relay {
   }
 
   const CriuRelay& options_;
+  const std::string images_;
   const ContainerPort port_;
   UniqueFd runtime_;  // the runtime's socket; invalid: the runtime has ended, or there is none
   const UniqueFd criu_;
@@ -262,7 +266,7 @@ int CriuRelay::run() const {
   if (chdir(work_directory.c_str()) != 0) {
     return report_error(system_failure("change to", work_directory).value().message);
   }
-  return start_relay(socket, std::nullopt);
+  return start_relay(socket, std::nullopt, "images");  // a link in the work directory
 }
 
 int CriuRelay::run_for_runtime(int socket) const {
@@ -292,10 +296,11 @@ int CriuRelay::run_for_runtime(int socket) const {
   if (role == "target") {
     (void)leave_mark(work_directory, RelayMark::kContainerCreated, read_boot_id());
   }
-  return start_relay(socket, std::move(first));
+  return start_relay(socket, std::move(first), fmt::format("/proc/self/fd/{}", *images));
 }
 
-int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
+int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
+                           const std::string& images) const {
   // From here on, only the migration's record ends the relay and CRIU. A signal that ended CRIU in
   // the middle of a dump could end the dumped process, too.
   block_ending_signals();
@@ -321,9 +326,9 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first) const {
     }
     auto port = alone ? Result<ContainerPort>{} : port_of_container();
     if (!port) return report_error(port.error().message);
-    const int code =
-        Relay(*this, std::move(*port), std::move(client), std::move(sockets->ours), criu_pid)
-            .run(*first);
+    const int code = Relay(*this, images, std::move(*port), std::move(client),
+                           std::move(sockets->ours), criu_pid)
+                         .run(*first);
     if (role == "source" && !alone) settle_container(runtime);
     return code;
   }

@@ -52,7 +52,7 @@ struct CriuRelay {
  private:
   int become_criu() const;
   int run_for_runtime(int socket) const;
-  int start_relay(int socket, std::optional<CriuMessage> first) const;
+  int start_relay(int socket, std::optional<CriuMessage> first, const std::string& images) const;
   Result<OwnershipRecord> read_record() const;
   Result<ContainerPort> port_of_container() const;
   void settle_container(const ProcessIdentity& runtime) const;

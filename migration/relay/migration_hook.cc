@@ -13,6 +13,7 @@
 #include "daemon/command_line/output.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
+#include "processes/carried/carried_state.h"
 #include "processes/frozen_tasks.h"
 #include "processes/restorer_wait.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -56,12 +57,14 @@ class SourceHold {
         id_(hook.id),
         tree_(hook.tree),
         criu_(identify(hook.criu).value_or(ProcessIdentity{})),
+        images_(hook.images),
         driver_(store, hook.id) {}
 
   bool hold();
 
  private:
   Result<OwnershipRecord> note_held();
+  Status write_carried(const std::vector<ProcessIdentity>& tasks) const;
   Status stop(const OwnershipRecord& record) const;
   bool let_run_on(const OwnershipRecord& record) const;
   void look(OwnershipRecord& record);
@@ -71,6 +74,7 @@ class SourceHold {
   const std::string id_;
   const size_t tree_;
   const ProcessIdentity criu_;
+  const std::string images_;
   SourceDriver driver_;
   std::string why_not_;  // why the tree cannot move
   std::string logged_;
@@ -90,6 +94,11 @@ Result<OwnershipRecord> SourceHold::note_held() {
   }
   auto tasks = tasks_of_tree(tree.root);
   if (!tasks) return failure(tasks.error());
+  // Before the coordinator learns that the tree is held, and sends the images.
+  if (Status written = write_carried(*tasks); !written) {
+    (void)driver_.take(source_event::GiveUp{written.error().message});
+    return failure(written.error());
+  }
   auto held = driver_.take(source_event::Held{tree_, std::move(*tasks), criu_});
   if (!held) return failure(held.error());
   if (held->record.plan.original_goes_on) return held->record;
@@ -106,6 +115,12 @@ Result<OwnershipRecord> SourceHold::note_held() {
     if (now) look(*now);
     std::this_thread::sleep_for(kLookInterval);
   }
+}
+
+Status SourceHold::write_carried(const std::vector<ProcessIdentity>& tasks) const {
+  const auto state = read_carried_state(tasks);
+  if (!state) return failure(state.error());
+  return write_carried_state(images_ + "/" + kCarriedStateFile, *state);
 }
 
 Status SourceHold::stop(const OwnershipRecord& record) const {
@@ -207,6 +222,7 @@ class TargetHold {
 
  private:
   Result<OwnershipRecord> note_ready() const;
+  Status apply_carried() const;
   bool await_memory() const;
   bool let_run_here() const;
 
@@ -261,8 +277,26 @@ bool TargetHold::await_memory() const {
   return true;
 }
 
+// What cannot be applied aborts the move, because the source's copy still has it.
+Status TargetHold::apply_carried() const {
+  const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
+  if (!work) return failure(work.error());
+  const auto state = load_carried_state(*work + "/" + kCarriedStateFile);
+  const auto tasks = tasks_of_tree(restored_root_);
+  if (!state || !tasks) return failure(state ? tasks.error() : state.error());
+  const auto warnings = *state ? apply_carried_state(**state, *tasks) : std::vector<std::string>();
+  for (const std::string& warning : warnings.value_or(std::vector<std::string>())) log(warning);
+  if (warnings) return {};
+  std::ofstream(*work + kCarriedErrorFile) << warnings.error().message << std::flush;
+  return failure(warnings.error());
+}
+
 bool TargetHold::hold() {
   if (!await_memory()) return kStopCriu;
+  if (Status applied = apply_carried(); !applied) {
+    log(applied.error().message);
+    return kStopCriu;
+  }
   auto record = note_ready();
   if (!record) {
     log(record.error().message);

@@ -14,6 +14,9 @@ namespace ppmr {
 int64_t read_freeze_began_ns(const std::string& work_directory);
 void note_freeze_began(const std::string& work_directory);
 
+// The file in the target's work directory that says why the hook could not apply what CRIU forgets.
+inline constexpr const char* kCarriedErrorFile = "/carried-error";
+
 struct MigrationHook {
   std::string state_directory;
   std::string id;
@@ -21,6 +24,7 @@ struct MigrationHook {
   size_t tree = 0;
   pid_t criu = 0;           // the held process
   pid_t restored_root = 0;  // at the target
+  std::string images;       // at the source: the directory of CRIU's images
 
   // Blocks until the decision. Returns true if CRIU may continue: it then kills the tree at the
   // source (or leaves it running, if the migration makes a copy), or lets it run at the target.

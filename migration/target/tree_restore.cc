@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,11 +24,13 @@
 #include "base/clock.h"
 #include "base/ending_signals.h"
 #include "base/exit_code.h"
+#include "base/whole_file.h"
 #include "daemon/command_line/output.h"
 #include "daemon/control/control_client.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/held_criu.h"
+#include "migration/relay/migration_hook.h"
 #include "migration/relay/target_driver.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
@@ -35,6 +38,7 @@
 #include "preflight/policy/check_restart.h"
 #include "preflight/policy/restart_policy.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/carried/carried_state.h"
 #include "processes/memory/page_index.h"
 #include "processes/own_namespace.h"
 #include "restart_loader/containers/runc.h"
@@ -89,6 +93,7 @@ class TreeRestore {
   // not accept its tree.
   Status judge();
   Status note_parent_death();
+  Status take_carried(const RestartPolicy& policy) const;
   void note_refusal(const Error& error) const;
   Status check_owner_of_memory() const;
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
@@ -200,6 +205,7 @@ Status TreeRestore::judge() {
                                        .criu_options = record_.criu_options});
   }
   if (accepted) accepted = note_parent_death();
+  if (accepted) accepted = take_carried(*policy);
   if (accepted) return {};
   Error error = images_ ? images_->with_names(accepted.error()) : accepted.error();
   note_refusal(error);
@@ -220,6 +226,31 @@ Status TreeRestore::note_parent_death() {
                  "the first process of the container has asked for a signal when its parent "
                  "ends (PR_SET_PDEATHSIG), and runc, its parent here, ends: start it "
                  "without this request");
+}
+
+// The hook applies it, and has no access to the checkpoint.
+Status TreeRestore::take_carried(const RestartPolicy& policy) const {
+  const std::string path = work_ + "/" + kCarriedStateFile;
+  unlink(path.c_str());
+  const ImageBundle* const bundle = images_->bundle();
+  const auto* const bundled = bundle != nullptr ? bundle->find(kCarriedStateFile) : nullptr;
+  std::error_code none;
+  if (bundled != nullptr) {
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bundled->data()),
+               static_cast<std::streamsize>(bundled->size()));
+  } else {
+    std::filesystem::copy_file(images_->path() + "/" + kCarriedStateFile, path, none);
+  }
+  const auto state = load_carried_state(path);
+  if (!state) return failure(state.error());
+  if (policy.everything || policy.accepts_root() || !*state) return {};
+  const std::string privilege = privilege_in(**state);
+  if (privilege.empty()) return {};
+  return failure(EPERM,
+                 fmt::format("the tree has {}, which only root may set: start the target with "
+                             "--allow-root-restart",
+                             privilege));
 }
 
 // Writes to the log of the target's daemon.
@@ -350,8 +381,14 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .stops_on_signal = false,
                        .is_cancelled = [this] { return was_aborted_for(kAbortPatience); }});
   if (!restore) return failure(restore.error());
+  const std::string carried_error = work_ + kCarriedErrorFile;
+  unlink(carried_error.c_str());
   const auto pid = (*restore)->run();
-  if (!pid) return failure(pid.error());
+  if (!pid) {
+    auto why = read_whole_file(carried_error);
+    if (!why || why->empty()) return failure(pid.error());
+    return failure(pid.error().errno_value, std::move(*why));
+  }
   note_running(*pid);
   return std::move(*restore);
 }

@@ -1,0 +1,41 @@
+// Carries what CRIU forgets of a tree: attributes of its threads and processes, and options of its
+// sockets. Reads them from outside while CRIU holds the tree at the source, and applies them from
+// outside while CRIU holds the restored tree at the target. docs/faithful.md lists who carries
+// what.
+//
+// What the target already has is not set again, so that a value which CRIU restores needs no
+// rights.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "processes/carried/carried_state.pb.h"
+#include "processes/process_identity.h"
+
+namespace ppmr {
+
+// The name of the file among CRIU's images.
+inline constexpr const char* kCarriedStateFile = "carried-state.img";
+
+// `tasks`: the root comes first. Errors: ESRCH for a task that has ended; EACCES.
+Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks);
+
+// Applies the state to the restored tasks. Returns warnings: what this node cannot have, for
+// example a CPU that it lacks. Errors: what could not be applied, with the process and the reason.
+Result<std::vector<std::string>> apply_carried_state(const carried::State& state,
+                                                     const std::vector<ProcessIdentity>& tasks);
+
+// Returns what in the state only a privileged user may set, for a target that restores only
+// processes of users; empty: nothing.
+std::string privilege_in(const carried::State& state);
+
+// Errors: of the file system.
+Status write_carried_state(const std::string& path, const carried::State& state);
+// nullopt: there is no such file, because the source's version of ppmr writes none. Errors: of the
+// file system; EPROTO for a file that ppmr has not written.
+Result<std::optional<carried::State>> load_carried_state(const std::string& path);
+
+}  // namespace ppmr
