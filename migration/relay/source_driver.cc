@@ -9,7 +9,6 @@
 #include "migration/relay/moved_memory.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/frozen_tasks.h"
-#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -22,11 +21,6 @@ constexpr milliseconds kResumePatience{2000};
 constexpr milliseconds kMemoryInterval{100};
 // A record needs few rounds; a disagreement of both nodes must not become a loop.
 constexpr int kDriveRoundsMax = 1000;
-
-bool is_stopped(const ProcessIdentity& task) {
-  auto stat = read_process_stat(task.pid);
-  return stat && stat->start_time_ticks == task.start_time && stat->state == 'T';
-}
 
 }  // namespace
 
@@ -175,9 +169,10 @@ Status resume_source(const OwnershipRecord& record) {
     if (Status container = settle_container_at_source(record, tree); !container) {
       settled = container;
     }
-    for (const ProcessIdentity& task : tasks_to_resume(tree)) {
-      if (!record.tasks_stopped || !is_stopped(task)) continue;
-      if (auto tasks = FrozenTasks::open({task})) tasks->resume();
+    // Also tasks that do not stand still yet: the SIGSTOP of the hook is pending until CRIU has let
+    // them go.
+    if (auto tasks = FrozenTasks::open(tasks_to_resume(tree)); record.tasks_stopped && tasks) {
+      tasks->resume();
     }
     if (check_identity({tree.root, tree.root_start_time}, record.boot_id)) {
       roots.push_back(tree.root);

@@ -1,0 +1,61 @@
+#include "migration/relay/source_driver.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace ppmr {
+namespace {
+
+// CRIU has ended, but a task has not taken its SIGSTOP yet.
+TEST(ResumeSource, UndoesAStopThatIsStillPending) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ends[0]);
+    for (;;) {
+      if (write(ends[1], "x", 1) != 1) _exit(0);
+      usleep(1000);
+    }
+  }
+  close(ends[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  // Held as CRIU holds a task.
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
+  ASSERT_EQ(ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  kill(pid, SIGSTOP);
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  while (read(ends[0], &byte, 1) == 1) {
+  }
+  OwnershipRecord record;
+  record.node_id = read_node_id();
+  record.boot_id = read_boot_id();
+  record.tasks_stopped = true;
+  const ProcessIdentity task = identify(pid).value();
+  TreeRecord tree;
+  tree.root = pid;
+  tree.root_start_time = task.start_time;
+  tree.tasks = {task};
+  record.trees = {tree};
+  const Status resumed = resume_source(record);
+  EXPECT_TRUE(resumed) << resumed.error().message;
+  ASSERT_EQ(ptrace(PTRACE_DETACH, pid, nullptr, nullptr), 0);
+  pollfd next{ends[0], POLLIN, 0};
+  EXPECT_EQ(poll(&next, 1, 10'000), 1) << "it stands still";
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  close(ends[0]);
+}
+
+}  // namespace
+}  // namespace ppmr
