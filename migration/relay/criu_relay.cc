@@ -27,6 +27,7 @@
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/pages_guard.h"
+#include "restart_loader/criu/plain_tar.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/shell_script.h"
 
@@ -342,6 +343,9 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
     if (Status opened = open_ended_page_client(); !opened) {
       return report_error(opened.error().message);
     }
+  }
+  if (Status put = put_plain_tar_in_path(work_directory); !put) {
+    return report_error(put.error().message);
   }
   return become_criu();
 }

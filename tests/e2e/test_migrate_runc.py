@@ -126,6 +126,40 @@ def check_one_runs(migrations, job, done, pauses):
         check_clean_retry(migrations, job, pauses)
 
 
+# CRIU archives a tmpfs with tar.
+def test_files_in_memory_move_with_their_attributes(start, migrations):
+    make = (
+        "busybox head -c 20000000 /dev/urandom >/scratch/file; "
+        "busybox ln /scratch/file /scratch/link; "
+        "busybox chown 7:8 /scratch/file; busybox chmod 640 /scratch/file; "
+        "busybox truncate -s 1G /scratch/sparse; "
+        "busybox ln -s /nowhere '/scratch/a name'"
+    )
+    look = (
+        "busybox stat -c '%n %s %b %u %g %a %h %F' /scratch/*; busybox sha256sum /scratch/file"
+    )
+
+    def change(config):
+        config["process"]["args"] = [
+            "sh",
+            "-c",
+            f"{make}; ({look}) >/data/before; "
+            f"(while [ ! -e /data/look ]; do busybox sleep 0.1; done; "
+            f"({look}) >/data/after.part; busybox mv /data/after.part /data/after) & {COUNT}",
+        ]
+        config["mounts"].append(
+            {"destination": "/scratch", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}
+        )
+
+    job = start(change=change)
+    data = job.counter.file.parent
+    migrate(migrations).ok()
+    job.check_moved()
+    (data / "look").touch()
+    wait_until(lambda: (data / "after").exists(), 20, "the container to go on")
+    assert (data / "after").read_text() == (data / "before").read_text()
+
+
 def test_memory_that_a_container_shares_is_shared_at_the_target(start, migrations):
     shared_mib = 16
     fill = f"x=$(busybox head -c {shared_mib << 20} /dev/zero | busybox tr '\\0' a)"

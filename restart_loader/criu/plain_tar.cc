@@ -1,0 +1,38 @@
+#include "restart_loader/criu/plain_tar.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "restart_loader/criu/shell_script.h"
+
+namespace ppmr {
+
+Status put_plain_tar_in_path(const std::string& work_directory) {
+  const std::string directory = work_directory + "/tools";
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return system_failure("create", directory);
+  }
+  const char* const inherited = std::getenv("PATH");
+  std::string path = inherited != nullptr ? inherited : "/usr/sbin:/usr/bin:/sbin:/bin";
+  // The script must not find itself.
+  if (path.starts_with(directory + ":")) path.erase(0, directory.size() + 1);
+  const auto script = write_script(directory + "/tar",
+                                   "#!/bin/sh\n"
+                                   "PATH=" +
+                                       shell_quoted(path) +
+                                       "\n"
+                                       "for word; do\n"
+                                       "  shift\n"
+                                       "  [ \"$word\" = --gzip ] || set -- \"$@\" \"$word\"\n"
+                                       "done\n"
+                                       "exec tar \"$@\"\n");
+  if (!script) return failure(script.error());
+  if (setenv("PATH", (directory + ":" + path).c_str(), 1) != 0) {
+    return system_failure("set", "PATH");
+  }
+  return {};
+}
+
+}  // namespace ppmr
