@@ -249,24 +249,15 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       "--post-copy", migrate.move.post_copy,
       "run the program at the target before its memory is there; until all of it has arrived, the "
       "loss of a node or of the link loses the program");
-  sub.add_option("--pre-copy", migrate.move.rounds_max,
-                 "copy memory in up to this many rounds while the process runs, and freeze it only "
-                 "for the rest")
-      ->type_name("ROUNDS")
-      ->check(CLI::Range(1U, kRoundsMax));
-  auto* live =
-      sub.add_flag(
-             "--live", migrate.live,
-             "copy the memory of a process in rounds while it runs, and freeze it only for the "
-             "rest (not for processes with children)")
-          ->excludes(sub.get_option("--pre-copy"));
+  auto* stop_and_copy =
+      sub.add_flag("--stop-and-copy", migrate.move.stop_and_copy,
+                   "send all memory while the program is frozen, none while it runs");
   add_time_option(sub, "--max-downtime", migrate.limits.max_downtime,
-                  "how long a program may stand still in a live move: rounds follow until the rest "
-                  "is expected to fit")
-      ->needs(live);
-  add_time_option(sub, "--max-time", migrate.limits.max_time,
-                  "time limit for the rounds of a live move")
-      ->needs(live);
+                  "how long the program may stand still: its memory is copied in rounds while it "
+                  "runs, until the rest is expected to fit")
+      ->excludes(stop_and_copy);
+  add_time_option(sub, "--max-time", migrate.limits.max_time, "time limit for these rounds")
+      ->excludes(stop_and_copy);
   sub.add_option_function<std::string>(
          "--on-timeout",
          [&limits = migrate.limits](const std::string& text) {
@@ -278,7 +269,7 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
          "longer) or cancel (it stays)")
       ->type_name("freeze|cancel")
       ->default_str("freeze")
-      ->needs(live);
+      ->excludes(stop_and_copy);
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")

@@ -110,6 +110,7 @@ class Migrate {
                                        AgentClient& agent, std::vector<PreflightAnswers>& answers);
   void note_abilities(const NodeFacts& here, const NodeFacts& target, const TreeFacts& tree);
   void finish_plan();
+  void limit_rounds();
   void print_findings() const;
   void print_needs() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
@@ -125,6 +126,7 @@ class Migrate {
   KnownDigests digests_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // estimate for each tree
+  uint64_t room_bytes_ = UINT64_MAX;    // at the target
   std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
 };
 
@@ -161,7 +163,7 @@ CommandResult<void> Migrate::find_target() {
   settings_.criu_options = command_.criu_options;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
-  if (command_.live) settings_.live = command_.limits;
+  settings_.live = command_.limits;
   if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
     return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
   }
@@ -191,7 +193,6 @@ CommandResult<void> Migrate::find_trees() {
   options.lazily = plan.restores_lazily();
   options.memory_apart = plan.moves_memory_apart();
   options.own_pid_namespace = plan.original_goes_on;
-  options.pre_copy = plan.has_rounds();
   options.read(command_.criu_options);
   if (auto found = find_containers(); !found) return found;
   std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
@@ -255,6 +256,12 @@ void Migrate::note_abilities(const NodeFacts& here, const NodeFacts& target,
   if (!target.has_feature(kLazyFeature)) abilities_.target_restores_lazily = false;
   if (!here.can_hold_in_pipes(tree.memory_bytes)) abilities_.pipes_hold_memory = false;
   memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
+  if (target.memory_available_bytes != 0) {
+    room_bytes_ = std::min(room_bytes_, target.memory_available_bytes);
+  }
+  if (target.store_free_bytes >= 0) {
+    room_bytes_ = std::min(room_bytes_, static_cast<uint64_t>(target.store_free_bytes));
+  }
 }
 
 CommandResult<void> Migrate::check_together(const NodeFacts& here, AgentClient& agent) {
@@ -340,6 +347,21 @@ CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> quest
   return {};
 }
 
+void Migrate::limit_rounds() {
+  if (!settings_.plan.is_live) return;
+  const auto needed_bytes =
+      std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{1});
+  settings_.live.room_times = static_cast<double>(room_bytes_) / static_cast<double>(needed_bytes);
+  if (has_room_for_rounds(settings_.live)) return;
+  settings_.plan.is_live = false;
+  findings_.push_back(
+      {Severity::kWarns,
+       fmt::format("the target has room for the memory, but not for copies of what is written "
+                   "meanwhile ({} free): all memory is sent while the processes are frozen",
+                   format_size(room_bytes_)),
+       "free memory there, or choose another target"});
+}
+
 // With what both nodes can do.
 void Migrate::finish_plan() {
   const auto plan = plan_move(request_, abilities_);
@@ -348,11 +370,7 @@ void Migrate::finish_plan() {
     return;
   }
   settings_.plan = *plan;
-  if (settings_.live && !plan->moves_memory_apart()) {
-    settings_.live.reset();
-    findings_.push_back(
-        {Severity::kWarns, "--live has no effect: CRIU writes the memory to its images", ""});
-  }
+  limit_rounds();
   if (!plan->may_run_before_memory()) return;
   findings_.push_back(
       {Severity::kWarns,

@@ -17,7 +17,6 @@ struct MigrateCommand {
   std::vector<std::string> containers;  // names of runc containers
   std::string mountpoint;
   MoveRequest move;
-  bool live = false;
   LiveLimits limits;  // of a live move
   bool independent = false;
   bool dry_run = false;

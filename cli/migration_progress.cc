@@ -29,7 +29,7 @@ constexpr milliseconds kJsonInterval{500};
 constexpr milliseconds kDaemonTimeout{500};
 
 bool is_dumping(const ProgressLine& line) {
-  return line.phase == "dumping" || line.phase == "pre-copying" || line.phase == "pre-copied";
+  return line.phase == "dumping" || line.phase == "copying" || line.phase == "copied";
 }
 
 // Returns whether the source still sends bytes of the process.
@@ -39,7 +39,7 @@ bool is_moving(const ProgressLine& line) {
 
 // Returns the present phase in one word. An event ends one phase and begins the next.
 std::string phase_text(const ProgressLine& line) {
-  if (line.phase == "pre-copied") return "pre-copying";
+  if (line.phase == "copied") return "copying";
   if (line.phase == "sealed") return "restoring";
   if (line.phase == "running") return line.post_copy ? "runs, fills" : "runs there";
   if (line.phase == "complete") return "moved";

@@ -13,6 +13,7 @@ namespace ppmr {
 namespace {
 
 using nlohmann::json;
+using namespace std::chrono_literals;
 
 double seconds(int64_t from_ns, int64_t to_ns) {
   return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) / 1e9 : -1;
@@ -58,8 +59,8 @@ std::string event_text(const json& event) {
   if (what == "rdma-released") {
     return fmt::format("{}: {} processes have released RDMA", who, event.value("processes", 0));
   }
-  if (what == "pre-copying") return who + ": copying its memory while it runs";
-  if (what == "pre-copied") {
+  if (what == "copying") return who + ": copying its memory while it runs";
+  if (what == "copied") {
     return fmt::format("{}: round {}, {}", who, event.value("round", 0),
                        format_size(event.value("bytes", uint64_t{0})));
   }
@@ -114,14 +115,24 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
       const TreeTimes times = times_of(tree);
       const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
       const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
-      // A rate cannot be computed if most bytes were sent before the freeze (pre-copy) or after the
+      // A rate cannot be computed if most bytes were sent before the freeze (live) or after the
       // restart (post-copy).
-      const bool all_sent_frozen = !tree.move.has_rounds() && !tree.move.may_run_before_memory();
+      const bool all_sent_frozen = tree.source.rounds.empty() && !tree.move.may_run_before_memory();
       text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
                           tree.plan.root.pid, tree.plan.name, result_of(outcome, tree),
                           cell(times.downtime), cell(times.dump), cell(times.seal),
                           cell(times.restart), cell(times.fill), format_size(tree.sealed.bytes),
                           all_sent_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
+    }
+  }
+  for (const MigrationOutcome& outcome : outcomes) {
+    for (const TreeOutcome& tree : outcome.trees) {
+      const std::chrono::duration<double> promised = tree.promised_downtime.value_or(0ms);
+      const double downtime = times_of(tree).downtime;
+      if (!tree.promised_downtime || downtime <= promised.count()) continue;
+      text +=
+          fmt::format("warning: {} {}: stood still for {}, longer than --max-downtime ({})\n",
+                      tree.plan.root.pid, tree.plan.name, cell(downtime), cell(promised.count()));
     }
   }
   return text;
@@ -133,26 +144,29 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
       const TreeTimes times = times_of(tree);
-      trees.push_back({{"migration", outcome.id},
-                       {"pid", tree.plan.root.pid},
-                       {"name", tree.plan.name},
-                       {"result", result_of(outcome, tree)},
-                       {"error", outcome.message},
-                       {"bytes", tree.sealed.bytes},
-                       {"files", tree.sealed.files},
-                       {"lazily", tree.move.restores_lazily() && tree.target.running_ns > 0},
-                       {"post_copy", tree.move.may_run_before_memory()},
-                       {"freeze_began_ns", tree.source.freeze_began_ns},
-                       {"held_ns", tree.source.held_ns},
-                       {"sealed_ns", tree.source.sealed_ns},
-                       {"restored_ns", tree.target.held_ns},
-                       {"running_ns", tree.target.running_ns},
-                       {"complete_ns", tree.target.complete_ns},
-                       {"dump_s", times.dump},
-                       {"seal_s", times.seal},
-                       {"restart_s", times.restart},
-                       {"downtime_s", times.downtime},
-                       {"fill_s", times.fill}});
+      trees.push_back(
+          {{"migration", outcome.id},
+           {"pid", tree.plan.root.pid},
+           {"name", tree.plan.name},
+           {"result", result_of(outcome, tree)},
+           {"error", outcome.message},
+           {"bytes", tree.sealed.bytes},
+           {"files", tree.sealed.files},
+           {"lazily", tree.move.restores_lazily() && tree.target.running_ns > 0},
+           {"post_copy", tree.move.may_run_before_memory()},
+           {"freeze_began_ns", tree.source.freeze_began_ns},
+           {"held_ns", tree.source.held_ns},
+           {"sealed_ns", tree.source.sealed_ns},
+           {"restored_ns", tree.target.held_ns},
+           {"running_ns", tree.target.running_ns},
+           {"complete_ns", tree.target.complete_ns},
+           {"dump_s", times.dump},
+           {"seal_s", times.seal},
+           {"restart_s", times.restart},
+           {"downtime_s", times.downtime},
+           {"promised_s",
+            tree.promised_downtime ? json(tree.promised_downtime->count() / 1e3) : json()},
+           {"fill_s", times.fill}});
     }
   }
   return json_text({{"event", "summary"},

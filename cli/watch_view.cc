@@ -320,7 +320,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
   }
   switch (tree.phase) {
     case TreePhase::kDumping:
-      return record.plan.has_rounds() ? "copying" : "dumping";
+      return record.plan.is_live ? "copying" : "dumping";
     case TreePhase::kHeld:
     case TreePhase::kStopped:
       return "sending";

@@ -65,7 +65,7 @@ CriuFacts query(const std::string& criu) {
   CriuFacts facts{.path = criu, .version = {}, .problem = {}, .features = {}};
   if (criu.empty()) return facts;
   CriuChecks checks;
-  const std::array features = {kMemoryTrackingFeature, kLazyFeature};
+  const std::array features = {kLazyFeature};
   std::array<size_t, features.size()> feature_checks{};
   const size_t version = checks.start({criu, "--version"});
   const size_t check = checks.start({criu, "check"});

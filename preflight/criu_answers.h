@@ -12,8 +12,7 @@
 namespace ppmr {
 
 // Names for `criu check --feature`.
-inline constexpr const char* kMemoryTrackingFeature = "mem_dirty_track";  // for pre-copy
-inline constexpr const char* kLazyFeature = "uffd-noncoop";               // for a lazy restore
+inline constexpr const char* kLazyFeature = "uffd-noncoop";  // for a lazy restore
 
 struct CriuFacts {
   std::string path;     // empty: no CRIU was found, and all other members are empty, too

@@ -138,12 +138,6 @@ void check_space(uint64_t needed, const NodeFacts& target, Findings& findings) {
 void check_source(const MoveOptions& options, const NodeFacts& source,
                   const std::vector<TreeFacts>& trees, Findings& findings) {
   check_criu(source, "source", findings);
-  if (options.pre_copy && !source.has_feature(kMemoryTrackingFeature)) {
-    findings.stop(
-        "--pre-copy needs a kernel that tracks written memory (CONFIG_MEM_SOFT_DIRTY), and this "
-        "node's kernel does not",
-        "move without --pre-copy");
-  }
   for (const TreeFacts& tree : trees) {
     check_privileges(tree, source, "source", Severity::kStops, findings);
     check_tree(options, tree, findings);
@@ -156,9 +150,8 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
 
 uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
                               const TreeFacts& tree) {
-  // CRIU's images, also the images of a pre-copy round, have the memory of each process in full.
-  const bool is_apart =
-      options.memory_apart && !options.pre_copy && source.can_hold_in_pipes(tree.memory_bytes);
+  // CRIU's images have the memory of each process in full.
+  const bool is_apart = options.memory_apart && source.can_hold_in_pipes(tree.memory_bytes);
   return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;
 }
 

@@ -23,8 +23,7 @@ namespace ppmr {
 // The options of a move that the checks depend on.
 struct MoveOptions {
   bool lazily = true;
-  bool memory_apart = true;  // CRIU may leave private memory out of its images
-  bool pre_copy = false;
+  bool memory_apart = true;        // CRIU may leave private memory out of its images
   bool own_pid_namespace = false;  // restore in a new pid namespace, where all pids are free
   // Options of CRIU that permit things which CRIU refuses by default.
   bool tcp_established = false;

@@ -20,7 +20,7 @@ NodeFacts good_node(const std::string& host) {
           .kernel = "6.1.0-18-amd64",
           .criu_path = "/usr/sbin/criu",
           .criu_version = "4.2.1",
-          .features = {kMemoryTrackingFeature, kLazyFeature},
+          .features = {kLazyFeature},
           .cpu_features = {"avx2", "sse2"},
           .memory_available_bytes = 8ULL << 30,
           .user = 0,
@@ -150,12 +150,6 @@ TEST_F(Preflight, WarnsIfALazyRestoreIsNotPossible) {
   expect_warning("does not support a lazy restore", "frozen until");
   options_.lazily = false;
   EXPECT_THAT(find(), IsEmpty());
-}
-TEST_F(Preflight, StopsAPreCopyMoveIfTheSourceKernelCannotTrackMemory) {
-  source_.features = {};
-  EXPECT_THAT(find(), IsEmpty());
-  options_.pre_copy = true;
-  expect_stop("--pre-copy needs a kernel", "move without --pre-copy");
 }
 TEST_F(Preflight, StopsTheMoveIfTheImageStoreHasTooLittleSpace) {
   target_.store_free_bytes = 1 << 29;

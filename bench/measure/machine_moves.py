@@ -1,5 +1,5 @@
 """Whole moves between the two emulated machines of tests/vm: over RDMA, through a network file
-system (the paper's *Shared*), and with pre-copy.
+system (the paper's *Shared*), and live.
 
 Times are CLOCK_REALTIME of the machines. Their clocks are set to the host's before each move.
 """
@@ -20,10 +20,8 @@ from .testbed import MIB
 
 SECTION = "machine moves"
 SIZE_MIB = 128  # size of the process that moves by every way
-WRITTEN_MIB = (512, 768)  # sizes of the process that moves with pre-copy
+WRITTEN_MIB = (512, 768)  # sizes of the process that moves live
 WRITTEN_SHARE = 0.05  # rate at which the process writes its pages, per second
-# The maximum: pre-copy ends when a round copies almost as much as the previous one.
-PRE_COPY_ROUNDS = 12
 PAGES_PER_MIB = 256
 RUNS_MAX = 3
 
@@ -140,21 +138,21 @@ def measure_ways(testbed):
     )
 
 
-def measure_pre_copy(testbed, size_mib):
+def measure_live(testbed, size_mib):
     """Measures the downtime, from the freeze until the process runs."""
     lab = testbed.machines
     # The target keeps every round until the process runs. The memory for all rounds is touched
     # before the move.
     limit = size_mib * 3 + 256
-    ways = {"pre-copy": ["--pre-copy", PRE_COPY_ROUNDS], "stop-and-copy": []}
+    ways = {"live": [], "stop-and-copy": ["--stop-and-copy"]}
     downtimes, left = {way: [] for way in ways}, []
     with Migrations(
         lab.a,
         lab.b,
-        f"/tmp/{testbed.label('pre-copy')}",
+        f"/tmp/{testbed.label('live')}",
         ["--pool-size", "32MiB", "--transport", "verbs"],
         ["--memory-limit", f"{limit}MiB", "--pool-size", f"{2 * size_mib}MiB"],
-        name=testbed.label("pre-copy"),
+        name=testbed.label("live"),
     ) as migrations:
         for _ in range(min(testbed.effort.move_runs, RUNS_MAX)):
             for way, options in ways.items():
@@ -178,7 +176,7 @@ def measure_pre_copy(testbed, size_mib):
                 rounds = [
                     event["bytes"] / MIB
                     for event in done.events
-                    if event.get("event") == "pre-copied"
+                    if event.get("event") == "copied"
                 ]
                 left += rounds[-1:]
     return Outcome(downtimes, {"copied by the last round (MiB)": sorted(left)[len(left) // 2]})
@@ -200,10 +198,10 @@ def plan(testbed):
     for size in WRITTEN_MIB:
         yield Item(
             SECTION,
-            "downtime with pre-copy",
+            "downtime of a live move",
             f"{size} MiB, {100 * WRITTEN_SHARE:g}% of them written to in a second",
             {"size_mib": size},
             "s",
-            lambda size=size: measure_pre_copy(testbed, size),
+            lambda size=size: measure_live(testbed, size),
             size / 4 * runs,
         )

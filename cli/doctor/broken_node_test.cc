@@ -103,7 +103,7 @@ NodeFacts good_node() {
   facts.kernel = "6.18.0";
   facts.criu_path = "/opt/criu";
   facts.criu_version = "4.2.1";
-  facts.features = {kLazyFeature, kMemoryTrackingFeature};
+  facts.features = {kLazyFeature};
   return facts;
 }
 
@@ -125,7 +125,6 @@ TEST_F(Doctor, CriuWithoutFeaturesIsAWarning) {
   NodeFacts facts = good_node();
   facts.features.clear();
   expect(find(check_criu(facts, ""), "criu-lazy"), Level::kWarning, "before all", "--eager");
-  expect(find(check_criu(facts, ""), "criu-tracking"), Level::kWarning, "--pre-copy", "SOFT_DIRTY");
 }
 
 constexpr uint64_t kPool = 64 << 20;

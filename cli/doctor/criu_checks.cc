@@ -42,12 +42,6 @@ Diagnoses check_criu(const NodeFacts& facts, const std::string& why_none) {
                 "CRIU cannot restore a process on this kernel before all of its memory is there",
                 "Move processes to this node with --eager"));
   }
-  if (!facts.has_feature(kMemoryTrackingFeature)) {
-    found.push_back(warning("criu-tracking",
-                            "the kernel does not track changed memory, so --pre-copy does not work "
-                            "for processes that leave this node",
-                            "Use a kernel with CONFIG_MEM_SOFT_DIRTY, or move without --pre-copy"));
-  }
   return found;
 }
 

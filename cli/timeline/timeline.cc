@@ -107,11 +107,11 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
   const Time frozen = at(tree.freeze_began_ns);
   const Time held = is_source ? at(tree.held_ns) : Time();
   const Time sealed = at(tree.sealed_ns);
-  TimelineRow rounds{"pre-copy", {}};
+  TimelineRow rounds{"live copy", {}};
   Time round_began = dump_began(tree);
   for (size_t i = 0; i < tree.rounds.size(); ++i) {
     const Time ended = at(tree.rounds[i].ended_ns);
-    add(rounds, BarKind::kPreCopy, round_began, ended,
+    add(rounds, BarKind::kLiveCopy, round_began, ended,
         fmt::format("{}: {}", i + 1, format_size(tree.rounds[i].bytes)));
     round_began = ended;
   }
@@ -148,7 +148,7 @@ void Drawing::add_summary(const TreeRecord& tree, TimelineTree& drawn) {
   const Time held = is_source ? at(tree.held_ns) : Time();
   TimelineRow row{"", {}};
   Time before = dump_began(tree);
-  if (!tree.rounds.empty()) add(row, BarKind::kPreCopy, before, at(tree.freeze_began_ns));
+  if (!tree.rounds.empty()) add(row, BarKind::kLiveCopy, before, at(tree.freeze_began_ns));
   add(row, BarKind::kDump, at(tree.freeze_began_ns), held);
   add(row, BarKind::kSeal, held, at(tree.sealed_ns));
   add(row, BarKind::kRestore, is_source ? at(tree.sealed_ns) : restore_began(tree), restored(tree));
@@ -169,11 +169,11 @@ std::string Drawing::title() const {
 std::string Drawing::subtitle() const {
   const bool has_run =
       record_.all_trees(TreePhase::kRunning) || record_.trees.front().running_ns > 0;
-  std::string text = record_.has_losses()                        ? "LOST"
+  std::string text = record_.has_losses()                          ? "LOST"
                      : record_.state() == MigrationState::kAborted ? "stayed"
-                     : record_.plan.original_goes_on && has_run  ? "copied"
-                     : has_run                                   ? "moved"
-                                                                 : to_string(record_.state());
+                     : record_.plan.original_goes_on && has_run    ? "copied"
+                     : has_run                                     ? "moved"
+                                                                   : to_string(record_.state());
   if (is_aborted()) {
     const std::string& why = record_.first_error();
     if (!why.empty()) text += ": " + cut(printable(why, Charset::kUtf8), kReasonColumns, kAscii);
@@ -249,8 +249,8 @@ const char* label_of(BarKind kind) {
       return "runs";
     case BarKind::kStands:
       return "stands still";
-    case BarKind::kPreCopy:
-      return "pre-copy";
+    case BarKind::kLiveCopy:
+      return "live copy";
     case BarKind::kDump:
       return "dump";
     case BarKind::kTransfer:

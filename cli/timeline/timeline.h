@@ -11,7 +11,7 @@ namespace ppmr {
 enum class BarKind {
   kRuns,      // the process runs, at the source or at the target
   kStands,    // the process stands still
-  kPreCopy,   // a round of memory is copied while the process runs
+  kLiveCopy,  // a round of memory is copied while the process runs
   kDump,      // CRIU describes the frozen process
   kTransfer,  // bytes travel
   kSeal,      // after the dump: the target verifies the last bytes

@@ -27,7 +27,7 @@ const char* colour_of(BarKind kind) {
       return "#4f9d69";
     case BarKind::kStands:
       return "#d1495b";
-    case BarKind::kPreCopy:
+    case BarKind::kLiveCopy:
       return "#7d8cc4";
     case BarKind::kDump:
       return "#c9822b";

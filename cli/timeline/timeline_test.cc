@@ -65,7 +65,7 @@ TEST(Timeline, BarsStandAtTheTimesOfTheRecord) {
     EXPECT_DOUBLE_EQ(drawn->end_ms, bar.end_ms) << label_of(bar.kind);
   }
   EXPECT_EQ(find(*timeline, BarKind::kStands)->note, "stands still 100 ms");
-  EXPECT_EQ(find(*timeline, BarKind::kPreCopy), nullptr);
+  EXPECT_EQ(find(*timeline, BarKind::kLiveCopy), nullptr);
   EXPECT_DOUBLE_EQ(timeline->length_ms, 200);
   EXPECT_EQ(timeline->title, "redis (412) to node2");
   EXPECT_EQ(timeline->subtitle.find("moved, downtime 100 ms, 1.0 MiB, "), 0u);

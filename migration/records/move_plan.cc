@@ -33,9 +33,6 @@ Status check_request(const MoveRequest& request) {
     return failure(EINVAL,
                    "--runc: cannot copy a container (--leave-running), because its name is unique");
   }
-  if (request.container && request.rounds_max > 0) {
-    return failure(EINVAL, "--runc: cannot move a container with --pre-copy");
-  }
   return {};
 }
 
@@ -43,16 +40,14 @@ Status check_request(const MoveRequest& request) {
 
 Result<MovePlan> plan_move(const MoveRequest& request, const MoveAbilities& abilities) {
   if (Status possible = check_request(request); !possible) return failure(possible.error());
-  MovePlan plan{.rounds_max = request.rounds_max, .original_goes_on = request.leave_running};
+  MovePlan plan{.original_goes_on = request.leave_running};
   const bool can_be_lazy = !request.eager && abilities.target_restores_lazily;
   // The page reader needs frozen processes, but an original that goes on runs as soon as CRIU has
   // dumped it.
   const bool is_apart = can_be_lazy && !request.leave_running && abilities.pipes_hold_memory;
   plan.memory = is_apart ? MemoryPath::kApart : MemoryPath::kImages;
-  // From images, even a lazy restore reads the pages of the rounds before the process runs. The few
-  // pages that remain for the pager are not worth the time of its start.
-  const bool is_lazy = is_apart || (can_be_lazy && !plan.has_rounds());
-  plan.may_run = is_lazy ? MayRun::kArrived : MayRun::kInPlace;
+  plan.is_live = is_apart && !request.stop_and_copy;
+  plan.may_run = can_be_lazy ? MayRun::kArrived : MayRun::kInPlace;
   if (!request.post_copy) return plan;
   if (!is_apart) {
     return failure(EOPNOTSUPP,
@@ -67,7 +62,6 @@ Status check_plan(const MovePlan& plan, bool has_container) {
   const auto refuse = [](const char* why) {
     return failure(EPROTO, std::string("impossible plan: ") + why);
   };
-  if (plan.rounds_max > kRoundsMax) return refuse("too many rounds of pre-copy");
   if (plan.moves_memory_apart() && !plan.restores_lazily()) {
     // An eager CRIU would leave zeros where the memory is not in the images.
     return refuse("the memory is apart from the images, so the restore must be lazy");
@@ -75,21 +69,20 @@ Status check_plan(const MovePlan& plan, bool has_container) {
   if (!plan.moves_memory_apart() && plan.may_run_before_memory()) {
     return refuse("processes cannot run before memory that is in the images");
   }
-  if (!plan.moves_memory_apart() && plan.restores_lazily() && plan.has_rounds()) {
-    return refuse("after rounds of pre-copy, a restore from the images alone is not lazy");
+  if (!plan.moves_memory_apart() && plan.is_live) {
+    return refuse("only memory that is apart from the images can be copied in rounds");
   }
   if (plan.moves_memory_apart() && plan.original_goes_on) {
     return refuse("the memory of an original that goes on cannot be read after its dump");
   }
   if (has_container && plan.original_goes_on) return refuse("a container cannot be copied");
-  if (has_container && plan.has_rounds()) return refuse("a container cannot have rounds");
   return {};
 }
 
 void to_json(json& packed, const MovePlan& plan) {
   packed = {{"memory", kMemoryNames[static_cast<size_t>(plan.memory)]},
             {"may_run", kMayRunNames[static_cast<size_t>(plan.may_run)]},
-            {"rounds_max", plan.rounds_max},
+            {"live", plan.is_live},
             {"original_goes_on", plan.original_goes_on}};
 }
 
@@ -98,13 +91,9 @@ Result<MovePlan> parse_plan(const json& packed) {
   if (!memory) return failure(memory.error());
   const auto may_run = parse_name<MayRun>(packed, "may_run", kMayRunNames);
   if (!may_run) return failure(may_run.error());
-  const auto rounds_max = packed.at("rounds_max").get<int64_t>();
-  if (rounds_max < 0 || rounds_max > kRoundsMax) {
-    return failure(EPROTO, std::to_string(rounds_max) + " rounds of pre-copy in the plan");
-  }
   return MovePlan{.memory = *memory,
                   .may_run = *may_run,
-                  .rounds_max = static_cast<unsigned>(rounds_max),
+                  .is_live = packed.at("live"),
                   .original_goes_on = packed.at("original_goes_on")};
 }
 

@@ -1,12 +1,11 @@
 // How a migration moves its trees. plan_move() computes the plan from what the user asked for and
 // from what both nodes can do; the record of each node holds it, and everything else reads it.
 //
-//   memory   may run    rounds   original   with
-//   apart    arrived    any      ends       no option
+//   memory   may run    live     original   with
+//   apart    arrived    any      ends       no option; --stop-and-copy: not live
 //   apart    decided    any      ends       --post-copy
-//   images   arrived    none     any        --leave-running; CRIU cannot hold the memory in pipes
-//   images   in-place   any      any        --eager; --pre-copy with one of the two above;
-//                                           the target cannot restore lazily
+//   images   arrived    no       any        --leave-running; CRIU cannot hold the memory in pipes
+//   images   in-place   no       any        --eager; the target cannot restore lazily
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,9 +13,6 @@
 #include "base/result.h"
 
 namespace ppmr {
-
-// Upper bound of --pre-copy.
-inline constexpr unsigned kRoundsMax = 100;
 
 enum class MemoryPath {
   kApart,   // the page reader sends the memory, as a checkpoint of its own
@@ -34,13 +30,12 @@ enum class MayRun {
 struct MovePlan {
   MemoryPath memory = MemoryPath::kApart;
   MayRun may_run = MayRun::kArrived;
-  unsigned rounds_max = 0;        // of pre-copy
+  bool is_live = false;  // rounds copy the memory while the tree runs, if the kernel can track it
   bool original_goes_on = false;  // a copy: both run, the copy in a pid namespace of its own
 
   bool moves_memory_apart() const { return memory == MemoryPath::kApart; }
   bool restores_lazily() const { return may_run != MayRun::kInPlace; }
   bool may_run_before_memory() const { return may_run == MayRun::kDecided; }
-  bool has_rounds() const { return rounds_max > 0; }
   bool operator==(const MovePlan&) const = default;
 };
 
@@ -49,8 +44,8 @@ struct MoveRequest {
   bool eager = false;
   bool post_copy = false;
   bool leave_running = false;
-  unsigned rounds_max = 0;  // --pre-copy
-  bool container = false;   // at least one tree is a container (--runc)
+  bool stop_and_copy = false;
+  bool container = false;  // at least one tree is a container (--runc)
 };
 
 struct MoveAbilities {

@@ -15,7 +15,7 @@ void for_each_request(const std::function<void(const MoveRequest&)>& visit) {
     visit({.eager = (bits & 1) != 0,
            .post_copy = (bits & 2) != 0,
            .leave_running = (bits & 4) != 0,
-           .rounds_max = (bits & 8) != 0 ? 3U : 0U,
+           .stop_and_copy = (bits & 8) != 0,
            .container = (bits & 16) != 0});
   }
 }
@@ -23,8 +23,8 @@ void for_each_request(const std::function<void(const MoveRequest&)>& visit) {
 void for_each_plan(const std::function<void(const MovePlan&)>& visit) {
   for (const MemoryPath memory : {MemoryPath::kApart, MemoryPath::kImages}) {
     for (const MayRun may_run : {MayRun::kArrived, MayRun::kDecided, MayRun::kInPlace}) {
-      for (const unsigned rounds_max : {0U, 3U}) {
-        for (const bool goes_on : {false, true}) visit({memory, may_run, rounds_max, goes_on});
+      for (const bool is_live : {false, true}) {
+        for (const bool goes_on : {false, true}) visit({memory, may_run, is_live, goes_on});
       }
     }
   }
@@ -47,23 +47,19 @@ TEST(MovePlan, EachRowOfTheTable) {
     MoveAbilities abilities;
     MovePlan expected;
   } rows[] = {
-      {{}, all, {kApart, kArrived, 0, false}},
-      {{}, not_lazy, {kImages, kInPlace, 0, false}},
-      {{}, no_pipes, {kImages, kArrived, 0, false}},
-      {{.container = true}, all, {kApart, kArrived, 0, false}},
-      {{.rounds_max = 3}, all, {kApart, kArrived, 3, false}},
-      {{.rounds_max = 3}, not_lazy, {kImages, kInPlace, 3, false}},
-      {{.rounds_max = 3}, no_pipes, {kImages, kInPlace, 3, false}},
-      {{.post_copy = true}, all, {kApart, kDecided, 0, false}},
-      {{.post_copy = true, .rounds_max = 3}, all, {kApart, kDecided, 3, false}},
-      {{.post_copy = true, .container = true}, all, {kApart, kDecided, 0, false}},
-      {{.eager = true}, all, {kImages, kInPlace, 0, false}},
-      {{.eager = true}, no_pipes, {kImages, kInPlace, 0, false}},
-      {{.eager = true, .rounds_max = 3}, all, {kImages, kInPlace, 3, false}},
-      {{.leave_running = true}, all, {kImages, kArrived, 0, true}},
-      {{.leave_running = true}, not_lazy, {kImages, kInPlace, 0, true}},
-      {{.leave_running = true, .rounds_max = 3}, all, {kImages, kInPlace, 3, true}},
-      {{.eager = true, .leave_running = true}, all, {kImages, kInPlace, 0, true}},
+      {{}, all, {kApart, kArrived, true, false}},
+      {{}, not_lazy, {kImages, kInPlace, false, false}},
+      {{}, no_pipes, {kImages, kArrived, false, false}},
+      {{.container = true}, all, {kApart, kArrived, true, false}},
+      {{.stop_and_copy = true}, all, {kApart, kArrived, false, false}},
+      {{.post_copy = true}, all, {kApart, kDecided, true, false}},
+      {{.post_copy = true, .stop_and_copy = true}, all, {kApart, kDecided, false, false}},
+      {{.post_copy = true, .container = true}, all, {kApart, kDecided, true, false}},
+      {{.eager = true}, all, {kImages, kInPlace, false, false}},
+      {{.eager = true}, no_pipes, {kImages, kInPlace, false, false}},
+      {{.leave_running = true}, all, {kImages, kArrived, false, true}},
+      {{.leave_running = true}, not_lazy, {kImages, kInPlace, false, true}},
+      {{.eager = true, .leave_running = true}, all, {kImages, kInPlace, false, true}},
   };
   for (const auto& row : rows) {
     const auto plan = plan_move(row.request, row.abilities);
@@ -78,8 +74,6 @@ TEST(MovePlan, OptionsThatExcludeEachOtherAreRefused) {
             "--post-copy excludes --leave-running");
   EXPECT_EQ(refusal({.leave_running = true, .container = true}),
             "--runc: cannot copy a container (--leave-running), because its name is unique");
-  EXPECT_EQ(refusal({.rounds_max = 1, .container = true}),
-            "--runc: cannot move a container with --pre-copy");
 }
 
 TEST(MovePlan, PostCopyNeedsMemoryApartFromTheImages) {
@@ -103,7 +97,7 @@ TEST(MovePlan, EveryRequestLeadsToAPlanThatPassesTheCheckOrIsRefused) {
       const Status checked = check_plan(*plan, request.container);
       EXPECT_TRUE(checked) << json(*plan) << ": " << checked.error().message;
       EXPECT_EQ(plan->original_goes_on, request.leave_running);
-      EXPECT_EQ(plan->rounds_max, request.rounds_max);
+      EXPECT_EQ(plan->is_live, plan->moves_memory_apart() && !request.stop_and_copy);
       EXPECT_EQ(plan->may_run_before_memory(), request.post_copy);
       if (request.eager) {
         EXPECT_FALSE(plan->restores_lazily());
@@ -111,8 +105,8 @@ TEST(MovePlan, EveryRequestLeadsToAPlanThatPassesTheCheckOrIsRefused) {
     }
   });
   // Of the 16 sets of options without a container 8 are possible without --post-copy, and 2 with
-  // it if the nodes can; with a container 2 and 1.
-  EXPECT_EQ(plans, 8 * 4 + 2 + 2 * 4 + 1);
+  // it if the nodes can; with a container 4 and 2.
+  EXPECT_EQ(plans, 8 * 4 + 2 + 4 * 4 + 2);
 }
 
 TEST(MovePlan, CheckAcceptsOnlyPlansThatSomeRequestLeadsTo) {
@@ -143,9 +137,7 @@ TEST(MovePlan, SurvivesConversionToJsonAndBack) {
 TEST(MovePlan, UnknownValuesAreRefused) {
   for (const auto& [field, wrong] : {std::pair<const char*, json>{"memory", "elsewhere"},
                                      {"may_run", "soon"},
-                                     {"rounds_max", -1},
-                                     {"rounds_max", 101},
-                                     {"rounds_max", int64_t{1} << 32}}) {
+                                     {"may_run", ""}}) {
     json packed = MovePlan{};
     packed[field] = wrong;
     EXPECT_FALSE(parse_plan(packed)) << packed;

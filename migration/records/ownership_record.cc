@@ -11,6 +11,9 @@
 namespace ppmr {
 namespace {
 
+// A live move has few rounds (live_rounds.h); a record from the peer has no more.
+constexpr size_t kRoundsMax = 1000;
+
 using nlohmann::json;
 
 constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
@@ -310,12 +313,8 @@ std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree) {
   return plan.moves_memory_apart() ? tree.checkpoint + kMemorySuffix : "";
 }
 
-std::string images_directory(const MovePlan& plan) { return plan.has_rounds() ? "last" : ""; }
-
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree) {
-  const std::string top = record.mountpoint + "/" + tree.checkpoint;
-  const std::string directory = images_directory(record.plan);
-  return directory.empty() ? top : top + "/" + directory;
+  return record.mountpoint + "/" + tree.checkpoint;
 }
 
 std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {

@@ -70,7 +70,7 @@ MigrationState first_state(MigrationRole role);
 bool may_change(MigrationRole role, MigrationState from, MigrationState to);
 bool is_over(MigrationState state);
 
-// A pre-copy round that is complete.
+// A round of a live move that is complete.
 struct RoundRecord {
   int64_t ended_ns = 0;
   uint64_t bytes = 0;
@@ -92,7 +92,7 @@ struct TreeRecord {
   // Source: what the tree needs at the target, an estimated maximum; 0: unknown.
   uint64_t expected_bytes = 0;
   uint64_t bytes = 0;           // source: what the target has verified, known at the end
-  int64_t dump_began_ns = 0;    // source: start of the first pre-copy round, or of the dump; all
+  int64_t dump_began_ns = 0;    // source: start of the first round, or of the dump; all
                                 // times are CLOCK_REALTIME
   int64_t freeze_began_ns = 0;  // source
   int64_t held_ns = 0;          // when the tree was dumped (source) or restored (target)
@@ -131,12 +131,12 @@ struct OwnershipRecord {
   uint64_t epoch = 1;    // how many nodes have owned the processes, including this one
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
                      // of the checkpoints that this migration may use
-  nlohmann::json endpoint;      // source: the target's agent, see parse_endpoint()
-  std::string node_id;  // of the record's node, see read_node_id()
+  nlohmann::json endpoint;  // source: the target's agent, see parse_endpoint()
+  std::string node_id;      // of the record's node, see read_node_id()
   std::string boot_id;  // of the record's node: the ProcessIdentities are valid in this boot only
   std::string incarnation;  // of the target, see TargetFacts; source: of the target that prepared
-  std::string mountpoint;       // on this node
-  std::string audit_file;       // on this node; empty: syslog only
+  std::string mountpoint;   // on this node
+  std::string audit_file;   // on this node; empty: syslog only
   ProcessIdentity coordinator;  // source: `ppmr migrate`
   int64_t hold_limit_ms = 0;    // how long a tree may be held before the decision
   MovePlan plan;
@@ -171,8 +171,6 @@ std::vector<ProcessIdentity> tasks_to_resume(const TreeRecord& tree);
 
 // The name of the checkpoint of a tree's memory; "" if the images include the memory.
 std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree);
-// The directory of the last dump in a tree's checkpoint; "" if it is the checkpoint itself.
-std::string images_directory(const MovePlan& plan);
 // The directory with the images of a tree's last dump, in the mount of the record's node.
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree);
 // The memory file of a tree (processes/memory); "" if the images include the memory.

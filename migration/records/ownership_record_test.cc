@@ -268,8 +268,8 @@ TEST(OwnershipRecord, PlanNamesTheFilesOfATree) {
   const TreeRecord& tree = record.trees[0];
   EXPECT_EQ(images_path(record, tree), "/mnt/worker-17");
   EXPECT_EQ(memory_path(record, tree), "/mnt/worker-17.memory");
-  record.plan = {.memory = MemoryPath::kImages, .may_run = MayRun::kInPlace, .rounds_max = 2};
-  EXPECT_EQ(images_path(record, tree), "/mnt/worker-17/last");
+  record.plan = {.memory = MemoryPath::kImages, .may_run = MayRun::kInPlace};
+  EXPECT_EQ(images_path(record, tree), "/mnt/worker-17");
   EXPECT_EQ(memory_path(record, tree), "");
 }
 

@@ -222,20 +222,6 @@ bool Relay::hold_at_target(const CriuNotification& notification, const CriuMessa
   return pass_to_criu(answer);
 }
 
-// Passes the requests for pre-copy rounds on to CRIU. No hook holds the tree in such a round.
-// Returns the first request of another type; nullopt: the client or CRIU has ended.
-std::optional<CriuMessage> pass_pre_dumps(int client, int criu) {
-  for (;;) {
-    auto message = receive_criu_message(client);
-    if (!message) return std::nullopt;
-    const auto request = parse_criu_request(message->bytes);
-    if (!request || request->type != CriuRequest::kPreDump) return message;
-    if (!send_criu_message(criu, *message)) return std::nullopt;
-    const auto response = receive_criu_message(criu);
-    if (!response || !send_criu_message(client, *response)) return std::nullopt;
-  }
-}
-
 // Opens the directory that the runtime has open as descriptor `number`. Returns -1 if `number` is
 // negative.
 Result<int> open_directory_of(pid_t runtime, int number) {
@@ -321,7 +307,7 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
     fcntl(socket, F_SETFD, FD_CLOEXEC);
     const ProcessIdentity runtime = identify(parent_pid).value_or(ProcessIdentity{});
     if (alone) {
-      first = pass_pre_dumps(socket, sockets->ours.get());
+      first = receive_criu_message(socket);  // null: the client has ended
       client.reset();
       if (!first) return 0;
     }

@@ -77,15 +77,8 @@ Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
     return failure(ECHILD, "CRIU " + process_->how_it_ended() + " before it received the request" +
                                (why.empty() ? "" : ": " + why));
   }
-  if (type != CriuRequest::kPreDump) hang_up();
+  hang_up();
   return {};
-}
-
-std::optional<bool> HeldCriu::pre_dumped() {
-  pollfd answer{socket_.get(), POLLIN, 0};
-  if (poll(&answer, 1, 0) <= 0) return std::nullopt;
-  const auto response = receive_criu_message(socket_.get());
-  return response && has_succeeded(response->bytes);
 }
 
 void HeldCriu::add_to(std::vector<pollfd>& fds) const {

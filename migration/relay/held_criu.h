@@ -1,6 +1,6 @@
 // A CRIU with its relay (criu_relay.h), for one tree of a migration. Starting CRIU and the relay
 // takes longer than the dump of a small process. So this class starts them ahead of time, and CRIU
-// waits for its request. The start then adds nothing to the downtime or to a pre-copy round.
+// waits for its request. The start then adds nothing to the downtime.
 #pragma once
 
 #include <functional>
@@ -36,12 +36,9 @@ class HeldCriu {
  public:
   static Result<HeldCriu> start(const RecordStore& store, HeldCriuOptions options);
 
-  // Requests one pre-dump, dump or restore. A dump or restore is the last request; its result is in
-  // the record. Errors: an option that CRIU cannot receive in this way; CRIU or the relay has
-  // ended.
+  // Requests a dump or restore, once; its result is in the record. Errors: an option that CRIU
+  // cannot receive in this way; CRIU or the relay has ended.
   Status request(CriuRequest type, const CriuWork& work);
-  // Returns whether the pre-dump succeeded; nullopt: it has not ended.
-  std::optional<bool> pre_dumped();
   // Ends a CRIU that still waits for a request.
   void hang_up() { socket_.reset(); }
 

@@ -23,8 +23,9 @@ constexpr nanoseconds kShortTransfer{5'000'000};
 constexpr uint64_t kMeasuredMinBytes = uint64_t{1} << 20;
 constexpr double kAssumedBytesPerNs = 0.25;
 // Each round holds a copy at the target until the move ends.
-constexpr uint64_t kSentMaxTimesMemory = 4;
+constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
+constexpr double kRoomMinTimes = 3;
 
 double rate_of(const std::vector<Round>& rounds) {
   uint64_t bytes = 0;
@@ -39,6 +40,8 @@ double rate_of(const std::vector<Round>& rounds) {
 }
 
 }  // namespace
+
+bool has_room_for_rounds(const LiveLimits& limits) { return limits.room_times >= kRoomMinTimes; }
 
 Result<OnTimeout> parse_on_timeout(const std::string& text) {
   if (text == "freeze") return OnTimeout::kFreeze;
@@ -68,15 +71,19 @@ RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_by
   const auto shrinks = [](uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; };
   const bool is_stuck = rounds.size() >= 2 && !shrinks(pending_bytes, rounds.back().bytes) &&
                         !shrinks(rounds.back().bytes, rounds[rounds.size() - 2].bytes);
-  const bool has_room = sent_bytes + pending_bytes <=
-                        kSentMaxTimesMemory * std::max(rounds.front().bytes, kSmallMemoryBytes);
+  // After the next round all memory may have to be sent again, and the running tree needs it, too.
+  const double sent_max_times = std::min(kSentMaxTimesMemory, limits.room_times - 2);
+  const bool has_room =
+      static_cast<double>(sent_bytes + pending_bytes) <=
+      sent_max_times * static_cast<double>(std::max(rounds.front().bytes, kSmallMemoryBytes));
   if (!is_short && in_time && !is_stuck && has_room) return decision;
   decision.next =
       !fits && limits.on_timeout == OnTimeout::kCancel ? NextStep::kCancel : NextStep::kFreeze;
   if (fits) return decision;
   const char* const cause = is_short   ? "little of its memory is left to send"
                             : !in_time ? "--max-time is over"
-                                       : "it writes its memory as fast as it can be sent";
+                            : is_stuck ? "it writes its memory as fast as it can be sent"
+                                       : "the target has no room for more copies of its memory";
   decision.why = fmt::format(
       "{}, but the process is expected to stand still for {} ms, longer than --max-downtime ({} "
       "ms)",

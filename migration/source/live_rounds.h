@@ -27,7 +27,14 @@ struct LiveLimits {
   std::chrono::milliseconds max_downtime{300};
   std::chrono::milliseconds max_time{60'000};  // for all rounds
   OnTimeout on_timeout = OnTimeout::kFreeze;
+  // How often the target has room for the memory of the trees. It keeps all rounds until the trees
+  // run, and the trees need their memory, too.
+  double room_times = 1000;
 };
+
+// Whether the target has room for the first round, for all memory once more, and for the running
+// tree.
+bool has_room_for_rounds(const LiveLimits& limits);
 
 // Errors: EINVAL for a text that is not "freeze" or "cancel".
 Result<OnTimeout> parse_on_timeout(const std::string& text);

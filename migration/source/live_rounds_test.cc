@@ -51,6 +51,23 @@ TEST(LiveRounds, CopiesAHotSetUntilItFits) {
   EXPECT_LT(played.last.expected_downtime, milliseconds(300));
 }
 
+TEST(LiveRounds, SendsNoMoreThanTheTargetHasRoomFor) {
+  LiveLimits limits;
+  for (const double room_times : {3.0, 4.0, 5.5, 100.0}) {
+    limits.room_times = room_times;
+    EXPECT_TRUE(has_room_for_rounds(limits));
+    const Played played = play(1024 * kMib, 450e6, 900 * kMib, 500e6, limits);
+    EXPECT_EQ(played.last.next, NextStep::kFreeze);
+    uint64_t sent_bytes = 0;
+    for (const Round& round : played.rounds) sent_bytes += round.bytes;
+    const uint64_t with_the_rest_bytes = sent_bytes + 1024 * kMib;
+    EXPECT_LE(static_cast<double>(with_the_rest_bytes), (room_times - 1) * 1024 * kMib);
+    EXPECT_LE(sent_bytes, 4 * 1024 * kMib);
+  }
+  limits.room_times = 2.9;
+  EXPECT_FALSE(has_room_for_rounds(limits));
+}
+
 TEST(LiveRounds, EndsForAProcessThatWritesFasterThanTheLink) {
   const Played played = play(1024 * kMib, 2e9, 1024 * kMib, 500e6);
   EXPECT_EQ(played.rounds.size(), 2U);

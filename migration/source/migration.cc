@@ -196,12 +196,12 @@ Status Migration::prepare() {
 }
 
 void Migration::dump(Tree& tree, size_t number) {
-  slots_.acquire();
-  const Status done = without_exceptions([&] {
+  Status done = in_slot([&] {
     const Status released = release_rdma_once();
-    return released ? dump_and_seal(tree, number) : released;
+    return released ? copy(tree, number) : released;
   });
-  slots_.release();
+  if (done) done = await_copied();
+  if (done) done = in_slot([&] { return dump_and_seal(tree, number); });
   {
     MutexLock lock(mutex_);
     tree.is_sealed = done.has_value();
@@ -214,6 +214,25 @@ void Migration::dump(Tree& tree, size_t number) {
     if (tree.dump) tree.dump->wait_for_end();
     return {};
   });
+}
+
+Status Migration::in_slot(const std::function<Status()>& work) {
+  slots_.acquire();
+  const Status done = without_exceptions(work);
+  slots_.release();
+  return done;
+}
+
+// No tree is frozen while another one is still copied.
+Status Migration::await_copied() {
+  MutexLock lock(mutex_);
+  ++copied_;
+  changed_.notify_all();
+  while (copied_ < trees_.size()) {
+    if (first_failure_ || stop_ || has_given_up_) return failure(ECANCELED, "another tree stays");
+    (void)changed_.wait_for(mutex_, kLookInterval);
+  }
+  return {};
 }
 
 void Migration::note_failure_locked(const Tree& tree, const Error& error) {
@@ -296,7 +315,7 @@ std::vector<pid_t> Migration::roots() const {
   return pids;
 }
 
-Status Migration::dump_and_seal(Tree& tree, size_t number) {
+Status Migration::copy(Tree& tree, size_t number) {
   const auto now = store_.read(id_, kRole);
   if (!now) return failure(now.error());
   // The pid may have been reused while the tree waited for its turn.
@@ -307,14 +326,16 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   const auto begun = driver.take(source_event::DumpBegins{number, stopped_tasks_of(root.pid)});
   if (!begun) return failure(begun.error());
   const OwnershipRecord* record = &begun->record;
-  report_event(
-      {{"event", settings_.plan.has_rounds() || settings_.live ? "pre-copying" : "dumping"},
-       {"checkpoint", record->trees[number].checkpoint},
-       {"memory", memory_checkpoint(record->plan, record->trees[number])}},
-      &tree);
+  // Processes without their RDMA devices wait for the end of the move: rounds would prolong it.
+  const auto limits =
+      settings_.plan.is_live && !asked_to_release_ ? std::optional(settings_.live) : std::nullopt;
+  report_event({{"event", limits ? "copying" : "dumping"},
+                {"checkpoint", record->trees[number].checkpoint},
+                {"memory", memory_checkpoint(record->plan, record->trees[number])}},
+               &tree);
   const auto on_round = [&](unsigned round, uint64_t bytes) {
     tree.rounds.push_back({realtime_ns(), bytes});
-    report_event({{"event", "pre-copied"}, {"round", round}, {"bytes", bytes}}, &tree);
+    report_event({{"event", "copied"}, {"round", round}, {"bytes", bytes}}, &tree);
   };
   const auto on_warning = [&](const std::string& sentence) {
     report_event({{"event", "warning"}, {"sentence", sentence}}, &tree);
@@ -327,10 +348,15 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
                                                          .record = record->trees[number],
                                                          .criu_options = settings_.criu_options,
                                                          .plan = settings_.plan,
-                                                         .live = settings_.live,
+                                                         .live_limits = limits,
                                                          .on_round = on_round,
                                                          .on_warning = on_warning,
                                                          .seal_patience = settings_.hold_limit});
+  return tree.dump->copy();
+}
+
+Status Migration::dump_and_seal(Tree& tree, size_t number) {
+  SourceDriver driver(store_, id_);
   auto sealed = tree.dump->dump_and_seal();
   if (!sealed) return failure(sealed.error());
   tree.sealed = *sealed;
@@ -490,7 +516,8 @@ MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& messa
                     message.empty() ? json::object() : json{{"reason", message}});
   }
   for (size_t i = 0; i < trees_.size(); ++i) {
-    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.plan};
+    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.plan, {}};
+    if (!trees_[i].rounds.empty()) tree.promised_downtime = settings_.live.max_downtime;
     if (record && i < record->trees.size()) tree.source = record->trees[i];
     if (i < target_.trees.size()) tree.target = target_.trees[i];
     result.trees.push_back(std::move(tree));

@@ -28,7 +28,7 @@ struct MigrationSettings {
   // Time limit for processes to release RDMA.
   std::chrono::milliseconds release_timeout{10'000};
   std::vector<std::string> criu_options;
-  std::optional<LiveLimits> live;  // of a live move
+  LiveLimits live;
   // Called for each event, from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
 };
@@ -47,6 +47,8 @@ struct TreeOutcome {
   TreeRecord target;
   SealedTree sealed;
   MovePlan move;
+  // Of a tree that was copied in rounds: --max-downtime.
+  std::optional<std::chrono::milliseconds> promised_downtime;
 };
 
 struct MigrationOutcome {
@@ -88,6 +90,11 @@ class Migration {
   // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
   void resume_rdma_here();
   std::vector<pid_t> roots() const;
+  // Does `work` when fewer than --jobs trees are copied or dumped.
+  Status in_slot(const std::function<Status()>& work);
+  // Copies memory of the tree while it runs.
+  Status copy(Tree& tree, size_t number);
+  Status await_copied();
   Status dump_and_seal(Tree& tree, size_t number);
   Status note_sealed(SourceDriver& driver, const source_event::Sealed& event);
   void note_failure_locked(const Tree& tree, const Error& error) PPMR_REQUIRES(mutex_);
@@ -141,6 +148,7 @@ class Migration {
   Mutex mutex_;
   CondVar changed_;
   std::optional<Error> first_failure_ PPMR_GUARDED_BY(mutex_);  // of a tree
+  size_t copied_ PPMR_GUARDED_BY(mutex_) = 0;                   // trees
 };
 
 }  // namespace ppmr

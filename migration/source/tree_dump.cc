@@ -12,7 +12,6 @@
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
-#include "migration/source/unsent_pages.h"
 #include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
 #include "processes/memory/small_ranges.h"
@@ -30,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
-// Another pre-copy round is worth its time only if the last round copied more than this.
-constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
+// What a tree writes in this time is not worth a round of its own.
+constexpr milliseconds kShortWait{50};
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
 constexpr milliseconds kReaderPatience{30'000};
 // If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
@@ -102,13 +101,17 @@ void TreeDump::remove_checkpoint() {
   std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
 
-// Copies memory in rounds while the tree runs. If that is not possible, the move goes on, and all
-// memory is sent while the tree is frozen.
+// Copies memory in rounds while the tree runs. If that is not possible, all memory is sent while
+// the tree is frozen.
 Status TreeDump::copy_live() {
-  if (!options_.live) return {};
-  const Status copied = copy_rounds();
+  if (!options_.live_limits) return {};
+  return or_send_frozen(copy_rounds());
+}
+
+Status TreeDump::or_send_frozen(const Status& copied) {
   if (copied || !prevents_only_rounds(copied.error().errno_value)) return copied;
   live_.forget();
+  rounds_.clear();
   options_.on_warning("its memory is sent while it is frozen, not while it runs: " +
                       copied.error().message);
   return {};
@@ -116,32 +119,36 @@ Status TreeDump::copy_live() {
 
 Status TreeDump::copy_rounds() {
   const auto began = Clock::now();
-  std::vector<Round> rounds;
   for (;;) {
-    const auto round_began = Clock::now();
-    auto bytes = copy_round(static_cast<unsigned>(rounds.size()));
-    if (!bytes) return failure(bytes.error());
-    rounds.push_back({*bytes, Clock::now() - round_began});
-    if (options_.on_round) options_.on_round(static_cast<unsigned>(rounds.size() - 1), *bytes);
+    if (Status copied = copy_round(); !copied) return copied;
     const auto record = store_.read(options_.id, kRole);
     if (record && is_over(record->state())) return failure(ECANCELED, record->error);
-    const RoundDecision decision =
-        decide_round(rounds, live_.count_written_bytes(), Clock::now() - began, *options_.live);
+    const RoundDecision decision = decide_round(rounds_, live_.count_written_bytes(),
+                                                Clock::now() - began, *options_.live_limits);
     if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
     if (!decision.why.empty()) options_.on_warning(decision.why);
-    if (decision.next == NextStep::kFreeze) return {};
+    if (decision.next == NextStep::kFreeze) {
+      copied_at_ = Clock::now();
+      return {};
+    }
   }
 }
 
-// Returns the bytes of memory that this round sent.
-Result<uint64_t> TreeDump::copy_round(unsigned round) {
-  const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, round);
+// Copies what the tree has written while it waited until other trees were copied.
+Status TreeDump::catch_up() {
+  if (rounds_.empty() || Clock::now() - copied_at_ < kShortWait) return {};
+  return or_send_frozen(copy_round());
+}
+
+Status TreeDump::copy_round() {
+  const auto began = Clock::now();
+  const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, rounds_.size());
   auto reader = PageReaderProcess::start(path, MemoryReader::Tree::kRuns);
   if (!reader) return failure(reader.error());
   const uint64_t file_offset = live_.sent_bytes();
   const auto index = live_.next_round(options_.record.root);
   if (!index) return failure(index.error());
-  if (Status written = write_page_index(path, *index); !written) return failure(written.error());
+  if (Status written = write_page_index(path, *index); !written) return written;
   const Status sent = ask_to_send({{"op", "send-memory"},
                                    {"checkpoint", memory_name()},
                                    {"file_offset", file_offset},
@@ -150,97 +157,28 @@ Result<uint64_t> TreeDump::copy_round(unsigned round) {
                                   *reader);
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
-  return index->memory_bytes;
-}
-
-// Copies memory in rounds of CRIU while the tree runs. The first round copies all memory, each
-// later round only the pages written since the previous one. Stops when little is left or the
-// rounds no longer shrink.
-Status TreeDump::pre_copy() {
-  uint64_t first_bytes = 0;
-  uint64_t last_bytes = 0;
-  for (; rounds_ < options_.plan.rounds_max;) {
-    auto bytes = pre_dump(rounds_);
-    if (!bytes) return failure(bytes.error());
-    if (options_.on_round) options_.on_round(rounds_, *bytes);
-    if (rounds_++ == 0) {
-      first_bytes = last_bytes = *bytes;
-      continue;
-    }
-    const bool little = *bytes <= std::max(kLittleBytes, first_bytes / 64);
-    const bool stuck = *bytes > last_bytes / 10 * 9;
-    last_bytes = *bytes;
-    if (little || stuck) break;
+  rounds_.push_back({index->memory_bytes, Clock::now() - began});
+  if (options_.on_round) {
+    options_.on_round(static_cast<unsigned>(rounds_.size() - 1), index->memory_bytes);
   }
   return {};
 }
 
-// Each round starts to track writes when it freezes the tree, and skips the pages that were not
-// written since the last round.
-std::vector<std::string> TreeDump::options_with_tracking() const {
-  std::vector<std::string> options = options_.criu_options;
-  options.push_back("--track-mem");
-  if (rounds_ > 0) {
-    options.insert(options.end(), {"--prev-images-dir", "../" + std::to_string(rounds_ - 1)});
-  }
-  return options;
-}
-
-// Returns the bytes of memory that this round copied.
-Result<uint64_t> TreeDump::pre_dump(unsigned round) {
-  const std::string images = top_ + "/" + std::to_string(round);
-  if (mkdir(images.c_str(), 0700) != 0)
-    return system_failure(fmt::format("create the directory of pre-copy round {},", round), images);
-  const std::string log = fmt::format("pre-dump-{}.log", round);
-  const Status asked = held_->request(CriuRequest::kPreDump,
-                                      {images, log, options_with_tracking(), options_.record.root});
-  if (!asked) return failure(asked.error());
-  if (Status done = await_pre_dumped(log); !done) return failure(done.error());
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(images, error)) {
-    if (entry.path().filename().string().starts_with("pages-")) bytes += entry.file_size(error);
-  }
-  return bytes;
-}
-
-// Waits even if the migration was aborted, because killing CRIU could kill the tree. CRIU ends by
-// itself: its writes fail when the checkpoint is gone.
-Status TreeDump::await_pre_dumped(const std::string& log) {
-  std::optional<bool> done;
-  wait_until([&] { return (done = held_->pre_dumped()).has_value(); });
-  auto record = store_.read(options_.id, kRole);
-  if (record && is_over(record->state())) return failure(ECANCELED, record->error);
-  if (*done) return {};
-  held_->hang_up();
-  (void)held_->process().await_end(kEndPatience);
-  return failure(explain("criu pre-dump", work_ + "/" + log));
-}
-
-// Returns whether CRIU writes its small images to memory. That is not possible after pre-copy
-// rounds, because those images have links to the rounds. It is not possible for a container or an
-// own mount namespace, either: CRIU may dump whole file systems, which can be large.
+// Returns whether CRIU writes its small images to memory. That is not possible for a container or
+// an own mount namespace: CRIU may dump whole file systems, which can be large.
 bool TreeDump::describes_in_memory() const {
   const auto its = read_process_link(options_.record.root, "ns/mnt");
   const auto own = read_process_link(getpid(), "ns/mnt");
-  return options_.plan.moves_memory_apart() && !options_.plan.has_rounds() && !is_container() &&
-         its && own && *its == *own;
+  return options_.plan.moves_memory_apart() && !is_container() && its && own && *its == *own;
 }
 
-// Starts CRIU and the page reader before the rounds of pre-copy: after them, every delay makes more
-// memory dirty.
+// Starts CRIU and the page reader before the rounds: after them, the process writes more memory
+// during every delay.
 Status TreeDump::prepare() {
   if (options_.plan.moves_memory_apart()) {
     auto reader = PageReaderProcess::start(work_ + "/" + kPageIndexFile);
     if (!reader) return failure(reader.error());
     page_reader_.emplace(std::move(*reader));
-  }
-  if (describes_in_memory()) {
-    const auto pages_files = count_pages_files(options_.record.root);
-    if (!pages_files) return failure(pages_files.error());
-    if (auto made = DumpImages::create(top_, *pages_files + kSpareLinks)) {
-      description_ = std::move(*made);
-    }
   }
   if (is_container()) return {};
   auto held = HeldCriu::start(store_, {.criu = options_.criu,
@@ -273,26 +211,24 @@ Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string&
   return runc->command(work_, words);
 }
 
-// Returns the directory of the images of the last dump.
-std::string TreeDump::images() const {
-  const std::string directory = images_directory(options_.plan);
-  return directory.empty() ? top_ : top_ + "/" + directory;
-}
-
 Status TreeDump::start() {
-  if (images() != top_ && mkdir(images().c_str(), 0700) != 0) {
-    return system_failure("create the directory of the dump,", images());
+  if (describes_in_memory()) {
+    const auto pages_files = count_pages_files(options_.record.root);
+    if (!pages_files) return failure(pages_files.error());
+    if (auto made = DumpImages::create(top_, *pages_files + kSpareLinks)) {
+      description_ = std::move(*made);
+    }
   }
   if (!is_container()) {
-    auto options = rounds_ > 0 ? options_with_tracking() : options_.criu_options;
+    auto options = options_.criu_options;
     if (options_.plan.original_goes_on) options.push_back("--leave-running");
     if (options_.plan.moves_memory_apart()) {
       for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
     }
-    return held_->request(CriuRequest::kDump, {description_ ? description_->path() : images(), kLog,
+    return held_->request(CriuRequest::kDump, {description_ ? description_->path() : top_, kLog,
                                                std::move(options), options_.record.root});
   }
-  auto argv = checkpoint_command(images());
+  auto argv = checkpoint_command(top_);
   if (!argv) return failure(argv.error());
   auto runc = CriuProcess::start(
       {.argv = std::move(*argv), .log_file = work_ + "/dump.out", .background = true});
@@ -318,11 +254,15 @@ Result<bool> TreeDump::await_held() {
   }
 }
 
+Status TreeDump::copy() {
+  Status done = make_directories();
+  if (done) done = prepare();
+  if (done) done = copy_live();
+  return done;
+}
+
 Result<SealedTree> TreeDump::dump_and_seal() {
-  if (Status made = make_directories(); !made) return failure(made.error());
-  if (Status prepared = prepare(); !prepared) return failure(prepared.error());
-  if (Status copied = pre_copy(); !copied) return failure(copied.error());
-  if (Status copied = copy_live(); !copied) return failure(copied.error());
+  if (Status caught_up = catch_up(); !caught_up) return failure(caught_up.error());
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
   if (!held) return failure(held.error());
@@ -330,7 +270,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
     return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
   }
   if (!options_.plan.moves_memory_apart()) return seal(options_.record.checkpoint);
-  const auto index = rounds_ > 0 ? index_unsent_memory() : index_frozen_memory();
+  const auto index = index_frozen_memory();
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
   memory_sent_ = std::async(std::launch::async,
@@ -345,7 +285,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
 
 // Adds to the checkpoint the page index and the images that CRIU has written to memory.
 Status TreeDump::add_description(const PageIndex& index) {
-  const std::string directory = description_ ? description_->path() : images();
+  const std::string directory = description_ ? description_->path() : top_;
   const Status written = write_page_index(directory + "/" + kPageIndexFile, index);
   if (!written || !description_) return written;
   auto bundle = description_->bundle();
@@ -378,22 +318,6 @@ Result<FrozenMemoryIndex> TreeDump::index_frozen_memory() const {
     options_.on_warning("all of its memory is sent while it is frozen: " + index->discarded);
   }
   return index;
-}
-
-// Returns the index without the pages that the rounds have sent. Reads images back, which costs a
-// round trip for each process.
-Result<FrozenMemoryIndex> TreeDump::index_unsent_memory() const {
-  const auto all = index_frozen_memory();
-  if (!all) return all;
-  auto split = split_index(all->all, images());
-  if (!split) return failure(split.error());
-  if (split->sent.tasks.size() > 1) {
-    const std::string path = images() + "/" + kRoundsIndexFile;
-    if (Status written = write_page_index(path, split->sent); !written) {
-      return failure(written.error());
-    }
-  }
-  return FrozenMemoryIndex{split->unsent, split->unsent, 0, ""};
 }
 
 // A page reader reads the memory from the processes into the pool of the daemon.

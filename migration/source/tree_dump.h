@@ -28,7 +28,7 @@ struct TreeDumpOptions {
   TreeRecord record;
   std::vector<std::string> criu_options;
   MovePlan plan;
-  std::optional<LiveLimits> live;  // of a live move
+  std::optional<LiveLimits> live_limits;  // nullopt: no rounds
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   // A sentence for the user: why the move is not live, or does not keep its promise.
   std::function<void(const std::string&)> on_warning;
@@ -46,6 +46,8 @@ class TreeDump {
   TreeDump(const RecordStore& store, TreeDumpOptions options);
   ~TreeDump();
 
+  // Copies memory in rounds while the tree runs. Call dump_and_seal() next.
+  Status copy();
   // Returns when the target has verified the checkpoint. With post-copy, does not wait for the
   // memory. On an error the tree may still be frozen: see wait_for_end().
   Result<SealedTree> dump_and_seal();
@@ -61,15 +63,14 @@ class TreeDump {
   const std::string& work_directory() const { return work_; }
 
  private:
-  std::string images() const;
   Status make_directories();
   Status check_daemon() const;
   Status copy_live();
+  // If a failure of a round leaves the tree as it was, all memory is sent while it is frozen.
+  Status or_send_frozen(const Status& copied);
   Status copy_rounds();
-  Result<uint64_t> copy_round(unsigned round);
-  Status pre_copy();
-  Result<uint64_t> pre_dump(unsigned round);
-  Status await_pre_dumped(const std::string& log);
+  Status copy_round();
+  Status catch_up();
   bool is_container() const { return !options_.record.container.name.empty(); }
   Status prepare();
   Status start();
@@ -79,12 +80,10 @@ class TreeDump {
   Status add_description(const PageIndex& index);
   Status defer_errors(const std::string& checkpoint) const;
   Result<FrozenMemoryIndex> index_frozen_memory() const;
-  Result<FrozenMemoryIndex> index_unsent_memory() const;
   Status ask_to_send(nlohmann::json request, PageReaderProcess& reader) const;
   Status send_memory(const FrozenMemoryIndex& index);
   Result<SealedTree> send_and_seal_memory(const FrozenMemoryIndex& index);
   Result<SealedTree> seal(const std::string& checkpoint);
-  std::vector<std::string> options_with_tracking() const;
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
   void wait_and_process(std::vector<pollfd> fds = {});
   void wait_until(const std::function<bool()>& is_done);
@@ -102,9 +101,10 @@ class TreeDump {
   UniqueFd memory_;  // the memory file, while a page reader writes it
   std::optional<PageReaderProcess> page_reader_;
   std::future<Result<SealedTree>> memory_sent_;
-  std::string top_;      // the checkpoint's path in the mount; empty until the directory exists
-  unsigned rounds_ = 0;  // complete pre-copy rounds
-  LiveMemory live_;      // the rounds of a live move, and the frozen tree
+  std::string top_;  // the checkpoint's path in the mount; empty until the directory exists
+  LiveMemory live_;  // the rounds, and the frozen tree
+  std::vector<Round> rounds_;
+  std::chrono::steady_clock::time_point copied_at_;  // end of the last round before dump_and_seal()
   std::optional<HeldCriu> held_;
   std::unique_ptr<CriuProcess> runc_;  // for a container, instead of held_
 };

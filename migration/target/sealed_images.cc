@@ -32,10 +32,7 @@ Result<SealedImages> SealedImages::open(Place place) {
     return system_failure("open checkpoint", path);
   }
   if (found.st_ino != images.place_.inode) return replaced(path);
-  // The links of the rounds lead out of the directory of images.
-  if (images.place_.directory.empty()) {
-    if (Status given = images.request_bundle(); !given) return failure(given.error());
-  }
+  if (Status given = images.request_bundle(); !given) return failure(given.error());
   if (images.bundle_ && images.bundle_->is_flat()) return images;
   if (Status safe = refuse_links(images.top()); !safe) {
     return failure(images.with_names(safe.error()));
@@ -65,9 +62,7 @@ Status SealedImages::request_bundle() {
 
 std::string SealedImages::top() const { return path_of_descriptor(checkpoint_); }
 
-std::string SealedImages::path() const {
-  return top() + (place_.directory.empty() ? "" : "/" + place_.directory);
-}
+std::string SealedImages::path() const { return top(); }
 
 std::string SealedImages::bundle_path() const {
   return bundle_ ? path_of_descriptor(bundle_file_) : "";

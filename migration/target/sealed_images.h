@@ -20,8 +20,6 @@ class SealedImages {
     std::string control_socket;  // socket of the target's daemon
     std::string mountpoint;
     std::string checkpoint;
-    // Directory of the images in the checkpoint; empty: the checkpoint itself.
-    std::string directory;
     uint64_t inode = 0;  // inode of the checkpoint when it was sealed
   };
 
@@ -32,8 +30,7 @@ class SealedImages {
   // Returns a path that any process may use as long as this object exists. The path does not
   // contain the name of the checkpoint: with_names() makes a message readable.
   std::string path() const;
-  // Returns null if the daemon sent no bundle: the images follow pre-copy rounds, or the daemon
-  // frees them when they are read.
+  // Returns null if the daemon sent no bundle, because it frees the images when they are read.
   const ImageBundle* bundle() const { return bundle_ ? &*bundle_ : nullptr; }
   std::string bundle_path() const;  // empty: there is no bundle
   Error with_names(Error error) const;

@@ -46,11 +46,10 @@ class SealedImagesTest : public testing::Test {
     EXPECT_EQ(stat((base_ + "/in/job").c_str(), &found), 0);
     return found.st_ino;
   }
-  Result<SealedImages> open(const std::string& directory = "") {
+  Result<SealedImages> open() {
     return SealedImages::open({.control_socket = server_->path(),
                                .mountpoint = base_ + "/in",
                                .checkpoint = "job",
-                               .directory = directory,
                                .inode = sealed_inode_ ? *sealed_inode_ : inode()});
   }
 
@@ -104,13 +103,6 @@ TEST_F(SealedImagesTest, OpensWithoutABundleIfTheDaemonHasNone) {
   EXPECT_EQ(images->bundle_path(), "");
   refused_with_ = EIO;
   EXPECT_EQ(open().error().errno_value, EIO);
-}
-
-TEST_F(SealedImagesTest, ImagesThatFollowRoundsHaveNoBundle) {
-  auto images = open("last");
-  ASSERT_TRUE(images) << images.error().message;
-  EXPECT_EQ(images->bundle(), nullptr);
-  EXPECT_TRUE(images->path().ends_with("/last"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/clock.h"
@@ -60,6 +61,7 @@ constexpr MigrationRole kRole = MigrationRole::kTarget;
 constexpr const char* kLog = "restore.log";
 constexpr milliseconds kSealSlice{250};
 constexpr milliseconds kDaemonPatience{2000};
+constexpr milliseconds kProgressInterval{500};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
 constexpr milliseconds kBetweenWrites{1000};
@@ -88,6 +90,7 @@ class TreeRestore {
     return store_.change(id_, kRole, change);
   }
   Result<std::string> control_socket() const;
+  uint64_t arrived_bytes(const std::string& socket) const;
   Status await_sealed();
   // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
   // not accept its tree.
@@ -145,14 +148,31 @@ Result<std::string> TreeRestore::control_socket() const {
   return mount->mount.source;
 }
 
-// Waits until the source has sealed the checkpoint. The dump may take any time, but must not pause
-// for longer than the hold limit. Errors: ECANCELED if the migration was aborted in the meantime,
-// ETIMEDOUT without progress.
+// Returns how much has arrived of all trees: a tree waits until the others are copied, too.
+uint64_t TreeRestore::arrived_bytes(const std::string& socket) const {
+  std::set<std::string> names;
+  for (const TreeRecord& tree : record_.trees) {
+    names.insert({tree.checkpoint, memory_checkpoint(record_.plan, tree)});
+  }
+  const auto status = call(socket, {{"op", "status"}}, kDaemonPatience);
+  if (!status) return 0;
+  uint64_t bytes = 0;
+  for (const json& checkpoint : status->value("checkpoints", json::array())) {
+    if (names.contains(checkpoint.value("name", "")))
+      bytes += checkpoint.value("bytes", uint64_t{0});
+  }
+  return bytes;
+}
+
+// Waits until the source has sealed the checkpoint. Rounds and the dump may take any time, but must
+// not pause for longer than the hold limit. Errors: ECANCELED if the migration was aborted in the
+// meantime, ETIMEDOUT without progress.
 Status TreeRestore::await_sealed() {
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
   uint64_t bytes = 0;
   auto last_progress = Clock::now();
+  auto looked_at = last_progress;
   for (;;) {
     auto record = read();
     if (!record) return failure(record.error());
@@ -175,9 +195,13 @@ Status TreeRestore::await_sealed() {
     } else if (verdict.error().errno_value != ETIMEDOUT) {
       return verdict;
     }
-    const uint64_t bytes_now = answer ? answer->value("bytes", bytes) : bytes;
-    if (bytes_now != bytes) last_progress = Clock::now();
-    bytes = bytes_now;
+    if (Clock::now() - looked_at >= kProgressInterval) {
+      looked_at = Clock::now();
+      if (const uint64_t now = arrived_bytes(*socket); now != 0 && now != bytes) {
+        last_progress = Clock::now();
+        bytes = now;
+      }
+    }
     if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {
       return failure(ETIMEDOUT, fmt::format("{}; no progress for {} s (--timeout)",
                                             verdict.error().message, record->hold_limit_ms / 1000));
@@ -194,7 +218,6 @@ Status TreeRestore::judge() {
   auto images = SealedImages::open({.control_socket = *socket,
                                     .mountpoint = record_.mountpoint,
                                     .checkpoint = tree.checkpoint,
-                                    .directory = images_directory(record_.plan),
                                     .inode = sealed_inode_});
   Status accepted = images ? Status{} : failure(images.error());
   if (images) {

@@ -8,7 +8,7 @@
 namespace ppmr {
 
 // Refuses a checkpoint with symbolic links, because CRIU reads images as root and follows links.
-// Accepts the one link that CRIU makes itself: `parent` in a dump after pre-copy rounds. It leads
+// Accepts the one link that CRIU makes itself: `parent` in a dump after `criu pre-dump`. It leads
 // to the directory of the round before: "../NAME". Errors: ELOOP for any other link; of the file
 // system.
 Status refuse_links(const std::string& checkpoint);

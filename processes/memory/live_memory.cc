@@ -2,9 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -70,6 +74,7 @@ std::vector<PageRange> overlay(const std::vector<PageRange>& ranges,
     }
   }
   for (; next != newer.end(); ++next) append(merged, *next);
+  std::erase_if(merged, [](const PageRange& range) { return range.offset == kNoPlace; });
   return merged;
 }
 
@@ -91,58 +96,135 @@ std::string direct_writes(pid_t pid) {
   return "";
 }
 
-// ---- Rounds of a running process ----------------------------------------------------------------
+// ---- Rounds of a running tree -------------------------------------------------------------------
 
-Result<PageIndex> LiveMemory::next_round(pid_t process) {
-  const auto tree = read_tree(process);
+namespace {
+
+std::string why_uncertain(pid_t pid) {
+  const std::string why = direct_writes(pid);
+  return why.empty() ? "" : fmt::format("process {}: {}", pid, why);
+}
+
+bool is_shared(PageEntry entry) { return !entry.is_exclusive() && entry.frame() != 0; }
+
+// Between vfork(2) and execve(2) a process has the memory of its parent.
+bool has_memory_of(pid_t pid, pid_t other) {
+  return syscall(SYS_kcmp, pid, other, KCMP_VM, 0, 0) == 0;
+}
+
+// Adds the pages that a process shares and has not written since a round has sent them.
+void note_shared(pid_t pid, const std::vector<PageRange>& places,
+                 std::unordered_map<uint64_t, uint64_t>& known) {
+  const auto memory = lazy_memory(pid);
+  auto tables = PageTables::open(pid);
+  if (!memory || !tables) return;
+  const auto note = [&](uint64_t start, uint64_t end, std::optional<uint64_t> place) {
+    if (!place) return;
+    (void)tables->list({start, end}, [&](uint64_t, PageEntry entry) -> Status {
+      if (is_shared(entry)) known.emplace(entry.identity(), kNoPlace);
+      return {};
+    });
+  };
+  for (const AddressRange& range : *memory) {
+    (void)tables->find_pages_in_use(range, [&](const ScannedRegion& region) -> Status {
+      if (region.is_unwritten) for_each_part(places, region.range, note);
+      return {};
+    });
+  }
+}
+
+}  // namespace
+
+Result<LiveMemory::Tracked*> LiveMemory::track(const ProcessIdentity& process) {
+  const auto known = tracked_.find(process.pid);
+  if (known != tracked_.end() && known->second.process == process) return &known->second;
+  auto tracker = WriteTracker::attach(process);
+  if (!tracker) return failure(tracker.error());
+  tracked_.erase(process.pid);
+  Tracked added{process, std::move(*tracker), {}};
+  return &tracked_.emplace(process.pid, std::move(added)).first->second;
+}
+
+Result<PageIndex> LiveMemory::next_round(pid_t root) {
+  const auto tree = read_tree(root);
   if (!tree) return failure(tree.error());
-  // Pages that several processes share need more than this: see the README.
-  if (tree->size() > 1) return failure(EOPNOTSUPP, "it has child processes");
-  if (const std::string why = direct_writes(process); !why.empty()) {
-    return failure(EOPNOTSUPP, why);
+  for (const ProcessStat& process : *tree) {
+    const std::string why = why_uncertain(process.pid);
+    if (!why.empty()) return failure(EOPNOTSUPP, why);
   }
-  const auto pid = own_pid_of(process);
+  Round round;
+  round.shares = tree->size() > 1;
+  if (round.shares) {
+    for (const auto& [pid, tracked] : tracked_) note_shared(pid, tracked.places, round.shared);
+  }
+  for (const ProcessStat& process : *tree) {
+    const bool is_vfork = process.pid != root && has_memory_of(process.pid, process.parent);
+    const Status added = is_vfork ? Status{} : add_process(process.identity(), round);
+    if (added) continue;
+    if (added.error().errno_value != ESRCH) return failure(added.error());
+    // It has ended, or executes another program: its pages are new in the next round.
+    tracked_.erase(process.pid);
+  }
+  sent_bytes_ += round.index.memory_bytes;
+  return std::move(round.index);
+}
+
+// After an error, what the round already has of the process stays in it, because later pages have
+// their places behind it.
+Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
+  const auto pid = own_pid_of(process.pid);
   if (!pid) return failure(pid.error());
-  const ProcessIdentity identity = tree->front().identity();
-  if (!tracked_ || tracked_->process != identity) {
-    auto tracker = WriteTracker::attach(identity);
-    if (!tracker) return failure(tracker.error());
-    tracked_.emplace(identity, std::move(*tracker), std::vector<PageRange>());
-  }
-  const auto memory = lazy_memory(process);
+  const auto tracked = track(process);
+  if (!tracked) return failure(tracked.error());
+  const auto memory = lazy_memory(process.pid);
   if (!memory) return failure(memory.error());
-  PageIndex round{0, {{*pid, process, {}, identity.start_time}}};
-  std::vector<PageRange>& ranges = round.tasks.front().ranges;
-  const Status taken =
-      tracked_->tracker.take_written(*memory, [&](const AddressRange& written) -> Status {
-        append(ranges, {written.start, written.end, round.memory_bytes});
-        round.memory_bytes += written.bytes();
-        return {};
-      });
-  if (taken) {
-    std::vector<PageRange> placed = ranges;
-    for (PageRange& range : placed) range.offset += sent_bytes_;
-    tracked_->places = overlay(tracked_->places, placed);
-  } else if (taken.error().errno_value == ESRCH) {
-    forget();  // the process executes another program; the next round begins anew
-  } else {
-    return failure(taken.error());
-  }
-  sent_bytes_ += round.memory_bytes;
-  return round;
+  auto tables = PageTables::open(process.pid);
+  if (!tables) return failure(tables.error());
+  round.index.tasks.push_back({*pid, process.pid, {}, process.start_time});
+  std::vector<PageRange>& ranges = round.index.tasks.back().ranges;
+  std::vector<PageRange> outdated;
+  std::vector<PageRange> placed;
+  const auto add = [&](uint64_t start, uint64_t end) {
+    const uint64_t place =
+        std::exchange(round.index.memory_bytes, round.index.memory_bytes + (end - start));
+    append(ranges, {start, end, place});
+    append(placed, {start, end, sent_bytes_ + place});
+    return place;
+  };
+  const auto add_page = [&](uint64_t address, PageEntry entry) -> Status {
+    const uint64_t end = address + kPageBytes;
+    if (!is_shared(entry)) return add(address, end), Status{};
+    const auto [known, is_new] = round.shared.try_emplace(entry.identity(), kNoPlace);
+    if (is_new) {
+      known->second = add(address, end);
+    } else if (known->second != kNoPlace) {
+      append(ranges, {address, end, known->second});
+    }
+    return {};
+  };
+  const auto add_region = [&](const AddressRange& written) -> Status {
+    outdated.push_back({written.start, written.end, kNoPlace});
+    if (round.shares) return tables->list(written, add_page);
+    return add(written.start, written.end), Status{};
+  };
+  if (Status taken = (*tracked)->tracker.take_written(*memory, add_region); !taken) return taken;
+  // A page that another process has sent has no place of its own.
+  (*tracked)->places = overlay(overlay((*tracked)->places, outdated), placed);
+  return {};
 }
 
 uint64_t LiveMemory::count_written_bytes() const {
-  if (!tracked_) return 0;
-  const auto memory = lazy_memory(tracked_->process.pid);
-  auto tables = PageTables::open(tracked_->process.pid);
-  if (!memory || !tables) return 0;
   uint64_t bytes = 0;
-  for (const AddressRange& range : *memory) {
-    (void)tables->scan(range, ScanFor::kInUse, [&](const ScannedRegion& region) -> Status {
-      if (!region.is_unwritten) bytes += region.range.bytes();
-      return {};
-    });
+  for (const auto& [pid, tracked] : tracked_) {
+    const auto memory = lazy_memory(pid);
+    auto tables = PageTables::open(pid);
+    if (!memory || !tables) continue;
+    for (const AddressRange& range : *memory) {
+      (void)tables->scan(range, ScanFor::kInUse, [&](const ScannedRegion& region) -> Status {
+        if (!region.is_unwritten) bytes += region.range.bytes();
+        return {};
+      });
+    }
   }
   return bytes;
 }
@@ -154,39 +236,42 @@ namespace {
 // Gives every page of the frozen tree its place.
 class Layout {
  public:
-  // `places`: of the pages that were sent and not written since, by address, if the tree is one
-  // process. `shares`: several tasks may share pages.
-  Layout(uint64_t sent_bytes, const std::vector<PageRange>& places, bool shares)
-      : zeros_(shares ? frame_of_zeros() : 0), places_(places), shares_(shares) {
+  // `shares`: several tasks may share pages.
+  Layout(uint64_t sent_bytes, bool shares)
+      : zeros_(shares ? frame_of_zeros() : 0), shares_(shares) {
     index_.sent_bytes = sent_bytes;
   }
 
-  Status add(const ProcessIdentity& process);
+  // `places`: of the pages that were sent; those count that were not written since.
+  Status add(const ProcessIdentity& process, const std::vector<PageRange>& places);
   FrozenMemoryIndex take() {
     index_.all.memory_bytes = index_.sent_bytes + index_.unsent.memory_bytes;
     return std::move(index_);
   }
 
  private:
-  Status add_region(PageTables& tables, const ScannedRegion& region);
-  void add_page(uint64_t address, PageEntry entry);
-  void add_unsent(uint64_t start, uint64_t end, uint64_t place) {
-    append(index_.unsent.tasks.back().ranges, {start, end, place});
-    append(index_.all.tasks.back().ranges, {start, end, index_.sent_bytes + place});
+  // `place`: nullopt if there is no copy.
+  Status add_part(PageTables& tables, AddressRange range, std::optional<uint64_t> place);
+  void add_page(uint64_t address, PageEntry entry, std::optional<uint64_t> place);
+  void add_placed(uint64_t start, uint64_t end, uint64_t place) {
+    append(index_.all.tasks.back().ranges, {start, end, place});
+    if (place < index_.sent_bytes) return;
+    append(index_.unsent.tasks.back().ranges, {start, end, place - index_.sent_bytes});
   }
-  uint64_t next_place(uint64_t bytes) {
-    return std::exchange(index_.unsent.memory_bytes, index_.unsent.memory_bytes + bytes);
+  // Returns a place behind those of the rounds.
+  uint64_t new_place(uint64_t bytes) {
+    index_.unsent.memory_bytes += bytes;
+    return index_.sent_bytes + index_.unsent.memory_bytes - bytes;
   }
 
   const uint64_t zeros_;
-  const std::vector<PageRange>& places_;
   const bool shares_;
   FrozenMemoryIndex index_;
-  // The places of the pages that several processes map, by frame or by place in the swap space.
+  // The places of the pages that several processes map, by PageEntry::identity().
   std::unordered_map<uint64_t, uint64_t> shared_;
 };
 
-Status Layout::add(const ProcessIdentity& process) {
+Status Layout::add(const ProcessIdentity& process, const std::vector<PageRange>& places) {
   const auto pid = own_pid_of(process.pid);
   if (!pid) return failure(pid.error());
   const auto memory = lazy_memory(process.pid);
@@ -195,61 +280,64 @@ Status Layout::add(const ProcessIdentity& process) {
   if (!tables) return failure(tables.error());
   index_.all.tasks.push_back({*pid, process.pid, {}, process.start_time});
   index_.unsent.tasks.push_back(index_.all.tasks.back());
+  static const std::vector<PageRange> kNone;
   for (const AddressRange& range : *memory) {
-    const Status added = tables->find_pages_in_use(
-        range, [&](const ScannedRegion& region) { return add_region(*tables, region); });
+    const Status added =
+        tables->find_pages_in_use(range, [&](const ScannedRegion& region) -> Status {
+          Status parts;
+          for_each_part(region.is_unwritten ? places : kNone, region.range,
+                        [&](uint64_t start, uint64_t end, std::optional<uint64_t> place) {
+                          if (parts) parts = add_part(*tables, {start, end}, place);
+                        });
+          return parts;
+        });
     if (!added) return added;
   }
   return {};
 }
 
-Status Layout::add_region(PageTables& tables, const ScannedRegion& region) {
-  if (shares_) {
-    return tables.list(region.range, [&](uint64_t address, PageEntry entry) -> Status {
-      add_page(address, entry);
-      return {};
-    });
+Status Layout::add_part(PageTables& tables, AddressRange range, std::optional<uint64_t> place) {
+  if (!shares_) {
+    add_placed(range.start, range.end, place ? *place : new_place(range.bytes()));
+    return {};
   }
-  static const std::vector<PageRange> kNone;
-  for_each_part(region.is_unwritten ? places_ : kNone, region.range,
-                [&](uint64_t start, uint64_t end, std::optional<uint64_t> place) {
-                  if (place) {
-                    append(index_.all.tasks.back().ranges, {start, end, *place});
-                  } else {
-                    add_unsent(start, end, next_place(end - start));
-                  }
-                });
-  return {};
+  return tables.list(range, [&](uint64_t address, PageEntry entry) -> Status {
+    add_page(address, entry,
+             place ? std::optional(*place + (address - range.start)) : std::nullopt);
+    return {};
+  });
 }
 
-void Layout::add_page(uint64_t address, PageEntry entry) {
-  const uint64_t end = address + kPageBytes;
+void Layout::add_page(uint64_t address, PageEntry entry, std::optional<uint64_t> place) {
   if (entry.is_present() && entry.frame() == zeros_ && zeros_ != 0) return;
-  if (entry.is_exclusive() || entry.frame() == 0) {
-    return add_unsent(address, end, next_place(kPageBytes));
+  if (!is_shared(entry)) {
+    return add_placed(address, address + kPageBytes, place ? *place : new_place(kPageBytes));
   }
+  // The first process decides the place for all.
   const auto [known, is_new] = shared_.try_emplace(entry.identity(), 0);
-  if (is_new) known->second = next_place(kPageBytes);
-  add_unsent(address, end, known->second);
+  if (is_new) known->second = place ? *place : new_place(kPageBytes);
+  add_placed(address, address + kPageBytes, known->second);
 }
 
 }  // namespace
 
-// The rounds were of one process. It may have changed after the last one.
-std::string LiveMemory::why_discarded(const std::vector<ProcessIdentity>& tasks) const {
-  if (!tracked_) return "";
-  if (tasks.size() > 1) return "it has started child processes";
-  return direct_writes(tracked_->process.pid);
-}
-
 Result<FrozenMemoryIndex> LiveMemory::index_frozen(
     const std::vector<ProcessIdentity>& tasks) const {
-  const std::string discarded = why_discarded(tasks);
-  const bool is_known = tracked_ && discarded.empty() && tasks.front() == tracked_->process;
+  std::string discarded;
+  if (!tracked_.empty()) {  // what was written past the tracker since the last round is unknown
+    for (const ProcessIdentity& process : tasks) {
+      if (discarded.empty()) discarded = why_uncertain(process.pid);
+    }
+  }
   static const std::vector<PageRange> kNone;
-  Layout layout(sent_bytes_, is_known ? tracked_->places : kNone, tasks.size() > 1);
+  Layout layout(sent_bytes_, tasks.size() > 1);
   for (const ProcessIdentity& process : tasks) {
-    if (Status added = layout.add(process); !added) return failure(added.error());
+    const auto known = tracked_.find(process.pid);
+    const bool is_known =
+        discarded.empty() && known != tracked_.end() && known->second.process == process;
+    if (Status added = layout.add(process, is_known ? known->second.places : kNone); !added) {
+      return failure(added.error());
+    }
   }
   auto index = layout.take();
   index.discarded = discarded;

@@ -9,14 +9,20 @@
 // process writes during the read. A page that has gone (munmap, MADV_DONTNEED) is in no later
 // index.
 //
+// Processes share pages after fork(2). A round sends such a page once, for one of them. That is
+// only a guess, because a page may cease to be shared at any time. What counts is which processes
+// share a page when the tree is frozen: the page has not been written if one of them has not
+// written it, so its copy is valid for all.
+//
 // CRIU's own list of pages is in its images. This list comes from /proc, so ppmr need not wait
 // until it can read the images back. It may have a few more pages than CRIU's list (CRIU writes the
 // pages under stack pointers itself). Before the tree runs at the target, the pager checks that no
 // page of CRIU's list is missing.
 #pragma once
 
-#include <optional>
+#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "processes/memory/page_index.h"
@@ -24,6 +30,8 @@
 #include "processes/process_identity.h"
 
 namespace ppmr {
+
+inline constexpr uint64_t kNoPlace = ~uint64_t{0};
 
 // The private anonymous memory of a frozen tree that is in use, without locked memory: a lazy dump
 // of CRIU leaves it out.
@@ -40,17 +48,17 @@ class LiveMemory {
   LiveMemory() = default;
   LiveMemory(const LiveMemory&) = delete;
 
-  // Finds what the process has written since the last round. The places of the index begin at 0;
-  // they belong behind those of the earlier rounds. The pages count as sent from now on: if they
-  // cannot be sent, the move fails. Errors: those of WriteTracker; EOPNOTSUPP if the process has
-  // children, or if the kernel writes to its memory directly (direct_writes()); ESRCH.
-  Result<PageIndex> next_round(pid_t process);
+  // Finds what the tree has written since the last round. The places of the index begin at 0; they
+  // belong behind those of the earlier rounds. The pages count as sent from now on: if they cannot
+  // be sent, the move fails. Errors: those of WriteTracker; EOPNOTSUPP if the kernel writes to the
+  // memory of a process directly (direct_writes()); ESRCH if the root has ended.
+  Result<PageIndex> next_round(pid_t root);
   // Counts the bytes that the next round would have. Protects nothing.
   uint64_t count_written_bytes() const;
   // Lists the memory of `tasks`, a frozen tree. Errors: those of PageTables, and ESRCH.
   Result<FrozenMemoryIndex> index_frozen(const std::vector<ProcessIdentity>& tasks) const;
   // The copies of all rounds count no more. Ends the tracking.
-  void forget() { tracked_.reset(); }
+  void forget() { tracked_.clear(); }
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
@@ -59,10 +67,18 @@ class LiveMemory {
     WriteTracker tracker;
     std::vector<PageRange> places;  // of the newest copies, by address
   };
+  struct Round {
+    PageIndex index;
+    bool shares = false;  // several processes may share pages
+    // The places in this round of shared pages, by PageEntry::identity(); kNoPlace: an earlier
+    // round has sent the page.
+    std::unordered_map<uint64_t, uint64_t> shared;
+  };
 
-  std::string why_discarded(const std::vector<ProcessIdentity>& tasks) const;
+  Result<Tracked*> track(const ProcessIdentity& process);
+  Status add_process(const ProcessIdentity& process, Round& round);
 
-  std::optional<Tracked> tracked_;
+  std::map<pid_t, Tracked> tracked_;
   uint64_t sent_bytes_ = 0;
 };
 
@@ -70,7 +86,8 @@ class LiveMemory {
 // tables, so that no tracker sees it (a file open with O_DIRECT, io_uring, RDMA); empty: nothing.
 std::string direct_writes(pid_t pid);
 
-// Replaces the places of `ranges` (by address, not overlapping) by those of `newer`.
+// Replaces the places of `ranges` (by address, not overlapping) by those of `newer`; kNoPlace
+// removes a page.
 std::vector<PageRange> overlay(const std::vector<PageRange>& ranges,
                                const std::vector<PageRange>& newer);
 

@@ -214,6 +214,7 @@ TEST(Overlay, ReplacesPlaces) {
             (Plain{{1, 7, 50}, {7, 8, 3}, {9, 10, 60}}));
   EXPECT_EQ(plain(overlay({{5, 6, 0}}, {{1, 2, 50}, {8, 9, 60}})),
             (Plain{{1, 2, 50}, {5, 6, 0}, {8, 9, 60}}));
+  EXPECT_EQ(plain(overlay({{0, 10, 0}}, {{2, 4, kNoPlace}})), (Plain{{0, 2, 0}, {4, 10, 4}}));
 }
 
 // A process that does what the test asks of it, between rounds.
@@ -301,9 +302,16 @@ class LiveRounds : public LiveMemoryTest {
     EXPECT_EQ(last->all.memory_bytes, file_.size());
     EXPECT_TRUE(parse_page_index(to_bytes(last->all)));
     for (const IndexedTask& task : last->all.tasks) compare(task);
+    tasks_ = last->all.tasks;
     task_ = last->all.tasks.front();
     discarded_ = last->discarded;
     return last->unsent.memory_bytes;
+  }
+  // The children have stopped themselves.
+  uint64_t finish_tree(const LiveProcess& process) {
+    auto tasks = tasks_of_tree(process.pid()).value();
+    tasks.erase(tasks.begin());
+    return finish(process, std::move(tasks));
   }
   void compare(const IndexedTask& task) {
     uint64_t pages = 0;
@@ -323,6 +331,7 @@ class LiveRounds : public LiveMemoryTest {
 
   std::optional<LiveMemory> live_{std::in_place};
   std::vector<std::byte> file_;
+  std::vector<IndexedTask> tasks_;  // root first
   IndexedTask task_;
   std::string discarded_;
 };
@@ -396,28 +405,129 @@ TEST_F(LiveRounds, FollowMappingsBetweenTwoRounds) {
   EXPECT_LT(finish(process), 16 * kPage);
 }
 
-TEST_F(LiveRounds, CountNoMoreOnceTheProcessHasAChild) {
+// A process with children that share its memory. They stop, do one thing at a time, and stop again.
+class Family {
+ public:
+  Family(std::byte* memory, size_t children) : memory_(memory), children_(children) {}
+  // What the parent does, see LiveProcess. 'f': it forks. A digit: that child writes. 'p': the
+  // parent writes.
+  void operator()(char what) {
+    if (what == 'p') write_page(0, std::byte{50});
+    if (what == 'f') {
+      for (size_t i = 0; i < children_; ++i) fork_one(i);
+    }
+    if (what >= '0' && what <= '9') kill(pids_[what - '0'], SIGCONT), wait_for(what - '0');
+  }
+  // What child `number` writes: page 8 * (number + 1).
+  static size_t page_of(size_t number) { return 8 * (number + 1); }
+
+ private:
+  void write_page(size_t page, std::byte value) const { memory_[page * kPage] = value; }
+  void wait_for(size_t number) const {
+    int status = 0;
+    waitpid(pids_[number], &status, WUNTRACED);
+  }
+  void fork_one(size_t number) {
+    pids_[number] = fork();
+    if (pids_[number] != 0) return wait_for(number);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    raise(SIGSTOP);
+    for (int turn = 0;; ++turn) {
+      write_page(page_of(number), static_cast<std::byte>(100 + turn));
+      raise(SIGSTOP);
+    }
+  }
+
+  std::byte* memory_;
+  size_t children_;
+  std::array<pid_t, 10> pids_{};
+};
+
+TEST_F(LiveRounds, SendOnceWhatProcessesShare) {
+  constexpr size_t kChildren = 4;
+  touch(memory_, 0, kPages);
+  const LiveProcess process(Family(memory_, kChildren));
+  process.does('f');
+  const uint64_t first = round(process);
+  EXPECT_GE(first, kPages * kPage);
+  process.does('0');
+  process.does('2');
+  const uint64_t second = round(process);
+  EXPECT_LT(second, kPages * kPage / 2 * kChildren);
+  process.does('p');
+  process.does('2');
+  finish_tree(process);
+  ASSERT_EQ(tasks_.size(), 1 + kChildren);
+  for (size_t number = 0; number < kChildren; ++number) {
+    for (size_t page = 0; page < kPages; ++page) {
+      const bool has_written = (number == 0 || number == 2) && page == Family::page_of(number);
+      const bool is_shared = page != 0 && !has_written;
+      EXPECT_EQ(place(tasks_[number + 1], memory_, page) == place(tasks_[0], memory_, page),
+                is_shared)
+          << "child " << number << ", page " << page;
+    }
+  }
+  EXPECT_LT(*place(tasks_[2], memory_, 1), first + second) << "sent while it was frozen";
+}
+
+TEST_F(LiveRounds, GiveAChildThePlacesOfItsParent) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process(Family(memory_, 1));
+  const uint64_t first = round(process);
+  process.does('f');
+  process.does('0');
+  finish_tree(process);
+  ASSERT_EQ(tasks_.size(), 2U);
+  EXPECT_LT(*place(tasks_[1], memory_, 3), first);
+  EXPECT_EQ(place(tasks_[1], memory_, 3), place(tasks_[0], memory_, 3));
+  EXPECT_GE(*place(tasks_[1], memory_, Family::page_of(0)), first);
+}
+
+// A page is sent for the parent, and written by it; the child still has the page as it was.
+TEST_F(LiveRounds, KeepForAChildWhatItsParentHasOverwritten) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process(Family(memory_, 1));
+  process.does('f');
+  round(process);
+  process.does('p');
+  round(process);
+  finish_tree(process);
+  EXPECT_NE(place(tasks_[1], memory_, 0), place(tasks_[0], memory_, 0));
+}
+
+// What a parent writes and then shares has been sent for neither.
+TEST_F(LiveRounds, SendWhatWasWrittenBeforeItWasShared) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process(Family(memory_, 2));
+  const uint64_t first = round(process);
+  process.does('p');
+  process.does('f');
+  round(process);
+  finish_tree(process);
+  EXPECT_GE(*place(tasks_[0], memory_, 0), first);
+  EXPECT_EQ(place(tasks_[2], memory_, 0), place(tasks_[0], memory_, 0));
+}
+
+TEST_F(LiveRounds, SurviveProcessesThatEnd) {
   touch(memory_, 0, kPages);
   pid_t child = 0;
   const LiveProcess process([&](char what) {
-    if (what != 'f') return;
-    child = fork();
-    if (child == 0) {
+    if (what == 'f') {
+      child = fork();
+      if (child != 0) return;
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (;;) raise(SIGSTOP);
+      for (;;) pause();
     }
-    waitpid(child, nullptr, WUNTRACED);
+    if (what == 'k') kill(child, SIGKILL), waitpid(child, nullptr, 0);
   });
-  const uint64_t first = round(process);
-  process.does('f');
-  const auto refused = live_->next_round(process.pid());
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().errno_value, EOPNOTSUPP);
-  const auto tree = tasks_of_tree(process.pid()).value();
-  ASSERT_EQ(tree.size(), 2U);
-  finish(process, {tree.back()});
-  EXPECT_EQ(discarded_, "it has started child processes");
-  for (const PageRange& range : task_.ranges) EXPECT_GE(range.offset, first) << "of a round";
+  for (int turn = 0; turn < 5; ++turn) {
+    process.does('f');
+    round(process);
+    process.does('k');
+    round(process);
+  }
+  finish_tree(process);
+  EXPECT_EQ(tasks_.size(), 1U);
 }
 
 TEST_F(LiveRounds, ForgetTheMemoryOfAProgramThatWasReplaced) {

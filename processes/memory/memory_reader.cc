@@ -18,26 +18,58 @@ constexpr size_t kGatheredMax = 1024;  // IOV_MAX
 
 Result<MemoryReader> MemoryReader::create(const PageIndex& index, Tree tree) {
   std::vector<Piece> pieces;
+  std::vector<Span> shared;
   uint64_t end = 0;  // end of the pieces so far
   for (const IndexedTask& task : index.tasks) {
     for (const PageRange& range : task.ranges) {
-      // A shared range, which an earlier range covers.
-      if (range.offset + range.bytes() <= end) continue;
+      const uint64_t range_end = range.offset + range.bytes();
+      if (range.offset < end) shared.push_back({range.offset, std::min(range_end, end)});
+      if (range_end <= end) continue;
       if (range.offset > end) {
         return failure(EPROTO, fmt::format("the page index leaves out the memory at {:#x}", end));
       }
       pieces.push_back(
-          {end, range.start + (end - range.offset), task.host_pid, task.host_start_time});
-      end = range.offset + range.bytes();
+          {end, range.start + (end - range.offset), task.host_pid, task.host_start_time, false});
+      end = range_end;
     }
   }
   if (end != index.memory_bytes) {
     return failure(EPROTO, fmt::format("the page index ends at {:#x}, but the memory at {:#x}", end,
                                        index.memory_bytes));
   }
-  pieces.push_back({end, 0, 0, 0});
+  pieces.push_back({end, 0, 0, 0, false});
+  mark_shared(pieces, std::move(shared));
   pieces.shrink_to_fit();
   return MemoryReader(std::make_shared<const std::vector<Piece>>(std::move(pieces)), tree);
+}
+
+// Cuts the pieces where shared memory begins and ends.
+void MemoryReader::mark_shared(std::vector<Piece>& pieces, std::vector<Span> shared) {
+  if (shared.empty()) return;
+  std::sort(shared.begin(), shared.end(),
+            [](const Span& a, const Span& b) { return a.offset < b.offset; });
+  std::vector<Piece> cut;
+  auto next = shared.begin();
+  for (size_t i = 0; i + 1 < pieces.size(); ++i) {
+    const uint64_t piece_end = pieces[i + 1].offset;
+    const auto add = [&](uint64_t offset, bool is_shared) {
+      cut.push_back(pieces[i]);
+      cut.back().address += offset - pieces[i].offset;
+      cut.back().offset = offset;
+      cut.back().is_shared = is_shared;
+    };
+    for (uint64_t at = pieces[i].offset; at < piece_end;) {
+      while (next != shared.end() && next->end <= at) ++next;
+      const bool is_shared = next != shared.end() && next->offset <= at;
+      add(at, is_shared);
+      const uint64_t until = next == shared.end() ? piece_end
+                             : is_shared          ? next->end
+                                                  : next->offset;
+      at = std::min(piece_end, until);
+    }
+  }
+  cut.push_back(pieces.back());
+  pieces = std::move(cut);
 }
 
 MemoryReader::MemoryReader(Pieces pieces, Tree tree) : tree_(tree), pieces_(std::move(pieces)) {
@@ -60,10 +92,12 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
   while (!to.empty()) {
     // One call reads from one process only.
     const pid_t process = piece->process;
+    const bool is_shared = piece->is_shared;
     const bool gone = has_gone(*piece);
     size_t filled = 0;
     gathered_.clear();
-    while (filled < to.size() && piece->process == process && gathered_.size() < kGatheredMax) {
+    while (filled < to.size() && piece->process == process && piece->is_shared == is_shared &&
+           gathered_.size() < kGatheredMax) {
       const uint64_t skipped = offset - piece->offset;
       const uint64_t length = std::min<uint64_t>((piece + 1)->offset - offset, to.size() - filled);
       gathered_.push_back({reinterpret_cast<void*>(piece->address + skipped), length});
@@ -73,8 +107,10 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
     }
     if (gone) {
       std::memset(to.data(), 0, filled);
-    } else if (Status done = read_gathered(process, to.first(filled)); !done) {
-      return done;
+    } else {
+      const Status done = is_shared ? read_rest(process, 0, to.first(filled))
+                                    : read_gathered(process, to.first(filled));
+      if (!done) return done;
     }
     to = to.subspan(filled);
   }
@@ -87,8 +123,14 @@ Status MemoryReader::read_gathered(pid_t process, std::span<std::byte> bytes) {
   if (n < 0 && errno != EFAULT && !(errno == ESRCH && tree_ == Tree::kRuns)) {
     return system_failure("read the memory of process", std::to_string(process));
   }
-  // Memory without read permission stops the call (EFAULT); /proc/PID/mem ignores permissions.
-  auto done = static_cast<size_t>(std::max<ssize_t>(n, 0));
+  // Memory without read permission stops the call (EFAULT).
+  return read_rest(process, static_cast<size_t>(std::max<ssize_t>(n, 0)), bytes);
+}
+
+// Reads all but the first `done` bytes in the other way: /proc/PID/mem ignores permissions, and
+// leaves a page shared. process_vm_readv(2) does not: the kernel gives the process a page of its
+// own first, because it pins pages (gup_must_unshare() in mm/internal.h).
+Status MemoryReader::read_rest(pid_t process, size_t done, std::span<std::byte> bytes) {
   std::byte* to = bytes.data() + done;
   for (const iovec& remote : gathered_) {
     const size_t skipped = std::min(done, remote.iov_len);

@@ -37,12 +37,20 @@ class MemoryReader {
     uint64_t address = 0;
     pid_t process = 0;
     uint64_t start_time = 0;  // of the process
+    bool is_shared = false;   // several processes map it
   };
   using Pieces = std::shared_ptr<const std::vector<Piece>>;
 
   MemoryReader(Pieces pieces, Tree tree);
+  struct Span {
+    uint64_t offset = 0;
+    uint64_t end = 0;
+  };
+
+  static void mark_shared(std::vector<Piece>& pieces, std::vector<Span> shared);
   bool has_gone(const Piece& piece) const;
   Status read_gathered(pid_t process, std::span<std::byte> to);
+  Status read_rest(pid_t process, size_t done, std::span<std::byte> bytes);
   Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
 
   Tree tree_ = Tree::kFrozen;

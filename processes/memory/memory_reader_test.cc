@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "processes/memory/page_tables.h"
 #include "processes/process_identity.h"
 
 namespace ppmr {
@@ -210,6 +211,29 @@ TEST_F(MemoryReaderTest, ReadsZerosWhereARunningProcessHasNoMemory) {
             (std::vector<int>{4, 0, 0, 6}));
   EXPECT_EQ(read({2 * kPage, {{1, child_, {range(3, 2, 0)}, start_time + 1}}}),
             (std::vector<int>{0, 0}));
+}
+
+// process_vm_readv(2) would give the first process copies of its own.
+TEST_F(MemoryReaderTest, LeavesSharedWhatProcessesShare) {
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) pause();
+  }
+  const PageIndex index{4 * kPage, {{1, child_, {range(0, 4, 0)}}, {2, other, {range(0, 3, 0)}}}};
+  EXPECT_EQ(read_all(index, 4), (std::vector<int>{1, 2, 3, 4}));
+  auto tables = PageTables::open(child_);
+  ASSERT_TRUE(tables) << tables.error().message;
+  int shared = 0;
+  const PageRange all = range(0, 3, 0);
+  const Status listed =
+      tables->list({all.start, all.end}, [&](uint64_t, PageEntry entry) -> Status {
+        shared += entry.is_exclusive() ? 0 : 1;
+        return {};
+      });
+  EXPECT_TRUE(listed);
+  EXPECT_EQ(shared, 3);
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
 }
 
 }  // namespace

@@ -26,10 +26,6 @@ inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr uint64_t kAddressMax = uint64_t{1} << 56;  // limit of five-level page tables
 // The name of the index in the directory of CRIU's images.
 inline constexpr const char* kPageIndexFile = "memory-index";
-// The name of a second index in the same directory, which exists if rounds of pre-copy have sent
-// pages. It says which of those pages the processes share: pages are shared if their places are
-// equal. The places have no other meaning.
-inline constexpr const char* kRoundsIndexFile = "rounds-index";
 
 // A range of addresses of a process, at page boundaries, and the place of its bytes in a file.
 struct PageRange {

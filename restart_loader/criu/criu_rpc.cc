@@ -7,8 +7,6 @@ namespace {
 
 criu::criu_req_type type_of(CriuRequest request) {
   switch (request) {
-    case CriuRequest::kPreDump:
-      return criu::PRE_DUMP;
     case CriuRequest::kDump:
       return criu::DUMP;
     case CriuRequest::kRestore:
@@ -20,7 +18,6 @@ criu::criu_req_type type_of(CriuRequest request) {
 }
 
 CriuRequest request_of(int type) {
-  if (type == criu::PRE_DUMP) return CriuRequest::kPreDump;
   if (type == criu::DUMP) return CriuRequest::kDump;
   return type == criu::RESTORE ? CriuRequest::kRestore : CriuRequest::kOther;
 }
@@ -34,7 +31,7 @@ std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& setti
   criu::criu_opts& options = *request.mutable_opts();
   options.set_images_dir_fd(-1);
   if (type != CriuRequest::kRestore) options.set_pid(root);
-  if (type != CriuRequest::kPreDump) options.set_notify_scripts(true);
+  options.set_notify_scripts(true);
   for (const std::string& external : settings.externals) options.add_external(external);
   options.set_config_file(configuration_file);
   // A restore takes the network lock method from the images.

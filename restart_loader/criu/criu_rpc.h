@@ -10,12 +10,10 @@
 
 namespace ppmr {
 
-enum class CriuRequest { kPreDump, kDump, kRestore, kOther };
+enum class CriuRequest { kDump, kRestore, kOther };
 
-// Returns a request for a pre-dump or dump of the tree at `root`, or for a restore. The
-// configuration file names the images, the work directory and the log. CRIU notifies the client of
-// each stage of a dump or restore. For a pre-dump CRIU sends only a reply, and then accepts another
-// request.
+// Returns a request for a dump of the tree at `root`, or for a restore. The configuration file
+// names the images, the work directory and the log. CRIU notifies the client of each stage.
 std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& settings,
                          const std::string& configuration_file);
 

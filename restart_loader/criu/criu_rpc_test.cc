@@ -29,14 +29,6 @@ TEST(CriuRpc, RequestNamesAConfigurationFileAndSetsFewOtherFields) {
             "criu.conf"s);
 }
 
-TEST(CriuRpc, PreDumpRequestsNoNotifications) {
-  // type: PRE_DUMP, opts { images_dir_fd: -1, pid: 4242, config_file: "criu.conf" }
-  EXPECT_EQ(criu_request(CriuRequest::kPreDump, 4242, CriuSettings{}, "criu.conf"),
-            "\x08\x04\x12\x1a\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x92\x21\x9a\x03\x09"s
-            "criu.conf"s);
-  EXPECT_EQ(parse_criu_request("\x08\x04"s)->type, CriuRequest::kPreDump);
-}
-
 TEST(CriuRpc, ParsesWhetherAResponseReportsSuccess) {
   EXPECT_TRUE(has_succeeded("\x08\x04\x10\x01"s));
   EXPECT_FALSE(has_succeeded("\x08\x04\x10\x00"s));

@@ -25,7 +25,7 @@ bool has_arrived(const Task& task, const std::vector<PageRange>& batch) {
 }  // namespace
 
 void Pager::await_memory() {
-  if (images_.files()) {
+  if (images_.file()) {
     const auto is_cancelled = [this] {
       MutexLock lock(mutex_);
       return stopping_;
@@ -35,7 +35,7 @@ void Pager::await_memory() {
       ++arrivals_;
       changed_.notify_all();
     };
-    const Status complete = images_.files()->borrow({options_.fills_early, is_cancelled, arrived});
+    const Status complete = images_.file()->borrow({options_.fills_early, is_cancelled, arrived});
     if (!complete && complete.error().errno_value == ECANCELED) return;
     if (!complete) return fail(complete.error());
     options_.completed();
@@ -67,7 +67,7 @@ void Pager::fill() {
     }
     if (misses == 0) arrivals = arrivals_;
     task->missing.next_batch(task->cursor, kBatchBytes, batch);
-    if (!has_memory_ && !has_arrived(*task, batch)) next_of_rounds_locked(*task, batch);
+    if (!has_memory_ && !has_arrived(*task, batch)) batch.clear();
     if (batch.empty()) {
       // The source sends the memory in the order of the addresses.
       if (std::exchange(task->cursor, 0) == 0 && ++misses >= tasks_.size()) {
@@ -96,14 +96,6 @@ TaskPointer Pager::next_task_locked() {
     return found;
   }
   return nullptr;
-}
-
-// Serves the case that pages of rounds have arrived, while pages of the memory file may still be on
-// their way.
-void Pager::next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const {
-  task.missing.next_behind(task.rounds_cursor, PageFiles::kFileSpanBytes, kBatchBytes, batch);
-  if (!batch.empty() && !has_arrived(task, batch)) batch.clear();
-  if (!batch.empty()) task.rounds_cursor = batch.back().end;
 }
 
 // Copies those pages of the batch that are still missing and have not moved. While the task changes

@@ -13,13 +13,9 @@ Result<PageImages> PageImages::open(RestoreImages from, const std::string& memor
   if (memory.empty()) return images;
   auto file = PageFile::open(memory);
   if (!file) return failure(file.error());
-  images.files_ = std::make_shared<PageFiles>();
-  images.files_->add(std::move(*file));
+  images.file_ = std::move(*file);
   auto index = read_page_index(images.images_.path_of(kPageIndexFile));
   if (!index) return failure(index.error());
-  if (index->memory_bytes > PageFiles::kFileSpanBytes) {
-    return failure(EPROTO, memory + ": the memory file is too large");
-  }
   images.index_ = std::move(*index);
   for (const IndexedTask& task : images.index_.tasks) {
     auto pagemap = read_pagemap(images.pagemap_path(task.pid));
@@ -27,11 +23,6 @@ Result<PageImages> PageImages::open(RestoreImages from, const std::string& memor
     images.pagemaps_[task.pid] = std::move(*pagemap);
     if (const auto images_of = images.of(task.pid); !images_of) return failure(images_of.error());
   }
-  const std::string& directory = images.images_.directory();
-  if (!follows_rounds(directory)) return images;
-  auto rounds = read_round_images(directory, images.index_, *images.files_);
-  if (!rounds) return failure(rounds.error());
-  images.rounds_ = std::move(*rounds);
   return images;
 }
 
@@ -72,22 +63,20 @@ Result<TaskImages> PageImages::of(pid_t pid, const Pagemap& pagemap) const {
     if (entry.present) offset += entry.bytes();
   }
   if (images.ranges.empty()) return images;
-  if (in_images && files_) return damaged("it includes memory that is also in a memory file");
-  if (files_) {
-    images.pages = files_;
+  if (in_images && file_) return damaged("it includes memory that is also in a memory file");
+  if (file_) {
+    images.pages = file_;
     images.ranges = unshared_parts(images.ranges, shared_);
     return images;
   }
   auto file = PageFile::open(images_.path_of(fmt::format("pages-{}.img", pagemap.pages_id)));
   if (!file) return failure(file.error());
-  auto pages = std::make_shared<PageFiles>();
-  pages->add(std::move(*file));
-  images.pages = std::move(pages);
+  images.pages = std::move(*file);
   return images;
 }
 
 Status PageImages::prepare_images(const std::string& link) {
-  Status prepared = files_ ? write_changed_images() : Status{};
+  Status prepared = file_ ? write_changed_images() : Status{};
   if (prepared) prepared = images_.publish(link);
   if (!prepared) images_.free_memory();
   return prepared;
@@ -96,17 +85,11 @@ Status PageImages::prepare_images(const std::string& link) {
 Status PageImages::write_changed_images() {
   const auto parents = read_pstree(images_.path_of("pstree.img"));
   if (!parents) return failure(parents.error());
-  const bool has_rounds = !rounds_.pagemaps.empty();
-  const PageIndex& index = has_rounds ? rounds_.index : index_;
-  auto shared = shared_ranges(index, *parents);
-  if (shared.empty() && !has_rounds) return {};
-  auto pagemaps = pagemaps_;
-  for (const auto& [pid, pagemap] : rounds_.pagemaps) pagemaps[pid] = pagemap;
-  const Status written = write_shared_pages(images_, index, shared, *files_, pagemaps, has_rounds);
+  auto shared = shared_ranges(index_, *parents);
+  if (shared.empty()) return {};
+  const Status written = write_shared_pages(images_, index_, shared, *file_, pagemaps_);
   if (!written) return written;
   shared_ = std::move(shared);
-  pagemaps_ = std::move(pagemaps);
-  if (has_rounds) index_ = std::move(rounds_.index);
   return {};
 }
 

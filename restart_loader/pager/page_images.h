@@ -5,7 +5,6 @@
 //   pages-N.img       the bytes of the entries that are present, in the same order
 //   memory file       the bytes of the other entries, if the dump left them out; the page index
 //                     (processes/memory) has their places
-//   rounds            the bytes of entries that are in the parent (round_images.h)
 #pragma once
 
 #include <sys/types.h>
@@ -19,9 +18,8 @@
 #include "base/result.h"
 #include "processes/memory/page_index.h"
 #include "restart_loader/images/pagemap_image.h"
-#include "restart_loader/pager/page_files.h"
+#include "restart_loader/pager/page_file.h"
 #include "restart_loader/pager/restore_images.h"
-#include "restart_loader/pager/round_images.h"
 #include "restart_loader/pager/shared_pages.h"
 
 namespace ppmr {
@@ -29,8 +27,8 @@ namespace ppmr {
 // The memory of one process that a lazy restore leaves out, without the pages that the process
 // shares.
 struct TaskImages {
-  std::shared_ptr<const PageFiles> pages;  // null if there are no ranges
-  std::vector<PageRange> ranges;           // by address, not overlapping; places in `pages`
+  std::shared_ptr<const PageFile> pages;  // null if there are no ranges
+  std::vector<PageRange> ranges;          // by address, not overlapping; places in `pages`
 };
 
 // Threads: one.
@@ -45,15 +43,15 @@ class PageImages {
   // Returns the pages of one process. `pid`: in the process's own pid namespace. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
   // Makes the images from which CRIU restores, and the symbolic link `link` to their directory.
-  // These images include the pages that processes share, and leave pages of rounds to the pager.
+  // These images include the pages that processes share.
   // Makes no link if CRIU can restore from the checkpoint itself, or after an error: then CRIU
-  // restores all pages of rounds, and no pages are shared. Blocks while shared pages have not
-  // arrived. Errors: as write_shared_pages().
+  // restores the images of the checkpoint, and no pages are shared. Blocks while shared pages have
+  // not arrived. Errors: as write_shared_pages().
   Status prepare_images(const std::string& link);
   // Frees the images in memory, which CRIU no longer needs.
   void criu_has_ended() { images_.free_memory(); }
-  // Returns the memory file and the files of rounds; null if there is no memory file.
-  const std::shared_ptr<PageFiles>& files() const { return files_; }
+  // Returns the memory file; null if there is none.
+  const std::shared_ptr<PageFile>& file() const { return file_; }
 
  private:
   explicit PageImages(RestoreImages images) : images_(std::move(images)) {}
@@ -62,9 +60,8 @@ class PageImages {
   Result<TaskImages> of(pid_t pid, const Pagemap& pagemap) const;
 
   RestoreImages images_;
-  std::shared_ptr<PageFiles> files_;  // null: there is no memory file
-  PageIndex index_;  // index of the memory file, and of the rounds if they are lazy
-  RoundImages rounds_;
+  std::shared_ptr<PageFile> file_;  // null: there is no memory file
+  PageIndex index_;                 // of the memory file
   // The pagemaps of the processes in the page index. Each is read once, because reading a file of a
   // mount costs round trips.
   std::map<pid_t, Pagemap> pagemaps_;

@@ -53,17 +53,14 @@ Status Pager::open() {
   return watch(listener_.get());
 }
 
-// The images made here save memory, and after pre-copy also time. The tree can run without them.
+// The images made here save memory. The tree can run without them.
 void Pager::prepare_images() {
   if (options_.shared_images.empty()) return;
   // Lets prepare_images() read borrowed bytes, not through the mount.
-  if (images_.files()) start_borrowing();
+  if (images_.file()) start_borrowing();
   const Status prepared = images_.prepare_images(options_.shared_images);
   if (!prepared) {
-    fmt::print(
-        "pages are not shared between the processes, and those that rounds of pre-copy have "
-        "sent are restored before the processes run: {}\n",
-        prepared.error().message);
+    fmt::print("pages are not shared between the processes: {}\n", prepared.error().message);
   }
 }
 
@@ -222,7 +219,6 @@ void Pager::note_event(const TaskPointer& task, const uffd_msg& event) {
       child->uffd = UniqueFd(static_cast<int>(event.arg.fork.ufd));
       child->pages = task->pages;
       child->missing = task->missing;
-      child->rounds_cursor = task->rounds_cursor;
       fcntl(child->uffd.get(), F_SETFL, O_NONBLOCK);
       if (Status watched = watch(child->uffd.get()); !watched) failure_ = watched.error();
       tasks_.push_back(std::move(child));

@@ -13,7 +13,6 @@
 
 #include "base/without_exceptions.h"
 #include "mount/detached_mount.h"
-#include "restart_loader/pager/round_images.h"
 
 namespace ppmr {
 namespace {
@@ -65,13 +64,6 @@ Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lowe
   return overlay;
 }
 
-// Returns the part of the path of the images that is a directory in a checkpoint. With pre-copy
-// rounds that part matters, because the links of a round lead out of the directory of images.
-std::string name_in_checkpoint(const std::string& images) {
-  if (!follows_rounds(images)) return "";
-  return "/" + std::filesystem::path(images).filename().string();
-}
-
 Status write_image(const UniqueFd& directory, const std::string& name,
                    std::span<const std::byte> bytes) {
   const UniqueFd file(
@@ -120,16 +112,13 @@ std::string RestoreImages::path_of(const std::string& name) const {
 }
 
 Result<std::string> RestoreImages::place_for_changes() {
-  const std::string name = name_in_checkpoint(directory_);
   if (!memory_) {
     // The tmpfs grows with its content: the default limit of half of the memory does not apply.
     auto made = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
     if (!made) return failure(made.error());
     memory_ = std::move(*made);
-    const std::string path = path_of_descriptor(memory_) + name;
-    if (!name.empty() && mkdir(path.c_str(), 0700) != 0) return system_failure("make", path);
   }
-  return path_of_descriptor(memory_) + name;
+  return path_of_descriptor(memory_);
 }
 
 bool RestoreImages::needs_checkpoint() const {
@@ -142,13 +131,10 @@ Status RestoreImages::publish(const std::string& link) {
   if (!memory_) return {};
   std::string images = path_of_descriptor(memory_);
   if (needs_checkpoint()) {
-    const std::string name = name_in_checkpoint(directory_);
-    const std::string below =
-        name.empty() ? directory_ : std::filesystem::path(directory_).parent_path().string();
-    auto made = detached_overlay(memory_, below, std::filesystem::path(link).parent_path());
+    auto made = detached_overlay(memory_, directory_, std::filesystem::path(link).parent_path());
     if (!made) return failure(made.error());
     overlay_ = std::move(*made);
-    images = path_of_descriptor(overlay_) + name;
+    images = path_of_descriptor(overlay_);
   }
   unlink(link.c_str());
   if (symlink(images.c_str(), link.c_str()) != 0) return system_failure("make", link);

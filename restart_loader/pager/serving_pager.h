@@ -51,13 +51,11 @@ class Buffer {
 struct Task {
   pid_t pid = 0;  // in the task's own pid namespace; 0: a fork that the kernel has reported
   UniqueFd uffd;
-  std::shared_ptr<const PageFiles> pages;
+  std::shared_ptr<const PageFile> pages;
   MissingPages missing;
   size_t unanswered = 0;  // number of faults
-  uint64_t cursor = 0;    // address at which the filling threads continue
-  // Like cursor, among the pages that are not in the memory file.
-  uint64_t rounds_cursor = 0;
-  // Threads copy pages without a lock, but not while the serving thread reads the kernel's events.
+  uint64_t cursor = 0;  // Threads copy pages without a lock, but not while the serving thread reads
+                        // the kernel's events.
   // Otherwise a thread could copy a page to an address that is unmapped or moved.
   size_t copies = 0;  // number of copies under way
   bool reads_events = false;
@@ -108,7 +106,6 @@ class Pager {
   void await_memory();
   void fill();
   TaskPointer next_task_locked() PPMR_REQUIRES(mutex_);
-  void next_of_rounds_locked(Task& task, std::vector<PageRange>& batch) const PPMR_REQUIRES(mutex_);
   Status copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch);
 
   Result<Copied> copy(Task& task, const PageRange& to, const std::byte* from) PPMR_REQUIRES(mutex_);

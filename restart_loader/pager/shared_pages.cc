@@ -241,7 +241,7 @@ Status copy_bytes(const File& from, const Piece& piece, int to, std::vector<std:
   return {};
 }
 
-Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const PageFiles& shared,
+Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const PageFile& shared,
                    const std::string& path) {
   const UniqueFd to(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!to) return system_failure("create", path);
@@ -319,8 +319,8 @@ std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
 }
 
 Status write_shared_pages(RestoreImages& images, const PageIndex& index,
-                          const std::vector<PageRange>& shared, const PageFiles& files,
-                          const std::map<pid_t, Pagemap>& pagemaps, bool pagemaps_differ) {
+                          const std::vector<PageRange>& shared, const PageFile& file,
+                          const std::map<pid_t, Pagemap>& pagemaps) {
   auto tasks = read_tasks(images, index, shared, pagemaps);
   if (!tasks) return failure(tasks.error());
   DumpedFiles dumped = files_of(*tasks, images);
@@ -329,14 +329,8 @@ Status write_shared_pages(RestoreImages& images, const PageIndex& index,
   if (!to) return failure(to.error());
   const std::vector<Piece> pieces = lay_out(*tasks, shared);
   const std::string pages = fmt::format("{}/pages-{}.img", *to, kPagesId);
-  Status pages_written = pieces.empty() ? Status{} : write_pages(pieces, dumped, files, pages);
+  Status pages_written = pieces.empty() ? Status{} : write_pages(pieces, dumped, file, pages);
   if (!pages_written) return failure(pages_written.error());
-  if (pagemaps_differ) {
-    for (const auto& [pid, pagemap] : pagemaps) {
-      Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", *to, pid), pagemap);
-      if (!written) return failure(written.error());
-    }
-  }
   for (const TaskPages& task : *tasks) {
     const Pagemap pagemap = PagemapWriter(task, pieces).write();
     Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", *to, task.pid), pagemap);

@@ -13,8 +13,6 @@
 //     pages-N.img  |##|p|##|q|          #### once, and the pages p and q that CRIU itself has
 //     dumped
 //
-// Pages that rounds of pre-copy have sent are lazy in the new images, too (round_images.h).
-//
 // pages-N.img has the pages in the order of their addresses. Each process skips the pages of the
 // others. Pages that CRIU has dumped for several processes are also there once (equal_pages.h).
 //
@@ -31,7 +29,7 @@
 #include "processes/memory/page_index.h"
 #include "restart_loader/images/pagemap_image.h"
 #include "restart_loader/images/pstree_image.h"
-#include "restart_loader/pager/page_files.h"
+#include "restart_loader/pager/page_file.h"
 #include "restart_loader/pager/restore_images.h"
 
 namespace ppmr {
@@ -49,12 +47,11 @@ std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
                                       const std::vector<PageRange>& shared);
 
 // Writes images that include the pages of `shared`, to replace the images that CRIU has dumped.
-// `index`: has places in `files`. `pagemaps`: the pagemaps of the index's processes.
-// `pagemaps_differ`: whether these pagemaps differ from those in the images. Blocks while pages of
-// `files` have not arrived. After an error some images are written and some are not. Errors: of the
-// file system; EPROTO for images that CRIU has not written.
+// `index`: has places in `file`. `pagemaps`: the pagemaps of the index's processes. Blocks while
+// pages of `file` have not arrived. After an error some images are written and some are not.
+// Errors: of the file system; EPROTO for images that CRIU has not written.
 Status write_shared_pages(RestoreImages& images, const PageIndex& index,
-                          const std::vector<PageRange>& shared, const PageFiles& files,
-                          const std::map<pid_t, Pagemap>& pagemaps, bool pagemaps_differ);
+                          const std::vector<PageRange>& shared, const PageFile& file,
+                          const std::map<pid_t, Pagemap>& pagemaps);
 
 }  // namespace ppmr

@@ -74,21 +74,15 @@ class SharedImagesTest : public testing::Test {
     EXPECT_NE(mkdtemp(path.data()), nullptr);
     base_ = path;
     std::filesystem::create_directories(images());
-    std::filesystem::create_directory(round());
   }
   ~SharedImagesTest() override { std::filesystem::remove_all(base_); }
-  std::string images() const { return base_ + "/from/last"; }
-  std::string round() const { return base_ + "/from/0"; }
+  std::string images() const { return base_ + "/from"; }
   std::string directory() const { return base_ + "/to"; }
 
   // The other processes inherit the pages of process 1, or replace them. `contents_`: the value in
-  // each page. With `pre_copy`, half of the pages are in a round and have not changed since.
-  void make_tree(int processes, uint64_t pages, uint32_t seed, bool pre_copy = false) {
+  // each page.
+  void make_tree(int processes, uint64_t pages, uint32_t seed) {
     std::mt19937 random(seed);
-    PageIndex in_round;
-    if (pre_copy && !follows_rounds(images())) {
-      std::filesystem::create_symlink("../0", images() + "/parent");
-    }
     std::ofstream memory(base_ + "/memory", std::ios::binary);
     const auto add = [](std::vector<PageRange>& ranges, uint64_t page, uint64_t offset) {
       if (!ranges.empty() && ranges.back().end == page * kPage &&
@@ -102,18 +96,12 @@ class SharedImagesTest : public testing::Test {
     uint64_t next = 0;  // the next place in the memory file
     for (int pid = 1; pid <= processes; ++pid) {
       IndexedTask task{pid, pid, {}};
-      IndexedTask sent{pid, pid, {}};
       Pagemap pagemap{static_cast<uint32_t>(pid), {}};
-      Pagemap round_pagemap = pagemap;
-      std::ofstream of_round(fmt::format("{}/pages-{}.img", round(), pid), std::ios::binary);
       std::ofstream own(fmt::format("{}/pages-{}.img", images(), pid), std::ios::binary);
       for (uint64_t page = 10; page < 10 + pages; ++page) {
         const uint32_t kind = random() % 8;
         if (kind == 0) continue;
         const bool present = kind == 1;
-        // Depends on the address, so that a shared page is in the round for all processes.
-        const bool is_sent = pre_copy && !present && page % 7 < 3;
-        auto& ranges = is_sent ? sent.ranges : task.ranges;
         uint64_t value = 0;
         if (present) {
           // Some pages have the same bytes in all processes.
@@ -121,29 +109,22 @@ class SharedImagesTest : public testing::Test {
           write_page(own, value);
         } else if (pid > 1 && kind > 3 && of_parent.contains(page)) {
           value = of_parent[page];
-          add(ranges, page, value);
+          add(task.ranges, page, value);
         } else {
           value = next++;
           write_page(memory, value);
-          add(ranges, page, value);
+          add(task.ranges, page, value);
           if (pid == 1) of_parent[page] = value;
-        }
-        if (is_sent) {  // each process has sent its own copy
-          write_page(of_round, value);
-          round_pagemap.entries.push_back({page * kPage, (page + 1) * kPage, true, true, false});
         }
         contents_[pid][page] = value;
         auto& entries = pagemap.entries;
         if (!entries.empty() && entries.back().end == page * kPage &&
-            entries.back().present == present && entries.back().in_parent == is_sent) {
+            entries.back().present == present) {
           entries.back().end += kPage;
         } else {
-          const bool is_lazy = !present && !is_sent;
-          entries.push_back({page * kPage, (page + 1) * kPage, is_lazy, present, is_sent});
+          entries.push_back({page * kPage, (page + 1) * kPage, !present, present, false});
         }
       }
-      in_round.tasks.push_back(std::move(sent));
-      ASSERT_TRUE(write_pagemap(fmt::format("{}/pagemap-{}.img", round(), pid), round_pagemap));
       index_.tasks.push_back(std::move(task));
       ASSERT_TRUE(write_pagemap(fmt::format("{}/pagemap-{}.img", images(), pid), pagemap));
       ImageWriter mm(kMmMagic);
@@ -166,10 +147,6 @@ class SharedImagesTest : public testing::Test {
     ASSERT_TRUE(pstree.write(images() + "/pstree.img"));
     index_.memory_bytes = next * kPage;
     ASSERT_TRUE(write_page_index(images() + "/" + kPageIndexFile, index_));
-    in_round.memory_bytes = index_.memory_bytes;
-    if (pre_copy) {
-      ASSERT_TRUE(write_page_index(images() + "/" + kRoundsIndexFile, in_round));
-    }
   }
   // Makes a bundle of the images with at most `bytes_max`.
   UniqueFd make_bundle(uint64_t bytes_max) const {
@@ -242,17 +219,17 @@ class SharedImagesTest : public testing::Test {
   std::map<int, std::map<uint64_t, uint64_t>> contents_;
 };
 
-enum class Source { kCheckpoint, kBundle, kRounds };
+enum class Source { kCheckpoint, kBundle };
 
 // Reads the new images as CRIU does, and the other pages as the pager does.
 class SharedImagesOfEachSource : public SharedImagesTest,
                                  public testing::WithParamInterface<Source> {};
 INSTANTIATE_TEST_SUITE_P(All, SharedImagesOfEachSource,
-                         testing::Values(Source::kCheckpoint, Source::kBundle, Source::kRounds));
+                         testing::Values(Source::kCheckpoint, Source::kBundle));
 
 TEST_P(SharedImagesOfEachSource, EveryPageIsInTheImagesOrLeftToThePager) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
-    make_tree(1 + static_cast<int>(seed), 200 * seed, seed, GetParam() == Source::kRounds);
+    make_tree(1 + static_cast<int>(seed), 200 * seed, seed);
     const UniqueFd bundle = GetParam() == Source::kBundle ? make_bundle(1 << 20) : UniqueFd();
     auto from = RestoreImages::open(images(), path_of(bundle));
     ASSERT_TRUE(from) << from.error().message;
@@ -342,25 +319,6 @@ TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
   ASSERT_TRUE(pager);
   ASSERT_TRUE(pager->prepare_images(directory()));
   EXPECT_FALSE(std::filesystem::exists(directory()));
-}
-
-// One process shares nothing, but its images leave the pages of rounds to the pager, too.
-TEST_F(SharedImagesTest, AreMadeAfterRoundsOfPreCopy) {
-  make_tree(1, 50, 1, /*pre_copy=*/true);
-  auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
-  ASSERT_TRUE(pager) << pager.error().message;
-  const auto pages_of = [&] {
-    uint64_t bytes = 0;
-    const auto left = pager->of(1);
-    for (const PageRange& part : left->ranges) bytes += part.bytes();
-    return bytes / kPage;
-  };
-  const uint64_t before = pages_of();
-  ASSERT_TRUE(pager->prepare_images(directory()));
-  EXPECT_GT(pages_of(), before + 10);
-  EXPECT_TRUE(std::filesystem::exists(directory() + "/parent/pagemap-1.img"))
-      << "what cannot be lazy is not found";
-  EXPECT_TRUE(std::filesystem::exists(directory() + "/pages-1.img"));
 }
 
 TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {

@@ -75,7 +75,7 @@ def checker(lab, nodes):
 
 
 def rounds_of(done):
-    return [event["bytes"] for event in done.events if event.get("event") == "pre-copied"]
+    return [event["bytes"] for event in done.events if event.get("event") == "copied"]
 
 
 def warnings_of(done):
@@ -90,7 +90,7 @@ def skip_if_kernel_cannot(done):
 
 @pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])
 def test_only_what_was_written_travels_frozen(nodes, migrations, checker, options):
-    done = migrations.migrate(checker.pid, options=["--live", *options]).ok()
+    done = migrations.migrate(checker.pid, options=options).ok()
     skip_if_kernel_cannot(done)
     rounds = rounds_of(done)
     assert rounds[0] >= 64 * MIB
@@ -99,7 +99,7 @@ def test_only_what_was_written_travels_frozen(nodes, migrations, checker, option
 
 
 def test_promise_that_cannot_be_kept_cancels_the_move_if_asked(nodes, migrations, checker):
-    options = ["--live", "--max-downtime", "1ms", "--on-timeout", "cancel"]
+    options = ["--max-downtime", "1ms", "--on-timeout", "cancel"]
     done = migrations.migrate(checker.pid, options=options)
     skip_if_kernel_cannot(done)
     assert done.code == ABORTED and "--max-downtime (1 ms)" in done.output
@@ -111,7 +111,7 @@ def test_promise_that_cannot_be_kept_cancels_the_move_if_asked(nodes, migrations
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
 def test_move_that_ends_in_a_round_leaves_nothing_in_the_process(nodes, migrations, checker, by):
     nodes.link.limit("100mbit")
-    running = migrations.start_migrate(checker.pid, options=["--live"])
+    running = migrations.start_migrate(checker.pid)
     wait_until(
         lambda: migrations.target.status()["store"]["used_bytes"] > 4 * MIB, 20, "a round to begin"
     )
@@ -124,18 +124,23 @@ def test_move_that_ends_in_a_round_leaves_nothing_in_the_process(nodes, migratio
         migrations.recover()
     assert not checker.is_tracked()
     checker.check_runs_at(nodes.source)
-    migrations.migrate(checker.pid, options=["--live"]).ok()
+    migrations.migrate(checker.pid).ok()
     checker.check_runs_at(nodes.target)
 
 
-def test_tree_of_processes_moves_frozen_and_a_warning_says_why(lab, nodes, migrations):
+def test_tree_of_processes_is_copied_while_it_runs(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    done = migrations.migrate(worker.pid, options=["--live"]).ok()
+    done = migrations.migrate(worker.pid).ok()
     skip_if_kernel_cannot(done)
-    assert rounds_of(done) == []
-    assert any("it has child processes" in sentence for sentence in warnings_of(done))
+    assert rounds_of(done) and warnings_of(done) == []
     check_moved(worker, nodes)
     worker.end()
+
+
+def test_all_memory_travels_frozen_if_asked(nodes, migrations, checker):
+    done = migrations.migrate(checker.pid, options=["--stop-and-copy"]).ok()
+    assert rounds_of(done) == []
+    checker.check_runs_at(nodes.target)
 
 
 # A file that is read with O_DIRECT changes memory past the page tables.
@@ -148,7 +153,7 @@ def test_process_that_reads_files_directly_moves_frozen(lab, nodes, migrations):
     )
     pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, file])
     wait_until(lambda: (lab.home / "direct.ready").exists(), 20, "the program to start")
-    done = migrations.migrate(pid, options=["--live"]).ok()
+    done = migrations.migrate(pid).ok()
     skip_if_kernel_cannot(done)
     assert any("O_DIRECT" in sentence for sentence in warnings_of(done))
     nodes.target.signal(pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.criu import IS_A_SUPERVISORS, WITHOUT_USERFAULTFD, criu_that, find_criu
+from lab.criu import IS_A_SUPERVISORS, WITHOUT_USERFAULTFD, criu_that
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.programs import SteadyWorker, find_program, gap_between
@@ -436,17 +436,50 @@ def test_leave_running_option_copies_process_to_target(lab, nodes, migrations):
     nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_pre_copy_is_refused_on_kernel_without_memory_tracking(lab, nodes, migrations):
-    if (
-        nodes.source.run(
-            [find_criu(), "check", "--feature", "mem_dirty_track"], check=False
-        ).returncode
-        == 0
-    ):
-        pytest.skip("NOT TESTED: the refusal of --pre-copy, because this kernel tracks memory")
+def test_move_is_live_by_default(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=64)
+    done = migrations.migrate(worker.pid).ok()
+    rounds = [event for event in done.events if event.get("event") == "copied"]
+    warnings = [event for event in done.events if event.get("event") == "warning"]
+    if not rounds and any("does not track" in event["sentence"] for event in warnings):
+        pytest.skip("NOT TESTED: live moves, because this kernel does not track written memory")
+    assert rounds[0]["bytes"] >= 64 << 20
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_stop_and_copy_sends_nothing_before_the_freeze(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1, size_mib=16)
+    done = migrations.migrate(worker.pid, options=["--stop-and-copy"]).ok()
+    assert not [event for event in done.events if event.get("event") == "copied"]
+    check_moved(worker, nodes)
+    worker.end()
+
+
+# The memory is read past the page tables, so no tracker sees what is written.
+def test_process_that_reads_files_directly_moves_frozen(lab, nodes, migrations, tmp_path):
+    program = (
+        "import os, sys, time; memory = bytearray(64 << 20); "
+        "file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT); "
+        "print('ready', flush=True); time.sleep(1000)"
+    )
+    ready = tmp_path / "ready"
+    script = tmp_path / "program.py"
+    script.write_text(program.replace("; ", "\n"))
+    pid = nodes.source.spawn(
+        ["sh", "-c", f"exec /usr/bin/python3 {script} {tmp_path}/file >{ready}"]
+    )
+    wait_until(lambda: ready.exists() and ready.read_text(), 20, "the program to start")
+    done = migrations.migrate(pid).ok()
+    [warning] = [event for event in done.events if event.get("event") == "warning"]
+    assert "O_DIRECT" in warning["sentence"] and "while it is frozen" in warning["sentence"]
+    nodes.target.signal(pid, signal.SIGKILL)
+
+
+def test_move_that_cannot_keep_its_promise_is_cancelled_if_asked(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
-    done = migrations.migrate(worker.pid, options=["--pre-copy", 3])
-    assert done.code == ABORTED and "track" in done.output
-    assert migrations.records("source") == []
+    options = ["--max-downtime", "1ms", "--max-time", "1s", "--on-timeout", "cancel"]
+    done = migrations.migrate(worker.pid, options=options)
+    assert done.code == ABORTED and "--max-downtime (1 ms)" in done.output
     check_stayed(worker, nodes)
     worker.end()

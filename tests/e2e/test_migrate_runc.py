@@ -455,7 +455,6 @@ def test_container_in_unsupported_state_is_refused(migrations, start):
     assert done.code == USAGE and "runc has no container nosuch" in done.output
     for options, criu_options, sentence in (
         (["--leave-running"], [], "cannot copy"),
-        (["--pre-copy", 2], [], "--pre-copy"),
         ([], ["--ghost-limit", "64M"], "--ghost-limit"),
     ):
         refused(migrations, job, sentence, code=USAGE, options=options, criu_options=criu_options)

@@ -24,7 +24,7 @@ def tree_of(migrations, role):
 def start_slow(migrations, nodes, worker, options=()):
     """Returns when the process runs at the target and most of its memory is still at the source."""
     nodes.link.limit(SLOW)
-    running = migrations.start_migrate(worker.pid, options=["--post-copy", *options])
+    running = migrations.start_migrate(worker.pid, options=["--post-copy", "--stop-and-copy", *options])
 
     def runs():
         assert running.running(), running.wait().output
@@ -102,7 +102,7 @@ def test_link_may_be_cut_when_the_coordinator_is_dead(lab, nodes, impatient_migr
     nodes.link.limit(SLOW)
     running = migrations.start_migrate(
         worker.pid,
-        options=["--post-copy", "--timeout", 60],
+        options=["--post-copy", "--stop-and-copy", "--timeout", 60],
         environment=pause_at(lab, "source:committed"),
     )
     migrations.wait_until_paused("source", "committed", running)
@@ -325,7 +325,9 @@ def test_process_stays_after_a_failure_before_the_decision(lab, nodes, migration
     [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
     nodes.link.limit(SLOW)
     running = migrations.start_migrate(
-        worker.pid, options=["--post-copy"], environment=pause_at(lab, "source:sealed")
+        worker.pid,
+        options=["--post-copy", "--stop-and-copy"],
+        environment=pause_at(lab, "source:sealed"),
     )
     migrations.wait_until_paused("source", "sealed", running)
     os.kill(running.host_pid, signal.SIGKILL)

@@ -1,0 +1,44 @@
+#include "cli/migration_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ppmr {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using namespace std::chrono_literals;
+
+MigrationOutcome move_with(std::chrono::milliseconds downtime,
+                           std::optional<std::chrono::milliseconds> promised) {
+  TreeOutcome tree;
+  tree.plan.root.pid = 17;
+  tree.plan.name = "java";
+  tree.source.freeze_began_ns = 1'000'000'000;
+  tree.target.running_ns = tree.source.freeze_began_ns + std::chrono::nanoseconds(downtime).count();
+  tree.promised_downtime = promised;
+  return {ExitCode::kSuccess, "", "1", {tree}};
+}
+
+TEST(MigrationReport, SaysWhichMoveHasNotKeptItsPromise) {
+  const std::string text = summary_text({move_with(379ms, 300ms)});
+  EXPECT_THAT(text, HasSubstr("warning: 17 java: stood still for 379 ms, longer than "
+                              "--max-downtime (300 ms)"));
+  EXPECT_THAT(summary_text({move_with(299ms, 300ms)}), Not(HasSubstr("warning")));
+  EXPECT_THAT(summary_text({move_with(5s, std::nullopt)}), Not(HasSubstr("warning")));
+}
+
+TEST(MigrationReport, HasThePromiseInItsJson) {
+  const auto promised = [](std::optional<std::chrono::milliseconds> promise) {
+    const auto text = summary_json({move_with(100ms, promise)}, {}, ExitCode::kSuccess);
+    return nlohmann::json::parse(text)["trees"][0]["promised_s"];
+  };
+  EXPECT_EQ(promised(250ms), 0.25);
+  EXPECT_TRUE(promised(std::nullopt).is_null());
+}
+
+}  // namespace
+}  // namespace ppmr
