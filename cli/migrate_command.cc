@@ -26,6 +26,7 @@
 #include "daemon/control/mount_daemon.h"
 #include "migration/settle/settle.h"
 #include "migration/source/migration.h"
+#include "migration/source/rival.h"
 #include "preflight/preflight.h"
 #include "preflight/shared_questions.h"
 #include "restart_loader/criu/cpu_check.h"
@@ -97,6 +98,7 @@ class Migrate {
  private:
   CommandResult<void> find_target();
   CommandResult<void> find_containers();
+  CommandResult<void> find_rivals(const RecordStore& store) const;
   CommandResult<void> find_trees();
   CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
   void exclude(const std::string& name, std::vector<Finding> findings);
@@ -185,6 +187,24 @@ CommandResult<void> Migrate::find_containers() {
     containers_.emplace(facts->state.pid, std::move(*facts));
   }
   return {};
+}
+
+// Says at once that another migration moves the processes. Otherwise the checks would say that a
+// debugger traces them. With --independent each tree finds its own rivals.
+CommandResult<void> Migrate::find_rivals(const RecordStore& store) const {
+  if (command_.independent) return {};
+  std::vector<ProcessIdentity> roots;
+  for (const pid_t pid : command_.pids) {
+    if (const auto root = identify(pid)) roots.push_back(*root);
+  }
+  Status alone = check_rivals(store, roots);
+  if (!alone && alone.error().errno_value == EALREADY) {
+    // Its coordinator may be dead.
+    settle_mount(store, MigrationRole::kSource, settings_.mount.mountpoint, kSettlePatience);
+    alone = check_rivals(store, roots);
+  }
+  if (alone) return {};
+  return command_failure(ExitCode::kMigrationAborted, alone.error().message);
 }
 
 CommandResult<void> Migrate::find_trees() {
@@ -454,6 +474,9 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
                                              "",
                                              {}};
     // Sends the outcome for the metrics. The daemon may have ended in the meantime.
+    const bool refused =
+        outcomes[i].exit_code == ExitCode::kMigrationAborted && outcomes[i].trees.empty();
+    if (refused) return;  // it has not begun
     (void)without_exceptions([&]() -> Status {
       (void)ask(settings_.mount, outcome_note(outcomes[i]));
       return {};
@@ -504,6 +527,7 @@ int Migrate::run() {
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
   if (auto target = find_target(); !target) return failed(target.error());
+  if (auto alone = find_rivals(*store); !alone) return failed(alone.error());
   if (auto trees = find_trees(); !trees) return failed(trees.error());
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());
   finish_plan();

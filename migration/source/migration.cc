@@ -12,6 +12,7 @@
 #include "migration/relay/audit_events.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
+#include "migration/source/rival.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
 #include "processes/proc_files.h"
@@ -114,6 +115,10 @@ Status Migration::move_up_to_decision() {
 
 MigrationOutcome Migration::run() {
   Status done = without_exceptions([this] { return move_up_to_decision(); });
+  // Another migration moves the trees: this one cannot say where they run, so it lists none.
+  if (!done && done.error().errno_value == EALREADY && !is_recorded_) {
+    return {ExitCode::kMigrationAborted, done.error().message, id_, {}};
+  }
   if (!done && !is_recorded_) return outcome(ExitCode::kMigrationAborted, done.error().message);
   if (!done) {
     const Status aborted = abort(done.error());
@@ -173,7 +178,7 @@ Status Migration::prepare() {
     entry.checkpoint = fmt::format("{}-{}-{}", plain(entry.name), entry.root, id_.substr(0, 8));
     record.trees.push_back(std::move(entry));
   }
-  auto created = store_.create(std::move(record));
+  auto created = create_without_rivals(store_, std::move(record));
   if (!created) return failure(created.error());
   is_recorded_ = true;
   OwnershipRecord shown = *created;

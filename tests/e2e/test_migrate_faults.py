@@ -71,6 +71,20 @@ def test_next_migration_aborts_unfinished_migration_of_killed_coordinator(lab, n
     worker.end()
 
 
+def test_second_coordinator_names_the_migration_that_moves_the_process(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
+    migrations.wait_until_paused("source", "sealed", running)
+    late = migrations.migrate(worker.pid)
+    assert late.code == ABORTED, late.output
+    [record] = migrations.records("source")
+    assert f"migration {record['id']} moves process {worker.pid}" in late.output
+    migrations.go_on("source", "sealed")
+    running.wait().ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
 def test_migration_that_cannot_be_recorded_does_not_start(lab, nodes, migrations):
     nodes.source.run(
         [
