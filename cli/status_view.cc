@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "daemon/command_line/size_option.h"
 
@@ -66,6 +67,24 @@ std::string store_line(const json& store) {
                                    limit > 0 ? " of " + format_size(limit) : "",
                                    format_size(number(store, "ready_bytes")),
                                    format_size(number(store, "spilled_bytes"))));
+}
+
+// Empty without an open migration.
+std::string open_line(const json& open) {
+  const auto count = number(open, "count");
+  if (count == 0) return "";
+  std::string migrations;
+  for (const json& migration : objects(open, "migrations")) {
+    if (!migration.is_object()) continue;
+    const auto since = std::chrono::nanoseconds(realtime_ns()) -
+                       std::chrono::nanoseconds(number(migration, "since_ns"));
+    migrations += fmt::format(
+        "{}{} {} for {}", migrations.empty() ? "" : ", ", text(migration, "id").substr(0, 8),
+        text(migration, "state"),
+        format_time(std::chrono::duration_cast<std::chrono::seconds>(std::max(since, {}))));
+  }
+  return line("open",
+              fmt::format("{} {}: {}", count, count == 1 ? "migration" : "migrations", migrations));
 }
 
 // Describes the rights of a daemon that drops rights after the set-up.
@@ -192,6 +211,8 @@ std::string status_text(const json& status, const MountEntry& mount) {
     page += rdma_line(*rdma);
   if (const auto own = status.find("confinement"); own != status.end() && own->is_object())
     page += confinement_line(*own);
+  if (const auto open = status.find("open_migrations"); open != status.end() && open->is_object())
+    page += open_line(*open);
   for (const json& peer : objects(status, "peers")) page += peer_line(peer);
   if (objects(status, "peers").empty()) page += line("peer", "none");
 

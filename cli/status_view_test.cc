@@ -33,6 +33,16 @@ TEST(StatusView, CheckpointThatShrankHasRateZero) {
   EXPECT_EQ(now["checkpoints"][0]["rate_bytes_per_s"], 0);
 }
 
+TEST(StatusView, TextNamesOpenMigrations) {
+  json status = status_with_bytes(1);
+  status["open_migrations"] = {{"count", 0}, {"migrations", json::array()}};
+  EXPECT_THAT(status_text(status, kMount), testing::Not(HasSubstr("migration")));
+  status["open_migrations"] = {
+      {"count", 20},
+      {"migrations", {{{"id", "0123456789abcdef"}, {"state", "ready"}, {"since_ns", 1}}}}};
+  EXPECT_THAT(status_text(status, kMount), HasSubstr("20 migrations: 01234567 ready for "));
+}
+
 TEST(StatusView, TextNamesTheMountAndEachCheckpoint) {
   json status = status_with_bytes(3 << 20);
   status["checkpoints"].push_back(

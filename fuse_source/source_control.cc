@@ -1,5 +1,5 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// add-files, send-memory, wait-for-peer and note_outcome.
+// add-files, send-memory, wait-for-peer, note_outcome and note_open.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -49,6 +49,7 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, PassedDescript
     return answer_of(wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms)));
   }
   if (operation == "note_outcome") return answer_of(migrations_.note(request));
+  if (operation == "note_open") return answer_of(open_migrations_.note(request));
   if (operation == "add-files") return answer_of(add_files(request, passed.received));
   if (operation == "send-memory")
     return answer_of(send_memory(request, std::move(passed.received)));
@@ -146,6 +147,7 @@ nlohmann::json SourceMount::status() {
       {"inline_chunks", totals.inline_chunks},
       {"reconnections", totals.reconnections},
       {"migrations", migrations_.counts()},
+      {"open_migrations", open_migrations_.status()},
       {"confinement", describe(options_.confinement)},
       {"parked_readers", 0},
       {"stalls", pool.waits},

@@ -23,6 +23,7 @@
 #include "buffer_pool/buffer_pool.h"
 #include "daemon/command_line/transport_option.h"
 #include "daemon/data_daemon/data_daemon.h"
+#include "daemon/metrics/open_migrations.h"
 #include "daemon/metrics/outcome_tally.h"
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
@@ -259,6 +260,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   Mutex outlet_mutex_;
   std::shared_ptr<Outlet> outlet_ PPMR_GUARDED_BY(outlet_mutex_);  // outlet of the present session
   OutletTotals earlier_ PPMR_GUARDED_BY(outlet_mutex_);            // of earlier sessions
+  OpenMigrations open_migrations_;
   OutcomeTally migrations_{migrations_tally()};
 
   SourceTree tree_;

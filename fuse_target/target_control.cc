@@ -1,5 +1,5 @@
 // The requests of the control socket: status, commit, drain, wait, remove, lend, bundle, promise,
-// note_outcome.
+// note_outcome, note_open.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -107,6 +107,7 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request, PassedDescript
   if (operation == "remove") return remove(request);
   if (operation == "note_refusal") return note_refusal(request);
   if (operation == "note_outcome") return answer_of(restarts_.note(request));
+  if (operation == "note_open") return answer_of(open_migrations_.note(request));
   if (operation == "lend") return lend(request, passed.to_send);
   if (operation == "bundle") return bundle(request, passed.to_send);
   if (operation == "promise") {
@@ -140,6 +141,7 @@ nlohmann::json TargetMount::status() const {
                            {"crc_failures", totals.crc_failures},
                            {"aead_failures", totals.aead_failures},
                            {"restarts", restarts_.counts()},
+                           {"open_migrations", open_migrations_.status()},
                            {"stalls", totals.waits_for_space},
                            {"listen", receiver_->address()},
                            {"allow_restart", options_.allow_restart},

@@ -12,6 +12,7 @@
 #include "daemon/audit/audit_trail.h"
 #include "daemon/command_line/transport_option.h"
 #include "daemon/data_daemon/data_daemon.h"
+#include "daemon/metrics/open_migrations.h"
 #include "daemon/metrics/outcome_tally.h"
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
@@ -94,6 +95,7 @@ class TargetMount final : public ServedMount {
 
   std::atomic<bool> draining_{false};
   std::atomic<int> working_agents_{0};
+  OpenMigrations open_migrations_;
   OutcomeTally restarts_{restarts_tally()};
 
   // Destroyed from last to first: the receiver before the tree that it fills, and the tree before

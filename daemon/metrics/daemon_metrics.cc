@@ -27,6 +27,8 @@ constexpr auto kGauge = MetricType::Gauge;
 
 constexpr Number kOfBoth[] = {
     {"ppmr_uptime_seconds", kGauge, "/age_ms", 1e-3, "Time since the start of the daemon."},
+    {"ppmr_migrations_open", kGauge, "/open_migrations/count", 1,
+     "Migrations of this mount that are not over, a moment ago."},
     {"ppmr_transferred_bytes_total", kCounter, "/bytes", 1,
      "Bytes in place at the target and verified."},
     {"ppmr_wire_bytes_total", kCounter, "/wire_bytes", 1,

@@ -21,10 +21,12 @@ TEST(DaemonMetrics, ShowTheNumbersOfTheStatusInBaseUnits) {
   const std::string page =
       page_of({{"role", "source"},
                {"bytes", 4097},
+               {"open_migrations", {{"count", 3}}},
                {"pool", {{"free", 60}, {"in_use", 4}, {"wait_time_us", 1'500'000}}},
                {"peers", json::array()},
                {"checkpoints", json::array()}});
   EXPECT_THAT(page, HasSubstr("ppmr_transferred_bytes_total 4097\n"));
+  EXPECT_THAT(page, HasSubstr("ppmr_migrations_open 3\n"));
   EXPECT_THAT(page, HasSubstr("ppmr_pool_slots{state=\"free\"} 60\n"));
   EXPECT_THAT(page, HasSubstr("ppmr_pool_wait_seconds_total 1.5\n"));
   EXPECT_THAT(page, HasSubstr("role=\"source\""));

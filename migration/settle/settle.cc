@@ -7,6 +7,7 @@
 
 #include "base/exit_code.h"
 #include "daemon/command_line/output.h"
+#include "daemon/control/control_client.h"
 #include "daemon/control/endpoint_file.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/source_driver.h"
@@ -144,14 +145,31 @@ void settle_mount(const RecordStore& store, MigrationRole role, const std::strin
   }
 }
 
+// For the status and the metrics of the mount's daemon, which may not read the records.
+void report_open(const RecordStore& store, MigrationRole role, const std::string& mountpoint) {
+  const auto mount = find_mount(mountpoint);
+  const auto open = store.list_unsettled(role);
+  if (!mount || !mount->remainder.empty() || !open) return;
+  auto migrations = nlohmann::json::array();
+  for (const OwnershipRecord& record : *open) {
+    if (record.mountpoint != mountpoint || home_of(record) == Home::kOtherNode) continue;
+    migrations.push_back({{"id", record.id},
+                          {"state", to_string(record.state())},
+                          {"since_ns", record.history().front().at_ns}});
+  }
+  (void)call(mount->mount.source, {{"op", "note_open"}, {"migrations", std::move(migrations)}},
+             kDaemonsPatience);
+}
+
 int SettleCommand::run() const {
   ignore_sigpipe();
   // Without the directory there never was a migration, and none is made for looking.
   if (access(state_directory.c_str(), F_OK) != 0) return to_int(ExitCode::kSuccess);
   const auto store = RecordStore::open(state_directory);
   if (!store) return to_int(ExitCode::kFailure);
-  settle_mount(*store, role == "source" ? MigrationRole::kSource : MigrationRole::kTarget,
-               mountpoint, kDaemonsPatience);
+  const MigrationRole of = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
+  settle_mount(*store, of, mountpoint, kDaemonsPatience);
+  report_open(*store, of, mountpoint);
   return to_int(ExitCode::kSuccess);
 }
 

@@ -1,0 +1,30 @@
+// The migrations of a daemon's mount that are not over. The daemon may not read their records, so
+// its settler (`ppmr migration-settle`) reports them every 20 s.
+//
+// A report: {"migrations":[{"id":"..","state":"ready","since_ns":N},..]}.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "base/mutex.h"
+#include "base/result.h"
+
+namespace ppmr {
+
+inline constexpr size_t kOpenMigrationsListed = 16;
+
+// Threads: any.
+class OpenMigrations {
+ public:
+  // Replaces the last report. Errors: EINVAL.
+  Status note(const nlohmann::json& report);
+  // For the status: {"count":N,"oldest_ns":N,"migrations":[..]}; lists the oldest ones only.
+  nlohmann::json status() const;
+
+ private:
+  mutable Mutex mutex_;
+  nlohmann::json status_ PPMR_GUARDED_BY(mutex_) = {
+      {"count", 0}, {"oldest_ns", 0}, {"migrations", nlohmann::json::array()}};
+};
+
+}  // namespace ppmr
