@@ -43,11 +43,16 @@ int RecoverCommand::run() const {
   ignore_sigpipe();
   auto store = RecordStore::open(state_directory);
   if (!store) return report("migrate", {ExitCode::kFailure, store.error().message}, json);
+  const std::vector<std::string> set_aside = store->set_unreadable_aside();
   std::vector<Error> unreadable;
   auto records = store->list(&unreadable);
   if (!records) return report("migrate", {ExitCode::kFailure, records.error().message}, json);
   bool open = false;
   bool found = false;
+  for (const std::string& report : set_aside) {
+    open = true;
+    print_to(stderr, "ppmr migrate: {}\n", report);
+  }
   for (const Error& error : unreadable) {
     open = true;
     print_to(stderr, "ppmr migrate: {}\n", error.message);

@@ -397,9 +397,9 @@ Result<OwnershipRecord> parse_record(const json& packed) {
   try {
     const int format = packed.value("format", 1);
     if (format > kFormat) {
-      return failure(EPROTO, "the record of a migration has format " + std::to_string(format) +
-                                 ", but this version of ppmr knows formats up to " +
-                                 std::to_string(kFormat) + ": update ppmr on this node");
+      return failure(EOPNOTSUPP, "the record of a migration has format " + std::to_string(format) +
+                                     ", but this version of ppmr knows formats up to " +
+                                     std::to_string(kFormat) + ": update ppmr on this node");
     }
     auto record = unpack(format < kFormat ? upgrade(packed) : packed);
     if (!record) {

@@ -146,7 +146,8 @@ struct OwnershipRecord {
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
   bool tasks_resumed = false;  // source: what the migration had stopped goes on after an abort
-  bool peer_notified = false;  // source: the target was notified of the outcome
+  // Source: the target was notified of the outcome. Target: the source has seen the outcome.
+  bool peer_notified = false;
   uint64_t confirmations = 0;  // target: how often it has confirmed its vote
   std::string error;           // why the migration was aborted or is stuck
 
@@ -179,6 +180,7 @@ std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree);
 void to_json(nlohmann::json& json, const OwnershipRecord& record);
 void to_json(nlohmann::json& json, const TreeRecord& tree);
 // Validates a record from disk or from a peer. Errors: EPROTO; the message names the fault.
+// EOPNOTSUPP: a newer version of ppmr has written it.
 Result<OwnershipRecord> parse_record(const nlohmann::json& json);
 
 std::string random_migration_id();

@@ -334,14 +334,36 @@ Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole r
   }
 }
 
+std::vector<std::string> RecordStore::set_unreadable_aside() const {
+  std::vector<std::string> reports;
+  std::error_code error;
+  for (const std::string& path : record_directories(error)) {
+    if (latest_version(path) == 0) continue;
+    const auto record = read_directory(path);
+    if (record || record.error().errno_value != EPROTO) continue;
+    const std::string aside = directory_ + "/unreadable-" + fs::path(path).filename().string() +
+                              "-" + random_migration_id().substr(0, 8);
+    std::error_code failed;
+    fs::rename(path, aside, failed);
+    if (failed) continue;
+    reports.push_back(record.error().message + "; the record is now in " + aside +
+                      ", and nothing settles its migration any more: check on both nodes whether "
+                      "its processes run, and end a CRIU that holds them");
+  }
+  return reports;
+}
+
 // Reads only records that are old enough.
 void RecordStore::prune(std::chrono::seconds kept) const {
   std::error_code ignored;
   for (const std::string& path : record_directories(ignored)) {
     const auto changed_at = fs::last_write_time(path, ignored);
-    if (ignored || fs::file_time_type::clock::now() - changed_at < kept) continue;
+    const auto age = fs::file_time_type::clock::now() - changed_at;
+    if (ignored || age < kept) continue;
     const auto record = read_directory(path);
     if (!record || !record->is_settled()) continue;
+    const bool unseen = record->role == MigrationRole::kTarget && !record->peer_notified;
+    if (unseen && age < std::max<std::chrono::seconds>(kept, kUnseenRecordsKept)) continue;
     // Under another name first: a removal that is interrupted must not leave an older version as
     // the latest one.
     const std::string removed = directory_ + "/removed-" + random_migration_id();

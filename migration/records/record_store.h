@@ -25,6 +25,9 @@ inline constexpr const char* kDefaultStateDirectory = "/var/lib/ppmr";
 // The time for which a record is kept after its migration is over.
 inline constexpr std::chrono::hours kRecordsKept{30 * 24};
 
+// The same for a target whose source has not seen the outcome yet.
+inline constexpr std::chrono::hours kUnseenRecordsKept{365 * 24};
+
 // Threads: any. Any number of processes may use one directory.
 class RecordStore {
  public:
@@ -77,8 +80,14 @@ class RecordStore {
   Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
                                std::chrono::milliseconds timeout) const;
 
+  // Renames records that cannot be parsed, so that each is reported once. Returns what was wrong
+  // with each, and its new path. Leaves alone what a newer version of ppmr has written, and what
+  // the disk does not return.
+  std::vector<std::string> set_unreadable_aside() const;
+
   // Removes records whose migration is over and that have not changed for `kept`. Never removes a
-  // source's record whose outcome the target does not know yet.
+  // source's record whose outcome the target does not know yet. A target's record whose outcome the
+  // source has not seen stays for kUnseenRecordsKept: a source that was down for long asks for it.
   void prune(std::chrono::seconds kept = kRecordsKept) const;
 
  private:

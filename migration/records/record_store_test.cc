@@ -363,6 +363,57 @@ TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnce) {
   EXPECT_EQ(store.list()->size(), 1u) << "pruning reads the record";
 }
 
+TEST_F(RecordStoreTest, PruneKeepsATargetsRecordUntilTheSourceHasSeenTheOutcome) {
+  const RecordStore store = open();
+  const auto make = [&](bool seen, std::chrono::hours age) {
+    auto record = fresh();
+    record.role = MigrationRole::kTarget;
+    const auto created = store.create(record);
+    EXPECT_TRUE(advance(store, created->id, MigrationRole::kTarget, kAborted,
+                        [&](OwnershipRecord& latest) -> Status {
+                          latest.peer_notified = seen;
+                          return {};
+                        }));
+    const std::string path = store.directory() + "/" + created->id + ".target";
+    const timespec then{time(nullptr) - std::chrono::seconds(age).count(), 0};
+    const timespec times[] = {then, then};
+    EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    return created->id;
+  };
+  constexpr std::chrono::hours kDay{24};
+  const auto seen = make(true, 40 * kDay);
+  const auto unseen = make(false, 40 * kDay);
+  const auto ancient = make(false, 400 * kDay);
+  store.prune();
+  EXPECT_FALSE(store.read(seen, MigrationRole::kTarget));
+  EXPECT_TRUE(store.read(unseen, MigrationRole::kTarget));
+  EXPECT_FALSE(store.read(ancient, MigrationRole::kTarget));
+}
+
+TEST_F(RecordStoreTest, UnreadableRecordIsSetAsideAndNamedOnce) {
+  const RecordStore store = open();
+  const auto good = store.create(fresh());
+  const auto bad = store.create(fresh());
+  const auto newer = store.create(fresh());
+  const auto path_of = [&](const OwnershipRecord& record) {
+    return store.directory() + "/" + record.id + ".source/1.json";
+  };
+  std::ofstream(path_of(*bad)) << "{\"id\":";
+  std::ofstream(path_of(*newer)) << "{\"format\":99}";
+  const auto reports = store.set_unreadable_aside();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_NE(reports[0].find(path_of(*bad)), std::string::npos) << reports[0];
+  const size_t at = reports[0].find(store.directory() + "/unreadable-" + bad->id);
+  ASSERT_NE(at, std::string::npos) << reports[0];
+  const std::string aside = reports[0].substr(at, reports[0].find(',', at) - at);
+  EXPECT_TRUE(std::filesystem::exists(aside + "/1.json")) << aside;
+  EXPECT_TRUE(store.set_unreadable_aside().empty());
+  std::vector<Error> unreadable;
+  EXPECT_EQ(store.list(&unreadable)->size(), 1u);
+  ASSERT_EQ(unreadable.size(), 1u) << "the one of a newer version of ppmr";
+  EXPECT_NE(unreadable[0].message.find("update ppmr"), std::string::npos);
+}
+
 TEST_F(RecordStoreTest, PruneRemovesTheMarkOfASettledRecord) {
   const RecordStore store = open();
   const auto created = store.create(fresh());

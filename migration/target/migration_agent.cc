@@ -91,6 +91,7 @@ class Agent {
   json vote(const json& request) const;
   json decide(const json& request) const;
   json carry_out(const TargetStep& step) const;
+  OwnershipRecord note_seen(const OwnershipRecord& record) const;
   json refusal_with(const Error& error, const std::string& id) const;
   std::string missing(const OwnershipRecord& record) const;
   Result<OwnershipRecord> read_of_peer(const std::string& id) const;
@@ -210,7 +211,8 @@ json Agent::look(const json& request) const {
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
   if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
-  if (!record || is_over(record->state())) return answer_of(record);
+  if (record && is_over(record->state())) return answer_of(note_seen(*record));
+  if (!record) return answer_of(record);
   auto step = take_target_step(store_, id, target_event::Look{});
   if (!step) return refusal(step.error());
   return carry_out(*step);
@@ -224,7 +226,17 @@ json Agent::carry_out(const TargetStep& step) const {
       return refusal(kept.error());
     }
   }
-  return answer_of(step.record);
+  return answer_of(is_over(step.record.state()) ? note_seen(step.record) : step.record);
+}
+
+// The source learns the outcome with this answer. If the answer is lost, it asks again.
+OwnershipRecord Agent::note_seen(const OwnershipRecord& record) const {
+  if (record.peer_notified) return record;
+  const auto noted = store_.change(record.id, kRole, [](OwnershipRecord& latest) -> Status {
+    latest.peer_notified = true;
+    return {};
+  });
+  return noted ? *noted : record;
 }
 
 // What a confirmed vote needs, and what is missing of it. A target that is ready may not abort by
