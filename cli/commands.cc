@@ -31,6 +31,7 @@
 #include "migration/settle/settle.h"
 #include "migration/target/migration_agent.h"
 #include "migration/target/tree_restore.h"
+#include "migration/target/unit_guest.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/passed_options.h"
 #include "restart_loader/pager/serve_pages_command.h"
@@ -383,6 +384,11 @@ void add_migrate(CLI::App& app, int& exit_code) {
                    ->type_name("NAME")
                    ->allow_extra_args(false)
                    ->take_all();
+  auto* unit = sub.add_option("--unit", migrate.unit,
+                              "service of systemd to move with its unit; both nodes need the unit")
+                   ->type_name("NAME")
+                   ->excludes(pid)
+                   ->excludes(runc);
   auto* mount = sub.add_option("--mount", migrate.mountpoint,
                                "source mount, whose target receives the processes");
   // For a program that must find the migration again, whatever becomes of this process.
@@ -409,7 +415,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
       "time limit from the dump of a process to the decision, default: 120; with --recover, "
       "time limit to reach the other node, default: 10");
   add_output_options(sub, command, migrate);
-  sub.parse_complete_callback([&sub, command, recover, pid, runc, mount] {
+  sub.parse_complete_callback([&sub, command, recover, pid, runc, unit, mount] {
     if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;
     if (command->recover) {
@@ -422,9 +428,9 @@ void add_migrate(CLI::App& app, int& exit_code) {
       return refuse_other_options(sub,
                                   {"resolve", "run-here", "discard", "fence", "state-dir", "json"});
     }
-    if (pid->count() + runc->count() == 0 || mount->count() == 0) {
+    if (pid->count() + runc->count() + unit->count() == 0 || mount->count() == 0) {
       throw CLI::RequiredError(
-          "--mount MOUNTPOINT with --pid PID or --runc NAME (or --recover alone)");
+          "--mount MOUNTPOINT with --pid PID, --runc NAME or --unit NAME (or --recover alone)");
     }
   });
 }
@@ -460,6 +466,10 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();
   sub->add_option("--tree", restore->tree)->required();
+  auto unit = add_internal<UnitGuestCommand>(app, "migration-unit", exit_code, sub);
+  sub->add_option("--state-dir", unit->state_directory)->required();
+  sub->add_option("--id", unit->id)->required();
+  sub->add_flag("--forget", unit->forget);
   auto pager = add_internal<ServePagesCommand>(app, "serve-pages", exit_code, sub);
   sub->add_option("--images", pager->images)->required();
   sub->add_option("--bundle", pager->bundle);

@@ -24,11 +24,13 @@
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/settle/settle.h"
 #include "migration/source/migration.h"
 #include "migration/source/rival.h"
 #include "preflight/preflight.h"
 #include "preflight/shared_questions.h"
+#include "preflight/systemd_unit.h"
 #include "restart_loader/criu/cpu_check.h"
 #include "restart_loader/criu/passed_options.h"
 
@@ -98,6 +100,7 @@ class Migrate {
  private:
   CommandResult<void> find_target();
   CommandResult<void> find_containers();
+  CommandResult<void> find_unit();
   CommandResult<void> find_rivals(const RecordStore& store) const;
   CommandResult<void> find_trees();
   CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
@@ -117,7 +120,13 @@ class Migrate {
   void print_needs() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
+  std::vector<pid_t> wanted_pids() const {
+    if (unit_main_ != 0) return {unit_main_};
+    return {command_.pids.begin(), command_.pids.end()};
+  }
+
   const MigrateCommand& command_;
+  pid_t unit_main_ = 0;  // of the unit that moves
   MigrationSettings settings_;
   MoveOptions move_options_;
   MoveRequest request_;
@@ -189,12 +198,76 @@ CommandResult<void> Migrate::find_containers() {
   return {};
 }
 
+bool is_in_own_namespace(pid_t pid, const char* name) {
+  std::error_code error;
+  const auto theirs =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/ns/{}", pid, name), error);
+  const auto ours = std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", name), error);
+  return theirs != ours;
+}
+
+// The unit moves with its main process and all of that process's descendants.
+CommandResult<void> Migrate::find_unit() {
+  if (command_.unit.empty()) return {};
+  UnitRecord& unit = settings_.unit;
+  unit.name = command_.unit.ends_with(".service") ? command_.unit : command_.unit + ".service";
+  const auto refuse = [&](const std::string& why) {
+    return command_failure(ExitCode::kUsage, fmt::format("--unit {}: {}", unit.name, why));
+  };
+  if (!is_service_name(unit.name)) return refuse("not the name of a service");
+  if (command_.move.leave_running)
+    return refuse("a unit moves; it cannot be copied (--leave-running)");
+  // Another name of the unit would not be found in its control group.
+  const auto id = unit_property(unit.name, "Id");
+  if (!id || !is_service_name(*id)) return refuse(id ? "no service" : id.error().message);
+  unit.name = *id;
+  const UnitFacts facts = ask_unit({.name = unit.name});
+  if (!facts.problem.empty()) return refuse(facts.problem);
+  if (facts.active_state != "active" || facts.main_pid <= 0) {
+    return refuse(fmt::format("the unit is {} and has the main process {}", facts.active_state,
+                              facts.main_pid));
+  }
+  unit.enabled = facts.file_state == "enabled";
+  const auto tasks = tasks_of_tree(facts.main_pid);
+  if (!tasks) return refuse(tasks.error().message);
+  for (const pid_t pid : members_of_control_group(facts.control_group)) {
+    const bool moves = std::any_of(tasks->begin(), tasks->end(),
+                                   [pid](const ProcessIdentity& task) { return task.pid == pid; });
+    if (!moves) {
+      return refuse(
+          fmt::format("process {} of the unit is not a descendant of its main process "
+                      "{}, and would be left behind",
+                      pid, facts.main_pid));
+    }
+  }
+  for (const char* name : {"mnt", "user"}) {
+    if (is_in_own_namespace(facts.main_pid, name)) {
+      return refuse(
+          "its processes have a mount or user namespace of their own, which CRIU cannot move: "
+          "systemctl edit the unit on both nodes so that it has no PrivateTmp=, PrivateDevices=, "
+          "PrivateUsers=, ProtectSystem= and the like, and restart it");
+    }
+  }
+  auto sockets = journal_sockets_of(*tasks);
+  if (!sockets) return refuse(sockets.error().message);
+  if (sockets->size() > kJournalSocketsMax) return refuse("too many sockets to the journal");
+  unit.journal_sockets = std::move(*sockets);
+  unit_main_ = facts.main_pid;
+  std::vector<std::string>& options = settings_.criu_options;
+  options.push_back("--manage-cgroups=ignore");
+  if (!unit.journal_sockets.empty()) options.push_back("--ext-unix-sk");
+  for (const uint64_t inode : unit.journal_sockets) {
+    options.insert(options.end(), {"--external", fmt::format("unix[{}]", inode)});
+  }
+  return {};
+}
+
 // Says at once that another migration moves the processes. Otherwise the checks would say that a
 // debugger traces them. With --independent each tree finds its own rivals.
 CommandResult<void> Migrate::find_rivals(const RecordStore& store) const {
   if (command_.independent) return {};
   std::vector<ProcessIdentity> roots;
-  for (const pid_t pid : command_.pids) {
+  for (const pid_t pid : wanted_pids()) {
     if (const auto root = identify(pid)) roots.push_back(*root);
   }
   Status alone = check_rivals(store, roots);
@@ -213,9 +286,10 @@ CommandResult<void> Migrate::find_trees() {
   options.lazily = plan.restores_lazily();
   options.memory_apart = plan.moves_memory_apart();
   options.own_pid_namespace = plan.original_goes_on;
-  options.read(command_.criu_options);
+  options.moved_unit = settings_.unit.name;
+  options.read(settings_.criu_options);
   if (auto found = find_containers(); !found) return found;
-  std::vector<pid_t> roots(command_.pids.begin(), command_.pids.end());
+  std::vector<pid_t> roots = wanted_pids();
   for (const auto& [root, container] : containers_) roots.push_back(root);
   if (command_.independent) return find_independent_trees(roots);
   auto selection = select_trees(roots, options.tree_options());
@@ -527,6 +601,7 @@ int Migrate::run() {
   auto store = RecordStore::open(command_.state_directory);
   if (!store) return failed({ExitCode::kFailure, store.error().message});
   if (auto target = find_target(); !target) return failed(target.error());
+  if (auto unit = find_unit(); !unit) return failed(unit.error());
   if (auto alone = find_rivals(*store); !alone) return failed(alone.error());
   if (auto trees = find_trees(); !trees) return failed(trees.error());
   if (auto checked = check_both_sides(); !checked) return failed(checked.error());

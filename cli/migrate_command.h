@@ -15,6 +15,7 @@ struct MigrateCommand {
   std::string id;                // of the migration; empty: a random one
   std::vector<int> pids;
   std::vector<std::string> containers;  // names of runc containers
+  std::string unit;                     // a service of systemd; empty: none
   std::string mountpoint;
   MoveRequest move;
   LiveLimits limits;  // of a live move

@@ -12,6 +12,7 @@
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/container_fate.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/settle/settle.h"
 
 namespace ppmr {
@@ -87,6 +88,7 @@ int RecoverCommand::run() const {
                verdict.what);
     }
   }
+  settle_units_at_source(*store);
   if (!found && !id.empty()) {
     return report("migrate", {ExitCode::kUsage, "no migration " + id + " in " + state_directory},
                   json);

@@ -33,13 +33,16 @@ struct MoveOptions {
   bool file_locks = false;
   bool link_remap = false;
   bool force_irmap = false;
+  std::string moved_unit;                // the service that moves with its processes: "web.service"
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 
   // Reads the options from the arguments after -- on the command line; ignores others.
   void read(const std::vector<std::string>& criu_options);
-  TreeOptions tree_options() const { return {.external_unix_sockets = ext_unix_sk}; }
+  TreeOptions tree_options() const {
+    return {.external_unix_sockets = ext_unix_sk, .journal_is_bridged = !moved_unit.empty()};
+  }
 };
 
 // Returns the bytes of a tree's memory that the source sends, and that the tree needs at the

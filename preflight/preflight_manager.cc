@@ -24,8 +24,9 @@ std::string name_of(const Parent& parent) {
 
 class ManagerCheck {
  public:
-  ManagerCheck(const TreeFacts& tree, Findings& findings)
+  ManagerCheck(const TreeFacts& tree, const std::string& moved_unit, Findings& findings)
       : tree_(tree),
+        moved_unit_(moved_unit),
         facts_(*tree.manager),
         root_(shown(tree.name_of(tree.root))),
         findings_(findings) {}
@@ -81,6 +82,7 @@ class ManagerCheck {
   }
 
   const TreeFacts& tree_;
+  const std::string& moved_unit_;
   const ManagerFacts& facts_;
   const std::string root_;
   Findings& findings_;
@@ -195,6 +197,10 @@ void ManagerCheck::check_triggers(const UnitFacts& unit, const std::string& syst
 void ManagerCheck::check_unit(const UnitFacts& unit) {
   const std::string& name = unit.unit.name;
   const bool main_is_moved = tree_.contains(unit.main_pid);
+  if (name == moved_unit_ && main_is_moved && !unit.unit.of_user) {
+    check_triggers(unit, "systemctl");
+    return;
+  }
   bool main_waits = false;
   for (size_t i = 0; i < count_passed(facts_.parents); ++i)
     main_waits |= facts_.parents[i].pid == unit.main_pid;
@@ -207,8 +213,11 @@ void ManagerCheck::check_unit(const UnitFacts& unit) {
   std::string lines = "[Service] and Restart=no";
   if (!unit.forces.empty()) lines = "[Service], Restart=no and RestartForceExitStatus=";
   const std::string remedy = fmt::format(
-      "run `{} edit --runtime {}` and add the lines {}, or start the program outside of "
+      "{}run `{} edit --runtime {}` and add the lines {}, or start the program outside of "
       "a service (systemd-run --scope)",
+      main_is_moved && !unit.unit.of_user
+          ? fmt::format("move the service with `ppmr migrate --unit {}`, or ", name)
+          : "",
       systemctl, name, lines);
   if (restart == UnitRestart::kSurely && !unknown) {
     findings_.stop(fmt::format("{} belongs to {}, and systemd would start that service again here "
@@ -246,7 +255,7 @@ void ManagerCheck::check_unit(const UnitFacts& unit) {
 void check_managers(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
   // The original of a copy runs on.
   if (!tree.manager || options.own_pid_namespace) return;
-  ManagerCheck(tree, findings).run();
+  ManagerCheck(tree, options.moved_unit, findings).run();
 }
 
 }  // namespace ppmr

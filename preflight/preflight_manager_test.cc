@@ -92,6 +92,15 @@ TEST_F(Managers, OrphansJobsAndSessionsMoveWithoutAFinding) {
   }
 }
 
+TEST_F(Managers, UnitThatMovesWithItsProcessesIsNoFindingButItsTriggersAre) {
+  set_parents({kInit});
+  facts().unit = unit("always");
+  EXPECT_EQ(find({.moved_unit = "web.service"}), "");
+  EXPECT_THAT(find({.moved_unit = "other.service"}), HasSubstr("stop: "));
+  facts().unit->triggers = {"web.socket"};
+  EXPECT_THAT(find({.moved_unit = "web.service"}), HasSubstr("web.socket"));
+}
+
 TEST_F(Managers, ShellWithAnEndlessLoopStopsTheMove) {
   set_parents({shell("while true; do ./server; done"), kInit});
   expect("stop", {"411 (sh)", "412 (server)", "again here", "kill -KILL 411", "move process 411"});

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "restart_loader/criu/run_command.h"
@@ -63,7 +65,7 @@ UnitName unit_in(std::string_view path) {
     unit.of_user = true;
     unit.name = take_unit(path);
   }
-  return unit.name.ends_with(".service") && is_unit_name(unit.name) ? unit : UnitName{};
+  return is_service_name(unit.name) ? unit : UnitName{};
 }
 
 std::vector<std::string> systemctl(const UnitName& unit, const std::string& properties,
@@ -80,6 +82,10 @@ std::vector<std::string> systemctl(const UnitName& unit, const std::string& prop
 }
 
 }  // namespace
+
+bool is_service_name(std::string_view name) {
+  return name.ends_with(".service") && is_unit_name(name);
+}
 
 UnitName find_unit(std::string_view cgroup_text) {
   // "0::PATH" is version 2, and "1:name=systemd:PATH" is systemd's hierarchy of version 1.
@@ -124,6 +130,7 @@ void parse_unit_properties(std::string_view text, UnitFacts& facts) {
     if (name == "MainPID")
       std::from_chars(value.data(), value.data() + value.size(), facts.main_pid);
     if (name == "ActiveState") facts.active_state = value;
+    if (name == "ControlGroup") facts.control_group = value;
     if (name == "Restart") facts.restart = value;
     if (name == "UnitFileState") facts.file_state = value;
     if (name == "RestartPreventExitStatus") facts.prevents = words_of(value);
@@ -157,11 +164,35 @@ std::vector<std::string> parse_active_units(std::string_view text) {
   return active;
 }
 
+std::vector<pid_t> members_of_control_group(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::vector<pid_t> members;
+  if (path.empty() || path == "/") return members;
+  // Version 2 alone, version 2 beside version 1, version 1.
+  for (const std::string top :
+       {"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"}) {
+    std::error_code error;
+    if (!fs::exists(top + path + "/cgroup.procs", error)) continue;
+    std::vector<fs::path> groups = {top + path};
+    for (const auto& entry : fs::recursive_directory_iterator(top + path, error)) {
+      if (entry.is_directory(error)) groups.push_back(entry.path());
+    }
+    for (const fs::path& group : groups) {
+      std::ifstream file(group / "cgroup.procs");
+      for (pid_t pid = 0; file >> pid;) {
+        if (pid != 0) members.push_back(pid);  // 0: it is in another pid namespace
+      }
+    }
+    break;
+  }
+  return members;
+}
+
 UnitFacts ask_unit(const UnitName& unit) {
   UnitFacts facts{.unit = unit};
   const auto said = run_successfully(
       systemctl(unit,
-                "MainPID,ActiveState,Restart,UnitFileState,TriggeredBy,UpheldBy,"
+                "MainPID,ActiveState,ControlGroup,Restart,UnitFileState,TriggeredBy,UpheldBy,"
                 "RestartPreventExitStatus,RestartForceExitStatus,SuccessExitStatus",
                 {unit.name}),
       kPatience);

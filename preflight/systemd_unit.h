@@ -23,12 +23,16 @@ struct UnitName {
 // slices. Returns no name for a scope, for other paths, and for a name that systemd does not allow.
 UnitName find_unit(std::string_view cgroup_text);
 
+// Returns whether systemd allows this name for a service.
+bool is_service_name(std::string_view name);
+
 // What systemd says about a service.
 struct UnitFacts {
   UnitName unit;
   std::string problem;  // why systemd did not answer; empty: it answered
   pid_t main_pid = 0;   // 0: systemd does not know it
   std::string active_state;
+  std::string control_group;           // path in the hierarchy of systemd
   std::string restart;                 // "no", "always", "on-failure", ...
   std::string file_state;              // "enabled", "static", ...
   std::vector<std::string> triggers;   // active units that start the service: "web.socket"
@@ -49,6 +53,9 @@ UnitRestart judge_restart(const UnitFacts& facts, bool main_is_moved);
 void parse_unit_properties(std::string_view text, UnitFacts& facts);
 // Returns the ids of the active units in the output of `systemctl show --property=Id,ActiveState`.
 std::vector<std::string> parse_active_units(std::string_view text);
+
+// Returns the processes of a control group of systemd and of the groups below it.
+std::vector<pid_t> members_of_control_group(const std::string& path);
 
 // Asks systemd, for 5 s at most per question. Does not fail: see UnitFacts::problem.
 UnitFacts ask_unit(const UnitName& unit);

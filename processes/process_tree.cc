@@ -199,8 +199,12 @@ Result<TreeSelection> select_trees(const std::vector<pid_t>& pids, const TreeOpt
     if (Status same = check_same_roots(*trees, *trees_after); !same) return failure(same.error());
     if (pass == kPassesMax || identities_of(*trees) == identities_of(*trees_after)) {
       TreeSelection selection{.trees = std::move(*trees_after)};
-      for (const Relation& relation : *relations)
+      for (const Relation& relation : *relations) {
+        const bool to_journal =
+            relation.kind == RelationKind::kUnixStream && relation.object == kJournalSocket;
+        if (to_journal && options.journal_is_bridged) continue;
         selection.findings.push_back(explain(*table, relation, options));
+      }
       return selection;
     }
     table = std::move(table_after);

@@ -41,6 +41,7 @@ Result<std::vector<ProcessTree>> find_trees(const ProcessTable& table,
 
 struct TreeOptions {
   bool external_unix_sockets = false;  // CRIU gets --ext-unix-sk
+  bool journal_is_bridged = false;     // the target connects them to its journal
 };
 
 struct TreeSelection {

@@ -10,6 +10,9 @@
 
 namespace ppmr {
 
+// Where the output of services goes (StandardOutput=journal).
+inline constexpr const char* kJournalSocket = "/run/systemd/journal/stdout";
+
 enum class RelationKind {
   kPipe,
   kNamedPipe,

@@ -149,6 +149,15 @@ Result<OwnershipRecord> unpack(const json& packed) {
   if (!record.restart_policy.is_object()) {
     return failure(EPROTO, "'restart_policy' is not a JSON object");
   }
+  if (const auto unit = packed.find("unit"); unit != packed.end()) {
+    record.unit.name = unit->at("name");
+    record.unit.journal_sockets = unit->at("journal_sockets").get<std::vector<uint64_t>>();
+    record.unit.enabled = unit->at("enabled");
+    if (record.unit.journal_sockets.size() > kJournalSocketsMax) {
+      return failure(
+          EPROTO, std::to_string(record.unit.journal_sockets.size()) + " sockets to the journal");
+    }
+  }
   if (packed.at("trees").empty() || packed.at("trees").size() > kTreesMax) {
     return failure(EPROTO, std::to_string(packed.at("trees").size()) + " trees");
   }
@@ -391,6 +400,11 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"confirmations", record.confirmations},
             {"error", record.error},
             {"history", history}};
+  if (!record.unit.name.empty()) {
+    packed["unit"] = {{"name", record.unit.name},
+                      {"journal_sockets", record.unit.journal_sockets},
+                      {"enabled", record.unit.enabled}};
+  }
 }
 
 Result<OwnershipRecord> parse_record(const json& packed) {

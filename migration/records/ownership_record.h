@@ -107,6 +107,16 @@ struct TreeRecord {
   std::string lost;   // why the tree runs on neither node any more; empty: it is not lost
 };
 
+// The most sockets to the journal that the processes of a unit may have.
+inline constexpr size_t kJournalSocketsMax = 64;
+
+// A service of systemd that moves with its processes. If the name is empty, none does.
+struct UnitRecord {
+  std::string name;                       // "web.service"
+  std::vector<uint64_t> journal_sockets;  // source: inodes of the sockets to its journal
+  bool enabled = false;                   // source: a restart of the node starts it
+};
+
 struct StateChange {
   MigrationState state = MigrationState::kPreparing;
   int64_t at_ns = 0;
@@ -143,6 +153,7 @@ struct OwnershipRecord {
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy =
       nlohmann::json::object();  // target: of this migration, see preflight/policy
+  UnitRecord unit;
   std::vector<TreeRecord> trees;
   bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
   bool tasks_resumed = false;  // source: what the migration had stopped goes on after an abort

@@ -52,6 +52,17 @@ TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
   EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
 }
 
+TEST(OwnershipRecord, UnitSurvivesConversionAndHasALimitedNumberOfSockets) {
+  OwnershipRecord record = record_of_two_trees();
+  EXPECT_FALSE(nlohmann::json(record).contains("unit"));
+  record.unit = {"web.service", {17, 18}, true};
+  const auto back = parse_record(nlohmann::json(record));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
+  record.unit.journal_sockets.resize(kJournalSocketsMax + 1);
+  EXPECT_FALSE(parse_record(nlohmann::json(record)));
+}
+
 TEST(OwnershipRecord, RecordOfAnOlderVersionHasNoTimesForATimeline) {
   nlohmann::json packed = record_of_two_trees();
   for (nlohmann::json& tree : packed["trees"]) {

@@ -42,6 +42,7 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
                           .log_file = options.work + (is_dump ? "/dump.out" : "/restore.out"),
                           .show = options.show,
                           .request_socket = sockets->theirs.get(),
+                          .inherited = std::vector<int>(options.bridged.size(), options.bridge),
                           .background = true});
   if (!process) return failure(process.error());
   HeldCriu held;
@@ -64,8 +65,9 @@ Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
   std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".",
                                   "--log-file",   work.log};
   all.insert(all.end(), work.options.begin(), work.options.end());
-  const auto settings = criu_settings(all);
+  auto settings = criu_settings(all);
   if (!settings) return failure(settings.error());
+  settings->inherited = options_.bridged;
   const std::string path = options_.work + "/criu.conf";
   std::ofstream file(path);
   file << settings->configuration;

@@ -20,6 +20,9 @@ struct HeldCriuOptions {
   MigrationRole role = MigrationRole::kSource;
   size_t tree = 0;
   std::string work;  // directory of CRIU's log and configuration
+  // For a restore: the sockets that the tree had, "socket:[17]", and what stands for all of them.
+  std::vector<std::string> bridged;
+  int bridge = -1;
   // Called for each output line of CRIU and the relay.
   std::function<void(const std::string&)> show;
 };

@@ -7,6 +7,7 @@
 #include "daemon/control/control_client.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/moved_memory.h"
+#include "migration/relay/unit_fate.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/frozen_tasks.h"
 
@@ -179,6 +180,7 @@ Status resume_source(const OwnershipRecord& record) {
     }
   }
   (void)resume_rdma(roots, kResumePatience);
+  if (Status unit = settle_unit_at_source(record); !unit) settled = unit;
   return settled;
 }
 

@@ -12,6 +12,7 @@
 #include "migration/relay/container_fate.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
 #include "mount/mount_table.h"
@@ -169,6 +170,7 @@ int SettleCommand::run() const {
   if (!store) return to_int(ExitCode::kFailure);
   const MigrationRole of = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
   settle_mount(*store, of, mountpoint, kDaemonsPatience);
+  if (of == MigrationRole::kSource) settle_units_at_source(*store);
   report_open(*store, of, mountpoint);
   return to_int(ExitCode::kSuccess);
 }

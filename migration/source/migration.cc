@@ -12,6 +12,7 @@
 #include "migration/relay/audit_events.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/source/rival.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
@@ -147,6 +148,7 @@ MigrationOutcome Migration::run() {
                                done.error().message, id_));
   }
   done = settings_.plan.may_run_before_memory() ? running : await();
+  settle_unit();
   remove_checkpoints();
   if (!done) {
     const bool lost = done.error().errno_value == EFAULT;
@@ -168,6 +170,7 @@ Status Migration::prepare() {
   record.hold_limit_ms = settings_.hold_limit.count();
   record.plan = settings_.plan;
   record.criu_options = settings_.criu_options;
+  record.unit = settings_.unit;
   for (const Tree& tree : trees_) {
     TreeRecord entry;
     entry.root = tree.plan.root.pid;
@@ -181,6 +184,7 @@ Status Migration::prepare() {
   auto created = create_without_rivals(store_, std::move(record));
   if (!created) return failure(created.error());
   is_recorded_ = true;
+  if (Status held = hold_unit_at_source(*created); !held) return held;
   OwnershipRecord shown = *created;
   shown.endpoint = json::object();  // paths of this node's keys, which the peer must not see
   shown.audit_file.clear();
@@ -192,6 +196,9 @@ Status Migration::prepare() {
   }
   auto prepared = record_in(*answer);
   if (!prepared) return failure(prepared.error());
+  if (prepared->unit.name != settings_.unit.name) {
+    return failure(ENOTSUP, "the version of ppmr at the target does not move units: update it");
+  }
   target_ = std::move(*prepared);
   auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());

@@ -29,6 +29,7 @@ struct MigrationSettings {
   std::chrono::milliseconds release_timeout{10'000};
   std::vector<std::string> criu_options;
   LiveLimits live;
+  UnitRecord unit;
   // Called for each event, from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
 };
@@ -114,6 +115,7 @@ class Migration {
   Status hand_over();
   void end_source();
   void join_dumps();
+  void settle_unit() const;
   void remove_checkpoints();
   Status await_running();
   // Records the abort. Errors: the record could not be written, so nothing is decided.

@@ -8,6 +8,7 @@
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/moved_memory.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/source/migration.h"
 
 namespace ppmr {
@@ -147,6 +148,13 @@ void Migration::join_dumps() {
       report_event({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
     }
   }
+}
+
+// A settler does it later if this fails.
+void Migration::settle_unit() const {
+  const auto end = store_.read(id_, kRole);
+  const Status settled = end ? settle_unit_at_source(*end) : failure(end.error());
+  if (!settled) report_event({{"event", "warning"}, {"sentence", settled.error().message}});
 }
 
 // Removes the checkpoints at the source. This keeps the daemon busy, so after a success call it

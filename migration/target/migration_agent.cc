@@ -18,6 +18,7 @@
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/target_driver.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
 #include "mount/mount_table.h"
@@ -160,6 +161,9 @@ json Agent::prepare(const json& request) const {
   if (auto mount = find_mount(options_.mountpoint); !mount) return refusal(mount.error());
   auto policy = restart_policy();
   if (!policy) return refusal(policy.error());
+  if (!record->unit.name.empty() && !policy->everything) {
+    return refusal({EPERM, "units move only to a target with --allow-root-restart"});
+  }
   record->restart_policy = to_json(*policy);
   record->role = kRole;
   record->node_id = read_node_id();
@@ -183,6 +187,10 @@ json Agent::prepare(const json& request) const {
   }
   if (!created) return refusal(created.error());
   store_.prune();
+  if (Status expected = expect_unit_at_target(*created, store_.directory()); !expected) {
+    (void)take_target_step(store_, created->id, target_event::Abort{expected.error().message});
+    return refusal(expected.error());
+  }
   for (size_t tree = 0; tree < created->trees.size(); ++tree) {
     auto started = expect_container_at_target(created->trees[tree]);
     if (started) started = start_supervisor(store_, created->id, tree);

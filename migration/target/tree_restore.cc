@@ -33,6 +33,7 @@
 #include "migration/relay/held_criu.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/target_driver.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
 #include "mount/mount_table.h"
@@ -68,6 +69,7 @@ constexpr milliseconds kBetweenWrites{1000};
 constexpr milliseconds kLetGoPatience{10'000};
 constexpr milliseconds kLetGoInterval{20};
 constexpr milliseconds kResumePatience{10'000};
+constexpr milliseconds kUnitPatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
 // waits without end for a process that was killed during its restore.
 constexpr milliseconds kAbortPatience{5000};
@@ -306,8 +308,24 @@ Status TreeRestore::check_owner_of_memory() const {
 
 Status TreeRestore::prepare() {
   if (is_container()) return {};
-  auto held = HeldCriu::start(
-      store_, {.criu = criu_, .id = id_, .role = kRole, .tree = tree_, .work = work_, .show = log});
+  std::vector<std::string> bridged;
+  for (const uint64_t inode : record_.unit.journal_sockets) {
+    bridged.push_back(fmt::format("socket:[{}]", inode));
+  }
+  UniqueFd output;
+  if (!bridged.empty()) {
+    auto found = output_of_unit(record_, kUnitPatience);
+    if (!found) return failure(found.error());
+    output = std::move(*found);
+  }
+  auto held = HeldCriu::start(store_, {.criu = criu_,
+                                       .id = id_,
+                                       .role = kRole,
+                                       .tree = tree_,
+                                       .work = work_,
+                                       .bridged = std::move(bridged),
+                                       .bridge = output.get(),
+                                       .show = log});
   if (!held) return failure(held.error());
   prepared_ = std::move(*held);
   // Records CRIU's pid. If this supervisor dies, the next supervisor must be able to find CRIU.

@@ -17,6 +17,8 @@ struct CriuOptions {
   std::optional<std::string> pid_file;  // --pidfile
 };
 
+inline constexpr int kFirstInheritedFd = 4;
+
 CriuOptions read_criu_options(const std::vector<std::string>& options);
 
 // Options in the form that CRIU's RPC accepts (criu_rpc.h).
@@ -27,6 +29,9 @@ struct CriuSettings {
   // The value of --network-lock as in rpc.proto; 0: not given. This option is not in
   // `configuration`, because CRIU 3 ends if it finds the option in a configuration file.
   uint32_t network_lock = 0;
+  // --inherit-fd: "socket:[17]". The first one stands for descriptor kFirstInheritedFd of CRIU, and
+  // so on.
+  std::vector<std::string> inherited;
 };
 
 // Converts long options, written as on a command line. Errors: EINVAL for options that the RPC

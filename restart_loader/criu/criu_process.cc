@@ -71,6 +71,9 @@ Result<std::unique_ptr<CriuProcess>> CriuProcess::start(CriuProcessOptions optio
     child.files.push_back({status.write_end.get(), kStatusFd});
   }
   if (options.request_socket >= 0) child.files.push_back({options.request_socket, kRequestFd});
+  for (size_t i = 0; i < options.inherited.size(); ++i) {
+    child.files.push_back({options.inherited[i], kFirstInheritedFd + static_cast<int>(i)});
+  }
   if (!options.log_file.empty()) {
     process->copy_ =
         UniqueFd(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -18,6 +18,7 @@
 
 #include "restart_loader/criu/child_process.h"
 #include "restart_loader/criu/criu_log.h"
+#include "restart_loader/criu/criu_options.h"
 
 namespace ppmr {
 
@@ -31,6 +32,7 @@ struct CriuProcessOptions {
   std::function<void(const std::string&)> show;  // gets each line of output; empty: not called
   bool status_fd = false;                        // add --status-fd 3: see ready()
   int request_socket = -1;                       // passed to `criu swrk 3`; -1: none
+  std::vector<int> inherited;                    // become descriptors kFirstInheritedFd and so on
   bool background = false;  // stdin is /dev/null, and Ctrl-C does not signal CRIU
 };
 

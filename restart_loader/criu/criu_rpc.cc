@@ -33,6 +33,11 @@ std::string criu_request(CriuRequest type, pid_t root, const CriuSettings& setti
   if (type != CriuRequest::kRestore) options.set_pid(root);
   options.set_notify_scripts(true);
   for (const std::string& external : settings.externals) options.add_external(external);
+  for (size_t i = 0; i < settings.inherited.size(); ++i) {
+    criu::inherit_fd& inherited = *options.add_inherit_fd();
+    inherited.set_key(settings.inherited[i]);
+    inherited.set_fd(kFirstInheritedFd + static_cast<int>(i));
+  }
   options.set_config_file(configuration_file);
   // A restore takes the network lock method from the images.
   if (settings.network_lock != 0 && type == CriuRequest::kDump) {

@@ -29,6 +29,15 @@ TEST(CriuRpc, RequestNamesAConfigurationFileAndSetsFewOtherFields) {
             "criu.conf"s);
 }
 
+TEST(CriuRpc, RestoreNamesWhatItInherits) {
+  CriuSettings settings;
+  settings.inherited = {"socket:[7]"};
+  // inherit_fd { key: "socket:[7]", fd: 4 }
+  EXPECT_NE(criu_request(CriuRequest::kRestore, 0, settings, "criu.conf")
+                .find("\xda\x01\x0e\x0a\x0asocket:[7]\x10\x04"s),
+            std::string::npos);
+}
+
 TEST(CriuRpc, ParsesWhetherAResponseReportsSuccess) {
   EXPECT_TRUE(has_succeeded("\x08\x04\x10\x01"s));
   EXPECT_FALSE(has_succeeded("\x08\x04\x10\x00"s));

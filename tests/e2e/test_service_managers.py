@@ -181,3 +181,38 @@ def test_process_in_a_scope_moves_without_a_finding_about_systemd(served):
     code, found, output = machine_migrate(source, pid)
     assert (code, found) == (MOVED, []), output
     assert target.run("pgrep -x sleep").stdout == f"{pid}\n"
+
+
+def properties_of(machine, *names):
+    shown = machine.run(["systemctl", "show", "--property=" + ",".join(names), "server"]).stdout
+    return dict(line.split("=", 1) for line in shown.splitlines())
+
+
+@pytest.mark.xdist_group("package")
+def test_unit_moves_with_its_processes_and_is_as_before_after_an_abort(served):
+    source, target = served
+    unit = UNIT.replace("StandardOutput=null\nStandardError=null\n", "")  # they go to the journal
+    for machine in served:
+        write_file(machine, "/etc/systemd/system/server.service", unit)
+        machine.run("systemctl daemon-reload")
+    source.run("systemctl enable --now server")
+    names = ["MainPID", "ActiveState", "UnitFileState", "Restart", "DropInPaths"]
+    before = properties_of(source, *names)
+    move = ["ppmr", "migrate", "--mount", MOUNT, "--unit", "server"]
+    target.run("systemctl start server")
+    refused = source.run(move, check=False)
+    assert refused.returncode == ABORTED and "stop it there first" in refused.stderr, refused
+    assert properties_of(source, *names) == before
+    target.run("systemctl stop server")
+    source.run(move)
+    after = properties_of(source, *names)
+    assert (after["ActiveState"], after["UnitFileState"]) == ("inactive", "disabled")
+    assert after["DropInPaths"] == "" and source.run("pgrep -x sleep", check=False).stdout == ""
+    wait_until(lambda: properties_of(target, *names) == before, 20, "the unit to be as it was")
+    assert "server.service" in target.run(f"cat /proc/{before['MainPID']}/cgroup").stdout
+    target.run("systemctl kill --signal=KILL server")
+    wait_until(
+        lambda: properties_of(target, "MainPID")["MainPID"] not in ("0", before["MainPID"]),
+        20,
+        "systemd to restart the service",
+    )

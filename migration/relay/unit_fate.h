@@ -1,0 +1,58 @@
+// A service of systemd that moves with its processes (`ppmr migrate --unit`): what happens to its
+// unit on both nodes.
+//
+//   source   a drop-in in /etc: no restart, no start, no stop commands. The main process is killed
+//            after the decision, so the unit becomes inactive. Then ppmr disables the unit and
+//            removes the drop-in. After an abort it only removes the drop-in.
+//   target   a drop-in in /run: the unit starts `ppmr migration-unit` in place of its own commands.
+//            That process has the unit's output and control group. CRIU connects the restored
+//            processes to that output. `ppmr migration-unit` moves them into the control group,
+//            and when they run it names the main process to systemd and removes the drop-in.
+//
+// Drop-ins, because systemd keeps their rules while ppmr is dead. The one of the source must
+// outlive a restart of its node: the boot would start the unit while the target runs it. Rejected:
+// `systemctl mask`, which a unit file in /etc overrides.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "migration/records/record_store.h"
+
+namespace ppmr {
+
+// The texts of the drop-ins. `program`: the path of ppmr. `identifier`: of the lines in the
+// journal, empty: that of the unit.
+std::string unit_drop_in_of_source(const OwnershipRecord& record);
+std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::string& program,
+                                   const std::string& state_directory,
+                                   const std::string& identifier);
+
+// All of these do nothing for a migration without a unit.
+
+// Keeps systemd from starting the unit here again. To be called before a process is touched.
+Status hold_unit_at_source(const OwnershipRecord& record);
+// Does what source_unit_step() says, if the unit is still held. Errors: EBUSY if the unit does not
+// become inactive.
+Status settle_unit_at_source(const OwnershipRecord& record);
+// The same for all units that migrations of these records hold: the record of a migration can be
+// settled before its unit is.
+void settle_units_at_source(const RecordStore& store);
+
+// Starts the unit with `ppmr migration-unit` as its main process. Errors: ENOENT if the unit is
+// unknown here, EBUSY if it is active.
+Status expect_unit_at_target(const OwnershipRecord& record, const std::string& state_directory);
+// Returns the standard output of the unit's `ppmr migration-unit`. Errors: ETIMEDOUT.
+Result<UniqueFd> output_of_unit(const OwnershipRecord& record, std::chrono::milliseconds patience);
+// Removes the drop-in of expect_unit_at_target().
+Status forget_unit_at_target(const OwnershipRecord& record);
+
+// Returns the inodes of the sockets by which these processes write to the journal.
+Result<std::vector<uint64_t>> journal_sockets_of(const std::vector<ProcessIdentity>& tasks);
+
+// Returns one property of `systemctl show`.
+Result<std::string> unit_property(const std::string& unit, const std::string& property);
+
+}  // namespace ppmr
