@@ -14,6 +14,7 @@
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
 #include "processes/carried/carried_state.h"
+#include "processes/frozen_group.h"
 #include "processes/frozen_tasks.h"
 #include "processes/restorer_wait.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -128,6 +129,13 @@ Status SourceHold::stop(const OwnershipRecord& record) const {
   auto tasks = FrozenTasks::open(tree.tasks);
   if (!tasks) return failure(tasks.error());
   tasks->stop();
+  // In post-copy the stopped tasks stay while the target runs. In the other modes they are killed
+  // before the target runs.
+  if (record.plan.may_run_before_memory() && tree.container.name.empty()) {
+    if (Status frozen = freeze_in_groups(tree.tasks, id_); !frozen) {
+      log("held by CRIU and SIGSTOP only: " + frozen.error().message);
+    }
+  }
   if (Status held = tasks->check_held_by(criu_.pid); !held) return held;
   if (tasks->count() == tree.tasks.size()) return {};
   return failure(EBUSY, fmt::format("a process of the tree of process {} ended while the tree was "
@@ -191,6 +199,10 @@ void SourceHold::look(OwnershipRecord& record) {
 bool SourceHold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
     if (auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]))) tasks->resume();
+    // CRIU cannot let a task go on that is frozen.
+    if (Status released = release_from_groups(record.trees[tree_].tasks, id_); !released) {
+      log(released.error().message);
+    }
   }
   if (!is_alive(record.coordinator)) finish_in_background();
   return kStopCriu;

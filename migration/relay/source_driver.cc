@@ -9,6 +9,7 @@
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/frozen_group.h"
 #include "processes/frozen_tasks.h"
 
 namespace ppmr {
@@ -160,12 +161,18 @@ Result<source_event::TargetSays> target_says(const json& answer) {
 Status resume_source(const OwnershipRecord& record) {
   if (home_of(record) != Home::kThisBoot) return {};
   std::vector<pid_t> roots;
+  Status settled;
+  // First: a CRIU that lost its relay cannot let a task go on that is frozen, and would not end.
+  for (const TreeRecord& tree : record.trees) {
+    if (Status released = release_from_groups(tree.tasks, record.id); !released) {
+      settled = released;
+    }
+  }
   for (const TreeRecord& tree : record.trees) {
     if (is_alive(tree.criu)) {
       return failure(EBUSY, "CRIU still holds process " + std::to_string(tree.root));
     }
   }
-  Status settled;
   for (const TreeRecord& tree : record.trees) {
     if (Status container = settle_container_at_source(record, tree); !container) {
       settled = container;

@@ -16,6 +16,7 @@
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
 #include "mount/mount_table.h"
+#include "processes/frozen_group.h"
 
 namespace ppmr {
 namespace {
@@ -81,6 +82,9 @@ Settled settle_source(const RecordStore& store, const OwnershipRecord& record,
     const bool held = is_alive(tree.criu);
     if (!here || held || settled->state() == kAborted) continue;
     (void)settle_container_at_source(*settled, tree);
+  }
+  if (here && is_over(settled->state()) && settled->plan.may_run_before_memory()) {
+    remove_frozen_groups(settled->id);
   }
   if (settled->is_settled()) {
     return {false, false, outcome_of(*settled) + "; the target has acknowledged it"};

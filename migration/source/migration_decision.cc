@@ -10,6 +10,7 @@
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/migration.h"
+#include "processes/frozen_group.h"
 
 namespace ppmr {
 namespace {
@@ -148,6 +149,7 @@ void Migration::join_dumps() {
       report_event({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
     }
   }
+  if (end && end->plan.may_run_before_memory()) remove_frozen_groups(end->id);
 }
 
 // A settler does it later if this fails.
