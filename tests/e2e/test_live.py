@@ -4,6 +4,7 @@ import signal
 import pytest
 
 from lab.node import wait_until
+from lab.programs import Program, gap_between
 from lab.workers import check_moved, start_workers
 
 MOVED, ABORTED = 0, 11
@@ -135,6 +136,27 @@ def test_tree_of_processes_is_copied_while_it_runs(lab, nodes, migrations):
     assert rounds_of(done) and warnings_of(done) == []
     check_moved(worker, nodes)
     worker.end()
+
+
+# During the rounds the process writes, unmaps, moves and returns pages, and forks.
+@pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])
+def test_memory_that_changes_during_the_rounds_has_its_last_values(
+    lab, nodes, migrations, options
+):
+    directory = lab.home / "changer"
+    changer = Program(nodes.source, "memory_changer", [directory, 32, 100], directory)
+    changer.wait_for_lines(100)
+    done = migrations.migrate(changer.pid, options=options).ok()
+    skip_if_kernel_cannot(done)
+    assert rounds_of(done)
+    changer.node = nodes.target
+    # So that each mapping is checked several times.
+    changer.wait_for_lines(500, nodes.target, timeout=60)
+    lines = changer.lines()
+    gap_between(lines, nodes.source, nodes.target)
+    assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[-1]["wrong"] == 0, "a page is lost, or as it was in a round"
+    nodes.target.signal(changer.pid, signal.SIGKILL)
 
 
 def test_all_memory_travels_frozen_if_asked(nodes, migrations, checker):
