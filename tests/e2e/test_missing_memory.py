@@ -113,7 +113,9 @@ def test_move_survives_signals_to_all_its_processes(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     before = signals_of(nodes.source, worker.pid)
     running = migrations.start_migrate(
-        worker.pid, environment=pause_at(lab, "source:frozen source:sealed")
+        worker.pid,
+        options=["--stop-and-copy"],  # the page reader has much to read
+        environment=pause_at(lab, "source:frozen source:sealed"),
     )
     migrations.wait_until_paused("source", "frozen", running)
     send_to_all(nodes.source, (RELAY, CRIU, PAGE_READER), ENDING_SIGNALS)
