@@ -19,6 +19,8 @@
 
 #include <algorithm>
 
+#include "migration/protocol/protocol_step.h"
+
 namespace ppmr {
 namespace {
 
@@ -36,14 +38,12 @@ bool is_decided(const OwnershipRecord& record) {
   return record.state() == kCommitted || record.state() == kFinished;
 }
 
-class Step {
+class Step : private ProtocolStep<SourceFacts> {
  public:
-  Step(const OwnershipRecord& record, const SourceFacts& facts) : record_(record), facts_(facts) {}
+  using ProtocolStep::ProtocolStep;
 
   Result<SourceStep> take(const SourceEvent& event) {
-    if (facts_.home == Home::kOtherNode) {
-      return failure(EXDEV, "the record of migration " + record_.id + " belongs to another node");
-    }
+    if (Status home = check_home(); !home) return failure(home.error());
     const Status taken = std::visit([this](const auto& what) { return on(what); }, event);
     if (!taken) return failure(taken.error());
     finish_if_done();
@@ -52,19 +52,6 @@ class Step {
   }
 
  private:
-  bool node_was_restarted() const { return facts_.home == Home::kEarlierBoot; }
-
-  Status move_to(MigrationState state) {
-    changed_ = true;
-    return record_.move_to(state, facts_.now_ns);
-  }
-
-  Result<TreeRecord*> tree_at(size_t number) {
-    if (number < record_.trees.size()) return &record_.trees[number];
-    return failure(
-        EINVAL, "the record of migration " + record_.id + " has no tree " + std::to_string(number));
-  }
-
   Status abort(const std::string& why) {
     record_.error = why;
     if (node_was_restarted()) {
@@ -321,9 +308,6 @@ class Step {
     }
   }
 
-  OwnershipRecord record_;
-  const SourceFacts& facts_;
-  bool changed_ = false;
   bool needs_no_memory_ = false;  // the target has all of it, or nothing that could use it
   std::vector<SourceAction> actions_;
 };

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "migration/protocol/protocol_step.h"
+
 namespace ppmr {
 namespace {
 
@@ -19,14 +21,12 @@ Error wrong_state(const OwnershipRecord& record) {
               (record.first_error().empty() ? "" : ": " + record.first_error())};
 }
 
-class Step {
+class Step : private ProtocolStep<TargetFacts> {
  public:
-  Step(const OwnershipRecord& record, const TargetFacts& facts) : record_(record), facts_(facts) {}
+  using ProtocolStep::ProtocolStep;
 
   Result<TargetStep> take(const TargetEvent& event) {
-    if (facts_.home == Home::kOtherNode) {
-      return failure(EXDEV, "the record of migration " + record_.id + " belongs to another node");
-    }
+    if (Status home = check_home(); !home) return failure(home.error());
     const Status taken = std::visit([this](const auto& what) { return on(what); }, event);
     if (!taken) return failure(taken.error());
     plan_actions();
@@ -34,19 +34,6 @@ class Step {
   }
 
  private:
-  bool node_was_restarted() const { return facts_.home == Home::kEarlierBoot; }
-
-  Status move_to(MigrationState state) {
-    changed_ = true;
-    return record_.move_to(state, facts_.now_ns);
-  }
-
-  Result<TreeRecord*> tree_at(size_t number) {
-    if (number < record_.trees.size()) return &record_.trees[number];
-    return failure(
-        EINVAL, "the record of migration " + record_.id + " has no tree " + std::to_string(number));
-  }
-
   Status abort(const std::string& why) {
     if (record_.error.empty()) record_.error = why;
     return move_to(kAborted);
@@ -183,9 +170,6 @@ class Step {
     }
   }
 
-  OwnershipRecord record_;
-  const TargetFacts& facts_;
-  bool changed_ = false;
   std::vector<TargetAction> actions_;
 };
 

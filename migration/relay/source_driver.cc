@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "daemon/control/control_client.h"
 #include "migration/relay/container_fate.h"
+#include "migration/relay/durable_step.h"
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
 #include "preflight/rdma_release/rdma_release.h"
@@ -18,7 +19,6 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr int kUnchanged = EALREADY;
 constexpr milliseconds kResumePatience{2000};
 constexpr milliseconds kMemoryInterval{100};
 // A record needs few rounds; a disagreement of both nodes must not become a loop.
@@ -58,18 +58,10 @@ SourceFacts SourceDriver::facts_of(const OwnershipRecord& record, bool tasks_hel
 }
 
 Result<SourceStep> SourceDriver::take(const SourceEvent& event, bool tasks_held) {
-  SourceStep taken;
-  auto changed = store_.change(id_, MigrationRole::kSource, [&](OwnershipRecord& record) -> Status {
-    auto step = source_step(record, facts_of(record, tasks_held), event);
-    if (!step) return failure(step.error());
-    taken = std::move(*step);
-    if (!taken.changed) return failure(kUnchanged, "");
-    record = taken.record;
-    return {};
-  });
-  if (!changed && changed.error().errno_value != kUnchanged) return failure(changed.error());
-  if (changed) taken.record = std::move(*changed);
-  return taken;
+  return take_durable_step<SourceStep>(
+      store_, id_, MigrationRole::kSource, [&](const OwnershipRecord& record) {
+        return source_step(record, facts_of(record, tasks_held), event);
+      });
 }
 
 Result<OwnershipRecord> SourceDriver::drive(AgentClient& agent, milliseconds patience) {

@@ -3,29 +3,20 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "migration/relay/durable_step.h"
 #include "migration/relay/source_driver.h"
 
 namespace ppmr {
 
-constexpr int kUnchanged = EALREADY;
-
 Result<TargetStep> take_target_step(const RecordStore& store, const std::string& id,
                                     const TargetEvent& event, TargetFacts facts) {
-  TargetStep taken;
-  auto changed = store.change(id, MigrationRole::kTarget, [&](OwnershipRecord& record) -> Status {
-    facts.now_ns = realtime_ns();
-    facts.home = home_of(record);
-    facts.supervised = facts.home == Home::kThisBoot && is_supervised(record);
-    auto step = target_step(record, facts, event);
-    if (!step) return failure(step.error());
-    taken = std::move(*step);
-    if (!taken.changed) return failure(kUnchanged, "");
-    record = taken.record;
-    return {};
-  });
-  if (!changed && changed.error().errno_value != kUnchanged) return failure(changed.error());
-  if (changed) taken.record = std::move(*changed);
-  return taken;
+  return take_durable_step<TargetStep>(
+      store, id, MigrationRole::kTarget, [&](const OwnershipRecord& record) {
+        facts.now_ns = realtime_ns();
+        facts.home = home_of(record);
+        facts.supervised = facts.home == Home::kThisBoot && is_supervised(record);
+        return target_step(record, facts, event);
+      });
 }
 
 bool is_supervised(const OwnershipRecord& record) {
