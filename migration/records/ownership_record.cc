@@ -309,6 +309,16 @@ bool OwnershipRecord::has_losses() const {
                      [](const TreeRecord& tree) { return !tree.lost.empty(); });
 }
 
+std::string OwnershipRecord::losses() const {
+  std::string text;
+  for (const TreeRecord& tree : trees) {
+    if (tree.lost.empty()) continue;
+    if (!text.empty()) text += "; ";
+    text += "process " + std::to_string(tree.root) + " (" + tree.name + ") is lost: " + tree.lost;
+  }
+  return text;
+}
+
 std::vector<ProcessIdentity> tasks_to_resume(const TreeRecord& tree) {
   std::vector<ProcessIdentity> tasks = tree.tasks;
   std::erase_if(tasks, [&](const ProcessIdentity& task) {

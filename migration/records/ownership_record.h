@@ -173,6 +173,8 @@ struct OwnershipRecord {
   bool is_settled() const;
   // Whether at least one tree runs on neither node any more.
   bool has_losses() const;
+  // "process 12 (redis) is lost: WHY; process ..." for these trees, or "".
+  std::string losses() const;
 
  private:
   std::vector<StateChange> history_{{}};

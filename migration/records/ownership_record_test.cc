@@ -284,6 +284,21 @@ TEST(OwnershipRecord, PlanNamesTheFilesOfATree) {
   EXPECT_EQ(memory_path(record, tree), "");
 }
 
+TEST(OwnershipRecord, NamesTheTreesThatAreLost) {
+  OwnershipRecord record = record_of_two_trees();
+  EXPECT_EQ(record.losses(), "");
+  record.trees[0].root = 17;
+  record.trees[0].name = "redis";
+  record.trees[0].lost = "its pager ended";
+  EXPECT_EQ(record.losses(), "process 17 (redis) is lost: its pager ended");
+  record.trees[1].root = 18;
+  record.trees[1].name = "worker";
+  record.trees[1].lost = "its node ended";
+  EXPECT_EQ(
+      record.losses(),
+      "process 17 (redis) is lost: its pager ended; process 18 (worker) is lost: its node ended");
+}
+
 TEST(OwnershipRecord, RefusesNamesThatArePaths) {
   const std::string too_long(250, 'n');  // as the name of the memory
   for (const char* name : {"", ".", "..", "a/b", "../x", ".hidden", too_long.c_str()}) {

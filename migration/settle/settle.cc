@@ -36,18 +36,8 @@ nlohmann::json present_endpoint(const OwnershipRecord& record) {
   return std::move(*endpoint);
 }
 
-std::string losses_of(const OwnershipRecord& record) {
-  std::string text;
-  for (const TreeRecord& tree : record.trees) {
-    if (tree.lost.empty()) continue;
-    text += fmt::format("{}process {} ({}) is lost: {}", text.empty() ? "" : "; ", tree.root,
-                        tree.name, tree.lost);
-  }
-  return text;
-}
-
 std::string outcome_of(const OwnershipRecord& record) {
-  if (record.has_losses()) return losses_of(record);
+  if (record.has_losses()) return record.losses();
   switch (record.state()) {
     case kAborted:
       return "aborted: the processes continue here";
@@ -117,7 +107,7 @@ Settled settle_target(const RecordStore& store, const OwnershipRecord& before) {
     now = step->record;
   }
   const OwnershipRecord& record = *now;
-  if (record.has_losses()) return {!is_over(record.state()), false, losses_of(record)};
+  if (record.has_losses()) return {!is_over(record.state()), false, record.losses()};
   if (is_over(record.state())) {
     return {false, false,
             fmt::format("{}{}{}", to_string(record.state()), record.error.empty() ? "" : ": ",

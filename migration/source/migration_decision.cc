@@ -28,14 +28,6 @@ constexpr milliseconds kVoteAge{1000};
 constexpr milliseconds kBetweenTries{200};
 constexpr milliseconds kOnceMore{500};
 
-std::string losses_of(const OwnershipRecord& target) {
-  std::string text;
-  for (const TreeRecord& tree : target.trees) {
-    if (!tree.lost.empty()) text += (text.empty() ? "at the target: " : "; ") + tree.lost;
-  }
-  return text;
-}
-
 }  // namespace
 
 // The hooks have stopped the tasks. That CRIU still holds every one of them shows that nobody has
@@ -198,7 +190,8 @@ Status Migration::await_running() {
       return failure(EFAULT, "LOST: the target lost the processes: " + target->error);
     }
     if (target->state() == MigrationState::kFinished) {
-      return target->has_losses() ? Status(failure(EFAULT, losses_of(*target))) : Status{};
+      return target->has_losses() ? Status(failure(EFAULT, "at the target: " + target->losses()))
+                                  : Status{};
     }
     if (!target->has_losses() && !target->first_error().empty()) {
       return failure(
