@@ -22,11 +22,44 @@ def states(migrations):
     return [migrations.records(role)[0]["state"] for role in ("source", "target")]
 
 
-def test_daemon_aborts_what_a_killed_coordinator_has_left(nodes, lab, settling):
-    migrations = settling("source:dumping")
+def move_until(state, settling, lab, nodes):
+    """Starts the move of a worker, whose coordinator stops before it leaves the state."""
+    migrations = settling(f"source:{state}")
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid)
-    migrations.wait_until_paused("source", "dumping", running)
+    migrations.wait_until_paused("source", state, running)
+    return migrations, worker, running
+
+
+def kill_programs(node, names, others):
+    """Stops the named programs first, so that none does anything about the end of another."""
+    node.run(["pkill", "-STOP", "-f", names])
+    node.run(["pkill", "-KILL", "-f", f"{names}|{others}"])
+
+
+def kill_programs_of_source(nodes):
+    kill_programs(nodes.source, "ppmr migrate |migration-relay", "criu")
+
+
+def kill_programs_of_target(nodes):
+    kill_programs(nodes.target, "migration-restore|migration-relay", "serve-pages|criu")
+
+
+def restart_in_record(node, migrations, role):
+    """Gives the record the boot ID of an earlier boot, as after a restart of the node."""
+    record = migrations.records(role)[0]
+    version = migrations.states[role] / f"{record['id']}.{role}" / f"{record['version'] + 1}.json"
+    node.host_path(version).write_text(json.dumps({**record, "boot_id": "another boot"}))
+
+
+def wait_for_ready_target(migrations):
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 20, "the target to be ready"
+    )
+
+
+def test_daemon_aborts_what_a_killed_coordinator_has_left(nodes, lab, settling):
+    migrations, worker, running = move_until("dumping", settling, lab, nodes)
     running.kill()
     wait_until(lambda: states(migrations) == ["aborted"] * 2, SETTLED, "both nodes to abort")
     worker.wait_for_lines(3, nodes.source)
@@ -36,12 +69,8 @@ def test_daemon_aborts_what_a_killed_coordinator_has_left(nodes, lab, settling):
 
 
 def test_daemon_finishes_a_decided_move_without_any_program_of_the_move(nodes, lab, settling):
-    migrations = settling("source:committed")
-    [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(worker.pid)
-    migrations.wait_until_paused("source", "committed", running)
-    nodes.source.run(["pkill", "-STOP", "-f", "ppmr migrate |migration-relay"])
-    nodes.source.run(["pkill", "-KILL", "-f", "ppmr migrate |migration-relay|criu"])
+    migrations, worker, running = move_until("committed", settling, lab, nodes)
+    kill_programs_of_source(nodes)
     wait_until(lambda: states(migrations) == ["finished"] * 2, SETTLED, "both nodes to finish")
     check_moved(worker, nodes)
     worker.end()
@@ -49,23 +78,12 @@ def test_daemon_finishes_a_decided_move_without_any_program_of_the_move(nodes, l
 
 def test_restarted_source_hands_over_to_a_target_that_is_ready(nodes, lab, settling):
     """The boot ID in the record is that of an earlier boot, as after a restart of the node."""
-    migrations = settling("source:sealed")
-    [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(worker.pid)
-    migrations.wait_until_paused("source", "sealed", running)
-    wait_until(
-        lambda: migrations.records("target")[0]["state"] == "ready", 20, "the target to be ready"
-    )
-    nodes.source.run(["pkill", "-STOP", "-f", "ppmr migrate |migration-relay"])
-    nodes.source.run(["pkill", "-KILL", "-f", "ppmr migrate |migration-relay|criu"])
+    migrations, worker, running = move_until("sealed", settling, lab, nodes)
+    wait_for_ready_target(migrations)
+    kill_programs_of_source(nodes)
     nodes.source.signal(worker.pid, signal.SIGKILL)
-    record = migrations.records("source")[0]
-    assert record["state"] == "sealed", record["state"]
-    directory = migrations.states["source"] / f"{record['id']}.source"
-    record["boot_id"] = "another boot"
-    nodes.source.host_path(directory / f"{record['version'] + 1}.json").write_text(
-        json.dumps(record)
-    )
+    assert migrations.records("source")[0]["state"] == "sealed"
+    restart_in_record(nodes.source, migrations, "source")
     wait_until(lambda: states(migrations) == ["finished"] * 2, SETTLED, "both nodes to finish")
     check_moved(worker, nodes)
     worker.end()
@@ -73,19 +91,9 @@ def test_restarted_source_hands_over_to_a_target_that_is_ready(nodes, lab, settl
 
 def test_restarted_target_is_reported_to_have_lost_its_copy(nodes, lab, settling):
     """The target restarts after the decision: the source must not say that the process moved."""
-    migrations = settling("source:committed")
-    [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(worker.pid)
-    migrations.wait_until_paused("source", "committed", running)
-    record = migrations.records("target")[0]
-    nodes.target.run(["pkill", "-STOP", "-f", "migration-restore|migration-relay"])
-    nodes.target.run(["pkill", "-KILL", "-f", "migration-restore|migration-relay|serve-pages|criu"])
-    directory = migrations.states["target"] / f"{record['id']}.target"
-    record = migrations.records("target")[0]
-    record["boot_id"] = "another boot"
-    nodes.target.host_path(directory / f"{record['version'] + 1}.json").write_text(
-        json.dumps(record)
-    )
+    migrations, worker, running = move_until("committed", settling, lab, nodes)
+    kill_programs_of_target(nodes)
+    restart_in_record(nodes.target, migrations, "target")
     migrations.go_on("source", "committed")
     done = running.wait(90)
     assert done.code == 10 and "LOST" in done.output, done.output
@@ -95,16 +103,10 @@ def test_restarted_target_is_reported_to_have_lost_its_copy(nodes, lab, settling
 
 
 def test_operator_lets_a_copy_run_whose_source_is_lost_for_good(nodes, lab, settling):
-    migrations = settling("source:sealed")
-    [worker] = start_workers(lab, nodes, 1)
-    running = migrations.start_migrate(worker.pid)
-    migrations.wait_until_paused("source", "sealed", running)
-    wait_until(
-        lambda: migrations.records("target")[0]["state"] == "ready", 20, "the target to be ready"
-    )
+    migrations, worker, running = move_until("sealed", settling, lab, nodes)
+    wait_for_ready_target(migrations)
     migrations.source.signal(signal.SIGKILL)
-    nodes.source.run(["pkill", "-STOP", "-f", "ppmr migrate |migration-relay"])
-    nodes.source.run(["pkill", "-KILL", "-f", "ppmr migrate |migration-relay|criu"])
+    kill_programs_of_source(nodes)
     nodes.source.signal(worker.pid, signal.SIGKILL)
     identity = migrations.records("target")[0]["id"]
 
