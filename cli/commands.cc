@@ -244,8 +244,9 @@ struct MigrateOrRecover {
 // Adds the common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
-  sub.add_flag("--eager", migrate.move.eager,
-               "run the program at the target only after all of its memory is in place");
+  auto* eager =
+      sub.add_flag("--eager", migrate.move.eager,
+                   "run the program at the target only after all of its memory is in place");
   sub.add_flag(
       "--post-copy", migrate.move.post_copy,
       "run the program at the target before its memory is there; until all of it has arrived, the "
@@ -256,9 +257,11 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
   add_time_option(sub, "--max-downtime", migrate.limits.max_downtime,
                   "how long the program may stand still: its memory is copied in rounds while it "
                   "runs, until the rest is expected to fit")
-      ->excludes(stop_and_copy);
+      ->excludes(stop_and_copy)
+      ->excludes(eager);
   add_time_option(sub, "--max-time", migrate.limits.max_time, "time limit for these rounds")
-      ->excludes(stop_and_copy);
+      ->excludes(stop_and_copy)
+      ->excludes(eager);
   sub.add_option_function<std::string>(
          "--on-timeout",
          [&limits = migrate.limits](const std::string& text) {
@@ -270,7 +273,8 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
          "longer) or cancel (it stays)")
       ->type_name("freeze|cancel")
       ->default_str("freeze")
-      ->excludes(stop_and_copy);
+      ->excludes(stop_and_copy)
+      ->excludes(eager);
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")
@@ -409,7 +413,10 @@ void add_migrate(CLI::App& app, int& exit_code) {
                "move each process independently; default: move all processes or none");
   sub.add_flag("--leave-running", migrate.move.leave_running,
                "copy the process: it continues here, and the copy runs at the target in a new pid "
-               "namespace");
+               "namespace")
+      ->excludes("--max-downtime")
+      ->excludes("--max-time")
+      ->excludes("--on-timeout");
   add_timeout(
       sub, command,
       "time limit from the dump of a process to the decision, default: 120; with --recover, "

@@ -178,6 +178,14 @@ CommandResult<void> Migrate::find_target() {
   if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
     return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
   }
+  if (settings_.live.max_downtime <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage, "--max-downtime must be more than 0");
+  }
+  if (settings_.live.max_time <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage,
+                           "--max-time must be more than 0; --stop-and-copy copies nothing while "
+                           "the processes run");
+  }
   return {};
 }
 
@@ -443,16 +451,17 @@ CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> quest
 
 void Migrate::limit_rounds() {
   if (!settings_.plan.is_live) return;
-  const auto needed_bytes =
-      std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{1});
+  const auto needed_bytes = std::max<uint64_t>(
+      std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0}), 1);
   settings_.live.room_times = static_cast<double>(room_bytes_) / static_cast<double>(needed_bytes);
   if (has_room_for_rounds(settings_.live)) return;
   settings_.plan.is_live = false;
+  const bool stops = settings_.live.on_timeout == OnTimeout::kCancel;
   findings_.push_back(
-      {Severity::kWarns,
+      {stops ? Severity::kStops : Severity::kWarns,
        fmt::format("the target has room for the memory, but not for copies of what is written "
-                   "meanwhile ({} free): all memory is sent while the processes are frozen",
-                   format_size(room_bytes_)),
+                   "meanwhile ({} free): all memory {} while the processes are frozen",
+                   format_size(room_bytes_), stops ? "would be sent" : "is sent"),
        "free memory there, or choose another target"});
 }
 

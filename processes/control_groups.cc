@@ -109,6 +109,18 @@ std::vector<GroupDirectory> find_group_directories(std::string_view groups,
   return directories;
 }
 
+Result<GroupDirectory> unified_group_of(pid_t pid) {
+  const auto groups = read_process_file(pid, "cgroup");
+  const auto mounts = read_process_file(getpid(), "mountinfo");
+  if (!groups) return failure(groups.error());
+  if (!mounts) return failure(mounts.error());
+  for (GroupDirectory& directory : find_group_directories(*groups, *mounts)) {
+    if (directory.is_unified) return std::move(directory);
+  }
+  return failure(ENOTSUP, "process " + std::to_string(pid) +
+                              " has no control group of version 2 that is visible here");
+}
+
 std::optional<std::string> find_freezer(const std::vector<GroupDirectory>& directories) {
   for (const GroupDirectory& directory : directories) {
     if (!directory.is_unified && !directory.has("freezer")) continue;

@@ -27,6 +27,10 @@ struct GroupDirectory {
 std::vector<GroupDirectory> find_group_directories(std::string_view groups,
                                                    std::string_view mountinfo);
 
+// Returns the process's group of version 2; a node may have it beside version 1. Errors: ENOTSUP if
+// there is none that is visible here; those of read_process_file().
+Result<GroupDirectory> unified_group_of(pid_t pid);
+
 // Returns the file whose content freezes the process, "/sys/fs/cgroup/x/cgroup.freeze". A group
 // above the process's own group may be the frozen one. nullopt: none is frozen.
 std::optional<std::string> find_freezer(const std::vector<GroupDirectory>& directories);

@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "processes/control_groups.h"
-#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -15,18 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string name_of(const std::string& id) { return "ppmr-frozen-" + id; }
-
-// Returns the process's group of version 2. A node may have version 2 beside version 1.
-Result<GroupDirectory> group_of(pid_t pid) {
-  const auto groups = read_process_file(pid, "cgroup");
-  const auto mounts = read_process_file(getpid(), "mountinfo");
-  if (!groups || !mounts) return failure(groups ? mounts.error() : groups.error());
-  for (GroupDirectory& directory : find_group_directories(*groups, *mounts)) {
-    if (directory.is_unified) return std::move(directory);
-  }
-  return failure(ENOTSUP, "process " + std::to_string(pid) +
-                              " has no control group of version 2 that is visible here");
-}
 
 Status write_to(const std::string& path, const std::string& text) {
   std::ofstream file(path);
@@ -36,7 +23,7 @@ Status write_to(const std::string& path, const std::string& text) {
 }
 
 Status freeze(pid_t pid, const std::string& id) {
-  const auto own = group_of(pid);
+  const auto own = unified_group_of(pid);
   if (!own) return failure(own.error());
   if (own->path.ends_with("/" + name_of(id))) return {};
   const std::string group = own->path + "/" + name_of(id);
@@ -49,7 +36,7 @@ Status freeze(pid_t pid, const std::string& id) {
 }
 
 Status release(pid_t pid, const std::string& id) {
-  const auto group = group_of(pid);
+  const auto group = unified_group_of(pid);
   if (!group || !group->path.ends_with("/" + name_of(id))) return {};
   const std::string own = fs::path(group->path).parent_path();
   if (Status moved = write_to(own + "/cgroup.procs", std::to_string(pid)); !moved) return moved;
@@ -77,7 +64,7 @@ Status release_from_groups(const std::vector<ProcessIdentity>& tasks, const std:
 }
 
 void remove_frozen_groups(const std::string& id) {
-  const auto own = group_of(getpid());
+  const auto own = unified_group_of(getpid());
   if (!own) return;
   std::vector<fs::path> left;
   std::error_code error;

@@ -130,9 +130,10 @@ class FrozenGroupTest : public testing::Test {
   std::vector<ProcessIdentity> tasks_;
 };
 
-#define SKIP_WITHOUT_GROUPS(frozen) \
-  if (!(frozen))                    \
-  GTEST_SKIP() << "no writable control groups of version 2 here: " << (frozen).error().message
+#define SKIP_WITHOUT_GROUPS(frozen)                                                            \
+  if (!(frozen))                                                                               \
+  GTEST_SKIP() << "NOT TESTED: frozen groups: it needs writable control groups of version 2: " \
+               << (frozen).error().message
 
 // Why the group is needed.
 TEST_F(FrozenGroupTest, PendingSigstopDoesNotOutliveSigcont) {

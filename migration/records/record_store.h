@@ -80,8 +80,8 @@ class RecordStore {
   Result<OwnershipRecord> wait(const std::string& id, MigrationRole role, uint64_t version,
                                std::chrono::milliseconds timeout) const;
 
-  // Renames records that cannot be parsed, so that each is reported once. Returns what was wrong
-  // with each, and its new path. Leaves alone what a newer version of ppmr has written, and what
+  // Renames the records that cannot be parsed, so that the next call does not report them again.
+  // Returns a sentence for each: the error and the new path. Leaves alone what a newer version of ppmr has written, and what
   // the disk does not return.
   std::vector<std::string> set_unreadable_aside() const;
 

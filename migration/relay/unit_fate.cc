@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cctype>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -16,6 +15,7 @@
 
 #include "migration/relay/unit_step.h"
 #include "preflight/systemd_unit.h"
+#include "processes/proc_files.h"
 #include "processes/relations.h"
 #include "processes/sockets.h"
 #include "restart_loader/criu/run_command.h"
@@ -293,13 +293,10 @@ Result<std::vector<uint64_t>> journal_sockets_of(const std::vector<ProcessIdenti
   const auto sockets = read_unix_sockets(tasks.front().pid);
   if (!sockets) return failure(sockets.error());
   for (const ProcessIdentity& task : tasks) {
-    std::error_code ended;
-    for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", task.pid), ended)) {
-      std::error_code closed;
-      const std::string link = fs::read_symlink(entry.path(), closed);
-      uint64_t inode = 0;
-      if (!link.starts_with("socket:[")) continue;
-      std::from_chars(link.data() + 8, link.data() + link.size(), inode);
+    const auto descriptors = read_descriptors(task.pid);
+    if (!descriptors) continue;  // it has ended
+    for (const Descriptor& descriptor : *descriptors) {
+      const uint64_t inode = inode_in(descriptor.target, "socket");
       const auto near = sockets->find(inode);
       if (near == sockets->end() || near->second.type != SOCK_STREAM) continue;
       const auto far = sockets->find(near->second.peer);

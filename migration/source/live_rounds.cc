@@ -71,18 +71,19 @@ RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_by
   const auto shrinks = [](uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; };
   const bool is_stuck = rounds.size() >= 2 && !shrinks(pending_bytes, rounds.back().bytes) &&
                         !shrinks(rounds.back().bytes, rounds[rounds.size() - 2].bytes);
+  const double sent_times = static_cast<double>(sent_bytes + pending_bytes) /
+                            static_cast<double>(std::max(rounds.front().bytes, kSmallMemoryBytes));
+  const bool is_costly = sent_times > kSentMaxTimesMemory;
   // After the next round all memory may have to be sent again, and the running tree needs it, too.
-  const double sent_max_times = std::min(kSentMaxTimesMemory, limits.room_times - 2);
-  const bool has_room =
-      static_cast<double>(sent_bytes + pending_bytes) <=
-      sent_max_times * static_cast<double>(std::max(rounds.front().bytes, kSmallMemoryBytes));
-  if (!is_short && in_time && !is_stuck && has_room) return decision;
+  const bool has_room = sent_times <= limits.room_times - 2;
+  if (!is_short && in_time && !is_stuck && !is_costly && has_room) return decision;
   decision.next =
       !fits && limits.on_timeout == OnTimeout::kCancel ? NextStep::kCancel : NextStep::kFreeze;
   if (fits) return decision;
   const char* const cause = is_short   ? "little of its memory is left to send"
                             : !in_time ? "--max-time is over"
                             : is_stuck ? "it writes its memory as fast as it can be sent"
+                            : has_room ? "its memory would be sent more than four times"
                                        : "the target has no room for more copies of its memory";
   decision.why = fmt::format(
       "{}, but the process is expected to stand still for {} ms, longer than --max-downtime ({} "

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ struct LiveLimits {
   OnTimeout on_timeout = OnTimeout::kFreeze;
   // How often the target has room for the memory of the trees. It keeps all rounds until the trees
   // run, and the trees need their memory, too.
-  double room_times = 1000;
+  double room_times = std::numeric_limits<double>::infinity();
 };
 
 // Whether the target has room for the first round, for all memory once more, and for the running

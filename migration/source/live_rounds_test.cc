@@ -53,10 +53,13 @@ TEST(LiveRounds, CopiesAHotSetUntilItFits) {
 
 TEST(LiveRounds, SendsNoMoreThanTheTargetHasRoomFor) {
   LiveLimits limits;
-  for (const double room_times : {3.0, 4.0, 5.5, 100.0}) {
+  const auto played_with = [&](double room_times) {
     limits.room_times = room_times;
+    return play(1024 * kMib, 430e6, 900 * kMib, 500e6, limits);
+  };
+  for (const double room_times : {3.0, 4.0, 5.5, 100.0}) {
+    const Played played = played_with(room_times);
     EXPECT_TRUE(has_room_for_rounds(limits));
-    const Played played = play(1024 * kMib, 450e6, 900 * kMib, 500e6, limits);
     EXPECT_EQ(played.last.next, NextStep::kFreeze);
     uint64_t sent_bytes = 0;
     for (const Round& round : played.rounds) sent_bytes += round.bytes;
@@ -64,6 +67,8 @@ TEST(LiveRounds, SendsNoMoreThanTheTargetHasRoomFor) {
     EXPECT_LE(static_cast<double>(with_the_rest_bytes), (room_times - 1) * 1024 * kMib);
     EXPECT_LE(sent_bytes, 4 * 1024 * kMib);
   }
+  EXPECT_NE(played_with(3).last.why.find("no room"), std::string::npos);
+  EXPECT_NE(played_with(100).last.why.find("more than four times"), std::string::npos);
   limits.room_times = 2.9;
   EXPECT_FALSE(has_room_for_rounds(limits));
 }

@@ -241,7 +241,8 @@ Status Migration::await_copied() {
   ++copied_;
   changed_.notify_all();
   while (copied_ < trees_.size()) {
-    if (first_failure_ || stop_ || has_given_up_) return failure(ECANCELED, "another tree stays");
+    if (first_failure_) return failure(*first_failure_);
+    if (stop_ || has_given_up_) return failure(EINTR, "interrupted");
     (void)changed_.wait_for(mutex_, kLookInterval);
   }
   return {};

@@ -110,11 +110,19 @@ Status TreeDump::copy_live() {
 
 Status TreeDump::or_send_frozen(const Status& copied) {
   if (copied || !prevents_only_rounds(copied.error().errno_value)) return copied;
+  if (Status allowed = may_send_frozen(copied.error().message); !allowed) return allowed;
   live_.forget();
   rounds_.clear();
   options_.on_warning("its memory is sent while it is frozen, not while it runs: " +
                       copied.error().message);
   return {};
+}
+
+// A user who wants a move cancelled that takes too long does not want this one either.
+Status TreeDump::may_send_frozen(const std::string& why) const {
+  if (!options_.live_limits || options_.live_limits->on_timeout == OnTimeout::kFreeze) return {};
+  return failure(ETIME,
+                 "its memory would be sent while it is frozen (--on-timeout cancel): " + why);
 }
 
 Status TreeDump::copy_rounds() {
@@ -315,6 +323,9 @@ Result<FrozenMemoryIndex> TreeDump::index_frozen_memory() const {
     return failure(index.error().errno_value,
                    "list the memory of the frozen tree: " + index.error().message);
   if (!index->discarded.empty()) {
+    if (Status allowed = may_send_frozen(index->discarded); !allowed) {
+      return failure(allowed.error());
+    }
     options_.on_warning("all of its memory is sent while it is frozen: " + index->discarded);
   }
   return index;

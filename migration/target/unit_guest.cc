@@ -19,6 +19,7 @@
 #include "migration/records/record_store.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/relay/unit_step.h"
+#include "processes/control_groups.h"
 #include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
@@ -37,24 +38,18 @@ constexpr milliseconds kSystemctlPatience{30'000};
 
 void log(const std::string& sentence) { print_to(stderr, "{}\n", sentence); }
 
-// This process is in the control group that systemd has made for the unit.
-std::string own_control_group() {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::")) return "/sys/fs/cgroup" + line.substr(3);
-  }
-  return "";
-}
-
+// Moves the processes into the control group that systemd has made for the unit: this process's
+// own.
 void attach(const OwnershipRecord& record) {
-  const std::string group = own_control_group();
+  const auto group = unified_group_of(getpid());
+  if (!group) return log(group.error().message);
   for (const TreeRecord& tree : record.trees) {
     const auto tasks = tasks_of_tree(tree.root);
     if (!tasks) continue;
     for (const ProcessIdentity& task : *tasks) {
-      std::ofstream file(group + "/cgroup.procs");
+      std::ofstream file(group->path + "/cgroup.procs");
       file << task.pid << std::flush;
-      if (!file) log(fmt::format("cannot move process {} into {}", task.pid, group));
+      if (!file) log(fmt::format("cannot move process {} into {}", task.pid, group->path));
     }
   }
 }

@@ -144,11 +144,11 @@ Status MemoryReader::read_rest(pid_t process, size_t done, std::span<std::byte> 
 }
 
 Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte* to) {
-  const std::string path = fmt::format("/proc/{}/mem", process);
+  const auto path = [process] { return fmt::format("/proc/{}/mem", process); };
   if (!memory_ || memory_of_ != process) {
-    memory_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    memory_ = UniqueFd(open(path().c_str(), O_RDONLY | O_CLOEXEC));
     memory_of_ = process;
-    if (!memory_ && tree_ == Tree::kFrozen) return system_failure("open", path);
+    if (!memory_ && tree_ == Tree::kFrozen) return system_failure("open", path());
   }
   const auto address = reinterpret_cast<uint64_t>(remote.iov_base);
   for (size_t done = 0; done < remote.iov_len;) {
@@ -164,7 +164,7 @@ Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte
     }
     if (n <= 0) {
       return failure(n < 0 ? errno : EIO,
-                     fmt::format("read {} at {:#x}: {}", path, address + done,
+                     fmt::format("read {} at {:#x}: {}", path(), address + done,
                                  n < 0 ? std::strerror(errno) : "there is no memory"));
     }
     done += static_cast<size_t>(n);

@@ -165,7 +165,7 @@ def test_all_memory_travels_frozen_if_asked(nodes, migrations, checker):
     checker.check_runs_at(nodes.target)
 
 
-# A file that is read with O_DIRECT changes memory past the page tables.
+# A read with O_DIRECT writes to memory, but marks no page as written.
 def test_process_that_reads_files_directly_moves_frozen(lab, nodes, migrations):
     file = lab.home / "direct"
     program = (
@@ -175,6 +175,8 @@ def test_process_that_reads_files_directly_moves_frozen(lab, nodes, migrations):
     )
     pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, file])
     wait_until(lambda: (lab.home / "direct.ready").exists(), 20, "the program to start")
+    refused = migrations.migrate(pid, options=["--on-timeout", "cancel"])
+    assert refused.code == ABORTED and "--on-timeout cancel" in refused.output, refused.output
     done = migrations.migrate(pid).ok()
     skip_if_kernel_cannot(done)
     assert any("O_DIRECT" in sentence for sentence in warnings_of(done))
