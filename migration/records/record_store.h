@@ -81,8 +81,8 @@ class RecordStore {
                                std::chrono::milliseconds timeout) const;
 
   // Renames the records that cannot be parsed, so that the next call does not report them again.
-  // Returns a sentence for each: the error and the new path. Leaves alone what a newer version of ppmr has written, and what
-  // the disk does not return.
+  // Returns a sentence for each: the error and the new path. Leaves alone what a newer version of
+  // ppmr has written, and what the disk does not return.
   std::vector<std::string> set_unreadable_aside() const;
 
   // Removes records whose migration is over and that have not changed for `kept`. Never removes a

@@ -161,7 +161,10 @@ Result<PageIndex> LiveMemory::next_round(pid_t root) {
     const bool is_vfork = process.pid != root && has_memory_of(process.pid, process.parent);
     const Status added = is_vfork ? Status{} : add_process(process.identity(), round);
     if (added) continue;
-    if (added.error().errno_value != ESRCH) return failure(added.error());
+    // A process that ends meanwhile cannot be traced either, and leaves other errors.
+    if (added.error().errno_value != ESRCH && is_alive(process.identity())) {
+      return failure(added.error());
+    }
     // It has ended, or executes another program: its pages are new in the next round.
     tracked_.erase(process.pid);
   }

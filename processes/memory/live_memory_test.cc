@@ -530,6 +530,43 @@ TEST_F(LiveRounds, SurviveProcessesThatEnd) {
   EXPECT_EQ(tasks_.size(), 1U);
 }
 
+TEST_F(LiveRounds, MeetProcessesThatEndAtAnyMoment) {
+  touch(memory_, 0, kPages);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+      const pid_t child = fork();
+      if (child == 0) {
+        touch(memory_, 0, 8);
+        _exit(0);
+      }
+      waitpid(child, nullptr, 0);
+    }
+  }
+  for (int i = 0; i < 200; ++i) {
+    const auto index = live_->next_round(pid);
+    ASSERT_TRUE(index) << "round " << i << ": " << index.error().message;
+    (void)live_->count_written_bytes();
+  }
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+}
+
+TEST_F(LiveMemoryTest, NamesTheEndOfAProcessWhosePagesAreListed) {
+  const auto child = start_child();
+  auto tables = PageTables::open(child.pid);
+  ASSERT_TRUE(tables) << tables.error().message;
+  kill(child.pid, SIGKILL);
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child.pid), &ended, WEXITED | WNOWAIT), 0);
+  const auto start = reinterpret_cast<uint64_t>(memory_);
+  const Status listed =
+      tables->list({start, start + kPage}, [](uint64_t, PageEntry) { return Status(); });
+  ASSERT_FALSE(listed);
+  EXPECT_EQ(listed.error().errno_value, ESRCH);
+}
+
 TEST_F(LiveRounds, ForgetTheMemoryOfAProgramThatWasReplaced) {
   touch(memory_, 0, kPages);
   const LiveProcess process([](char) { execl("/bin/sleep", "sleep", "100", nullptr); });

@@ -161,8 +161,10 @@ Status PageTables::list(AddressRange range, const VisitEntry& visit) {
     const size_t count = std::min<uint64_t>(entries_.size(), range.bytes() / kPageBytes);
     const auto wanted = static_cast<ssize_t>(count * sizeof(uint64_t));
     const auto at = static_cast<off_t>(range.start / kPageBytes * sizeof(uint64_t));
-    if (pread(file_.get(), entries_.data(), static_cast<size_t>(wanted), at) != wanted) {
-      return system_failure("read", "the page tables of a process");
+    const ssize_t got = pread(file_.get(), entries_.data(), static_cast<size_t>(wanted), at);
+    if (got < 0) return system_failure("read", "the page tables of a process");
+    if (got != wanted) {  // it has ended, or executes another program
+      return failure(ESRCH, "read the page tables of a process: they have gone");
     }
     for (size_t i = 0; i < count; ++i) {
       const PageEntry entry(entries_[i]);

@@ -76,7 +76,8 @@ class PageTables {
   // is not tracked and the scan protects: some of it may be protected then, although it was not
   // reported; those of `visit`.
   Status scan(AddressRange range, ScanFor what, const Visit& visit);
-  // Calls `visit` for each page in use. Guard pages are left out.
+  // Calls `visit` for each page in use. Guard pages are left out. Errors: ESRCH if the process has
+  // ended or executes another program; those of `visit`.
   Status list(AddressRange range, const VisitEntry& visit);
   // Like scan() for pages in use, on every kernel. Before Linux 6.7 no region is unwritten.
   Status find_pages_in_use(AddressRange range, const Visit& visit);
