@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -51,6 +52,21 @@ void FrozenTasks::await_end() const {
     while (poll(&fd, 1, -1) < 0 && errno == EINTR) {
     }
   }
+}
+
+bool FrozenTasks::await_end(std::chrono::milliseconds patience) const {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + patience;
+  for (const Task& task : tasks_) {
+    pollfd fd{task.pidfd.get(), POLLIN, 0};
+    int ended = 0;
+    do {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+      ended = poll(&fd, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    } while (ended < 0 && errno == EINTR);
+    if (ended <= 0) return false;
+  }
+  return true;
 }
 
 Status FrozenTasks::check_held_by(pid_t tracer) const {

@@ -8,6 +8,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -28,8 +29,10 @@ class FrozenTasks {
   void resume() const { signal(SIGCONT); }
   // A task with a pending SIGKILL executes no further instruction of its program.
   void kill() const { signal(SIGKILL); }
-  // Blocks until every task has ended. Call kill() first: otherwise this may block forever.
+  // Blocks until every task has ended. Without kill() this may block forever.
   void await_end() const;
+  // The same, at most for `patience`. Returns whether every task has ended.
+  bool await_end(std::chrono::milliseconds patience) const;
   // Checks whether `tracer` still holds every thread of every task. If this succeeds after stop(),
   // no thread has run since CRIU froze it, and none will run before resume(). Errors: EBUSY; the
   // message has the pid of the task that is not held.

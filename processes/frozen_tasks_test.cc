@@ -161,6 +161,15 @@ TEST(FrozenTasks, AwaitEndReturnsWhenKilledTasksHaveEnded) {
   EXPECT_FALSE(is_alive(process));
 }
 
+TEST(FrozenTasks, AwaitEndReturnsFalseWhenATaskOutlivesTheTimeLimit) {
+  const TestProcess sleeper;
+  const auto tasks = FrozenTasks::open({identity_of(sleeper)});
+  ASSERT_TRUE(tasks);
+  EXPECT_FALSE(tasks->await_end(std::chrono::milliseconds(1)));
+  tasks->kill();
+  EXPECT_TRUE(tasks->await_end(std::chrono::seconds(30)));
+}
+
 TEST(FrozenTasks, OpenSkipsTasksThatHaveEnded) {
   TestProcess sleeper;
   const ProcessIdentity ended = identity_of(sleeper);

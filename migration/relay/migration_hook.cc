@@ -211,7 +211,7 @@ bool SourceHold::let_run_on(const OwnershipRecord& record) const {
 void SourceHold::finish_in_background() const {
   run_in_background([this] {
     // CRIU has to end first: it still holds the tasks.
-    while (is_alive(criu_)) std::this_thread::sleep_for(kMemoryInterval);
+    if (const auto criu = FrozenTasks::open({criu_})) criu->await_end();
     const auto record = store_.read(id_, MigrationRole::kSource);
     if (!record) return;
     AgentClient agent(parse_endpoint(record->endpoint));

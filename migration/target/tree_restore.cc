@@ -41,6 +41,7 @@
 #include "preflight/policy/restart_policy.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/carried/carried_state.h"
+#include "processes/frozen_tasks.h"
 #include "processes/memory/page_index.h"
 #include "processes/own_namespace.h"
 #include "restart_loader/containers/runc.h"
@@ -67,7 +68,6 @@ constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
 constexpr milliseconds kBetweenWrites{1000};
 constexpr milliseconds kLetGoPatience{10'000};
-constexpr milliseconds kLetGoInterval{20};
 constexpr milliseconds kResumePatience{10'000};
 constexpr milliseconds kUnitPatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
@@ -440,10 +440,10 @@ Status TreeRestore::settle() {
   record_ = std::move(*record);
   // A CRIU that an earlier supervisor started still holds the tree, and now lets it run. To kill it
   // instead is to restore again, from a checkpoint that may be gone.
-  const auto deadline = Clock::now() + kLetGoPatience;
-  while (record_.state() == MigrationState::kRunning && is_alive(record_.trees[tree_].criu) &&
-         Clock::now() < deadline) {
-    std::this_thread::sleep_for(kLetGoInterval);
+  if (record_.state() == MigrationState::kRunning) {
+    if (const auto criu = FrozenTasks::open({record_.trees[tree_].criu})) {
+      (void)criu->await_end(kLetGoPatience);
+    }
   }
   auto runs = settle_remains(record_.trees[tree_], work_, criu_was_killed_);
   if (!runs) return failure(runs.error());
