@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/cancel_command.h"
 #include "cli/commit_command.h"
 #include "cli/completion_command.h"
 #include "cli/config_command.h"
@@ -217,16 +218,22 @@ void add_completion(CLI::App& app, int& exit_code) {
   });
 }
 
-// With --recover, finishes interrupted migrations; otherwise starts a new migration.
+// Starts a migration, or does something about one that has begun.
 struct MigrateOrRecover {
   MigrateCommand migrate;
   bool recover = false;
   std::string recover_id;
   ResolveCommand resolve;
+  CancelCommand cancel;
   std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
   int run() {
+    if (!cancel.id.empty()) {
+      cancel.state_directory = migrate.state_directory;
+      cancel.json = json;
+      return cancel.run();
+    }
     if (!resolve.id.empty()) {
       resolve.state_directory = migrate.state_directory;
       resolve.json = json;
@@ -340,14 +347,13 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   });
 }
 
-// --recover and --resolve start no migration, so an option for a new migration is a mistake of the
-// user.
-void refuse_other_options(const CLI::App& migrate, const std::set<std::string>& allowed) {
+// `action` starts no migration, so an option for a new migration is a mistake of the user.
+void refuse_other_options(const CLI::App& migrate, const std::string& action,
+                          const std::set<std::string>& allowed) {
   for (const CLI::Option* option : migrate.get_options()) {
     const std::string& name = option->get_single_name();
-    if (option->count() > 0 && !allowed.contains(name)) {
-      throw CLI::ExcludesError(allowed.contains("recover") ? "--recover" : "--resolve",
-                               option->get_name());
+    if (option->count() > 0 && name != action && !allowed.contains(name)) {
+      throw CLI::ExcludesError("--" + action, option->get_name());
     }
   }
 }
@@ -407,6 +413,9 @@ void add_migrate(CLI::App& app, int& exit_code) {
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
+  sub.add_option("--cancel", command->cancel.id,
+                 "abort a migration of this node that is not decided yet: its processes stay")
+      ->type_name("ID");
   add_resolve(sub, command->resolve);
   add_move_options(sub, command, migrate);
   sub.add_flag("--independent", migrate.independent,
@@ -426,14 +435,17 @@ void add_migrate(CLI::App& app, int& exit_code) {
     if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;
     if (command->recover) {
-      return refuse_other_options(sub, {"recover", "timeout", "state-dir", "json"});
+      return refuse_other_options(sub, "recover", {"timeout", "state-dir", "json"});
+    }
+    if (!command->cancel.id.empty()) {
+      return refuse_other_options(sub, "cancel", {"state-dir", "json"});
     }
     if (!command->resolve.id.empty()) {
       if (sub.count("--run-here") + sub.count("--discard") == 0) {
         throw CLI::RequiredError("--run-here or --discard with --resolve");
       }
-      return refuse_other_options(sub,
-                                  {"resolve", "run-here", "discard", "fence", "state-dir", "json"});
+      return refuse_other_options(sub, "resolve",
+                                  {"run-here", "discard", "fence", "state-dir", "json"});
     }
     if (pid->count() + runc->count() + unit->count() == 0 || mount->count() == 0) {
       throw CLI::RequiredError(

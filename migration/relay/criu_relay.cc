@@ -24,6 +24,7 @@
 #include "daemon/command_line/output.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/migration_hook.h"
+#include "restart_loader/criu/cheap_reservations.h"
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -328,6 +329,9 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
   if (role == "source") {
     if (Status opened = open_ended_page_client(); !opened) {
       return report_error(opened.error().message);
+    }
+    if (Status loaded = preload_cheap_reservations(); !loaded) {
+      return report_error(loaded.error().message);
     }
   }
   if (Status put = put_plain_tar_in_path(work_directory); !put) {

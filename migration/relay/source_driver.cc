@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
+constexpr milliseconds kCriuPatience{5000};
 constexpr milliseconds kResumePatience{2000};
 constexpr milliseconds kMemoryInterval{100};
 // A record needs few rounds; a disagreement of both nodes must not become a loop.
@@ -161,7 +162,10 @@ Status resume_source(const OwnershipRecord& record) {
     }
   }
   for (const TreeRecord& tree : record.trees) {
-    if (is_alive(tree.criu)) {
+    // A CRIU whose relay has ended fails, lets the tasks go and ends by itself.
+    const auto criu = FrozenTasks::open({tree.criu});
+    if (!criu) return failure(criu.error());
+    if (!criu->await_end(kCriuPatience)) {
       return failure(EBUSY, "CRIU still holds process " + std::to_string(tree.root));
     }
   }

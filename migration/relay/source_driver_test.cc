@@ -9,6 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 namespace ppmr {
 namespace {
 
@@ -54,6 +57,29 @@ TEST(ResumeSource, UndoesAStopThatIsStillPending) {
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
   close(ends[0]);
+}
+
+// Its relay was killed a moment ago.
+TEST(ResumeSource, WaitsForTheEndOfCriu) {
+  const pid_t criu = fork();
+  if (criu == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) pause();
+  }
+  OwnershipRecord record;
+  record.node_id = read_node_id();
+  record.boot_id = read_boot_id();
+  TreeRecord tree;
+  tree.criu = identify(criu).value();
+  record.trees = {tree};
+  std::thread ends_soon([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    kill(criu, SIGKILL);
+  });
+  const Status resumed = resume_source(record);
+  ends_soon.join();
+  EXPECT_TRUE(resumed) << resumed.error().message;
+  waitpid(criu, nullptr, 0);
 }
 
 }  // namespace

@@ -243,7 +243,8 @@ Status Migration::await_copied() {
   while (copied_ < trees_.size()) {
     if (first_failure_) return failure(*first_failure_);
     if (stop_ || has_given_up_) return failure(EINTR, "interrupted");
-    (void)changed_.wait_for(mutex_, kLookInterval);
+    if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
+    if (Status open = check_not_over(); !open) return open;
   }
   return {};
 }
@@ -342,10 +343,9 @@ Status Migration::copy(Tree& tree, size_t number) {
   // Processes without their RDMA devices wait for the end of the move: rounds would prolong it.
   const auto limits =
       settings_.plan.is_live && !asked_to_release_ ? std::optional(settings_.live) : std::nullopt;
-  report_event({{"event", limits ? "copying" : "dumping"},
-                {"checkpoint", record->trees[number].checkpoint},
-                {"memory", memory_checkpoint(record->plan, record->trees[number])}},
-               &tree);
+  tree.sends_to = {{"checkpoint", record->trees[number].checkpoint},
+                   {"memory", memory_checkpoint(record->plan, record->trees[number])}};
+  if (limits) report_phase("copying", tree);
   const auto on_round = [&](unsigned round, uint64_t bytes) {
     tree.rounds.push_back({realtime_ns(), bytes});
     report_event({{"event", "copied"}, {"round", round}, {"bytes", bytes}}, &tree);
@@ -370,6 +370,7 @@ Status Migration::copy(Tree& tree, size_t number) {
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {
   SourceDriver driver(store_, id_);
+  report_phase("dumping", tree);
   auto sealed = tree.dump->dump_and_seal();
   if (!sealed) return failure(sealed.error());
   tree.sealed = *sealed;
@@ -412,11 +413,21 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
 // A target that aborts removes the sealed checkpoints. That makes dumps in progress fail. Then the
 // cause is the target's error, not the error of the dump.
 Error Migration::root_cause(const Error& own) {
+  if (Status open = check_not_over(); !open) return open.error();
   auto target = look_at_target(milliseconds(0), kRootCausePatience);
   if (target && target->state() == MigrationState::kAborted && !target->error.empty()) {
     return {ECHILD, "the target aborted: " + target->error};
   }
   return own;
+}
+
+// Another program may abort the migration: `ppmr migrate --cancel`, a hook, the settler.
+Status Migration::check_not_over() const {
+  const auto record = store_.read(id_, kRole);
+  if (record && record->state() == MigrationState::kAborted) {
+    return failure(ECANCELED, record->error);
+  }
+  return {};
 }
 
 Status Migration::check_not_frozen() const {
@@ -444,6 +455,7 @@ Status Migration::await_all_sealed() {
     if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
     store_.note_contact(id_, kRole);
+    if (Status open = check_not_over(); !open) return open;
     if (Status free = check_not_frozen(); !free) return free;
     // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
     const auto alive = ask(settings_.mount, {{"op", "status"}}, kReachPatience);
@@ -463,6 +475,7 @@ Status Migration::await_ready() {
   for (;;) {
     auto target = look_at_target(kLookSlice, kReachPatience);
     if (!target) return failure(target.error());
+    if (Status open = check_not_over(); !open) return open;
     if (target->state() == MigrationState::kReady) return {};
     if (target->state() == MigrationState::kAborted) {
       return failure(ECHILD, "the target could not restore the processes: " + target->error);
@@ -498,6 +511,12 @@ void Migration::report_event(json event, const Tree* tree) const {
     if (settings_.on_event) settings_.on_event(event);
     return {};
   });
+}
+
+void Migration::report_phase(const char* phase, const Tree& tree) const {
+  json event = tree.sends_to;
+  event["event"] = phase;
+  report_event(std::move(event), &tree);
 }
 
 // Records the outcome for `ppmr history` and `ppmr timeline`: only the target knows when the trees

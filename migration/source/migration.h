@@ -75,6 +75,7 @@ class Migration {
     std::unique_ptr<TreeDump> dump;
     SealedTree sealed;
     std::vector<RoundRecord> rounds;
+    nlohmann::json sends_to;       // the names of its checkpoints, for those who show progress
     bool is_sealed = false;        // guarded by the migration's mutex_
     bool memory_has_moved = true;  // likewise; false: post-copy needs the frozen tasks
     std::thread thread;
@@ -106,6 +107,7 @@ class Migration {
   // Returns why the dump of a tree cannot go on: somebody has frozen it.
   Status check_not_frozen() const;
   Error root_cause(const Error& own);
+  Status check_not_over() const;
   Status await_all_sealed();
   Status await_ready();
   Status check_memory();
@@ -126,6 +128,7 @@ class Migration {
   void note_outcome() const;
   void audit_begin(const OwnershipRecord& record) const;
   void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
+  void report_phase(const char* phase, const Tree& tree) const;
   MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
 
   const RecordStore& store_;

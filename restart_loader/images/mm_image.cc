@@ -18,6 +18,8 @@ constexpr uint32_t kAnonymousPrivate = 1U << 9;  // from criu/include/image.h
 // A process may have 65,530 areas (vm.max_map_count).
 constexpr ptrdiff_t kMaxBordersPerArea = 64;
 constexpr uint64_t kWorthSplittingBytes = 256 << 10;
+// The kernel refuses no smaller area by its size.
+constexpr uint64_t kReservationBytes = 1ULL << 30;
 
 // Flags of the areas vsyscall, vdso and vvar (criu/include/image.h), which CRIU restores itself.
 constexpr uint32_t kOfTheKernel = (1U << 2) | (1U << 3) | (1U << 12);
@@ -105,6 +107,19 @@ void MmImage::split(const std::vector<PageRange>& shared, const std::set<uint64_
     }
   }
   mm_ = std::move(split);
+}
+
+bool MmImage::exempt_reservations() {
+  bool found = false;
+  for (criu::vma_entry& area : *mm_.mutable_vmas()) {
+    // The kernel counts an area when it becomes writable for the first time.
+    if ((area.status() & kAnonymousPrivate) == 0 || (area.prot() & PROT_WRITE) != 0) continue;
+    if (area.end() - area.start() < kReservationBytes) continue;
+    if ((area.flags() & MAP_NORESERVE) != 0) continue;
+    area.set_flags(area.flags() | MAP_NORESERVE);
+    found = true;
+  }
+  return found;
 }
 
 Status MmImage::write(const std::string& path) const {

@@ -36,6 +36,10 @@ class MmImage {
   void add_borders(const std::vector<PageRange>& shared, std::set<uint64_t>& borders) const;
   // Splits the areas with shared pages at the borders.
   void split(const std::vector<PageRange>& shared, const std::set<uint64_t>& borders);
+  // Exempts large areas that are only reserved from the accounting of memory (MAP_NORESERVE).
+  // CRIU maps each private area writable at first, and then the kernel counts it, or refuses an
+  // area that is larger than the memory of the machine. Returns whether there is such an area.
+  bool exempt_reservations();
   // Writes the image. Errors: of the file system.
   Status write(const std::string& path) const;
 

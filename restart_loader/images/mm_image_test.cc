@@ -117,5 +117,28 @@ TEST_F(MmImageTest, ADamagedImageIsRefused) {
   EXPECT_EQ(MmImage::read(path_).error().errno_value, EPROTO);
 }
 
+TEST_F(MmImageTest, LargeAreasThatAreOnlyReservedAreNotCounted) {
+  const uint64_t large = (4ULL << 30) / kPageBytes;
+  const auto with_rights = [&](uint64_t start, uint64_t pages, uint32_t prot) {
+    criu::vma_entry entry = area(start, start + pages);
+    entry.set_prot(prot);
+    return entry;
+  };
+  auto mm = image_of({with_rights(1 * large, large, PROT_NONE),
+                      with_rights(2 * large, large, PROT_READ | PROT_WRITE),
+                      with_rights(3 * large, 16, PROT_NONE)});
+  ASSERT_TRUE(mm);
+  EXPECT_TRUE(mm->exempt_reservations());
+  EXPECT_FALSE(mm->exempt_reservations()) << "nothing is left to change";
+  (void)text_of(*mm);
+  auto image = ImageReader::of(path_, read_whole_file(path_).value(), kMmMagic);
+  criu::mm_entry entry;
+  ASSERT_TRUE(image && image->read(entry));
+  const uint32_t usual = MAP_PRIVATE | MAP_ANONYMOUS;
+  EXPECT_EQ(entry.vmas(0).flags(), usual | MAP_NORESERVE);
+  EXPECT_EQ(entry.vmas(1).flags(), usual);
+  EXPECT_EQ(entry.vmas(2).flags(), usual);
+}
+
 }  // namespace
 }  // namespace ppmr

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "restart_loader/images/mm_image.h"
 #include "restart_loader/images/pagemap_image.h"
 
 namespace ppmr {
@@ -83,6 +84,7 @@ Status PageImages::prepare_images(const std::string& link) {
 }
 
 Status PageImages::write_changed_images() {
+  if (Status exempt = exempt_reservations(); !exempt) return exempt;
   const auto parents = read_pstree(images_.path_of("pstree.img"));
   if (!parents) return failure(parents.error());
   auto shared = shared_ranges(index_, *parents);
@@ -90,6 +92,19 @@ Status PageImages::write_changed_images() {
   const Status written = write_shared_pages(images_, index_, shared, *file_, pagemaps_);
   if (!written) return written;
   shared_ = std::move(shared);
+  return {};
+}
+
+Status PageImages::exempt_reservations() {
+  for (const IndexedTask& task : index_.tasks) {
+    const std::string name = fmt::format("mm-{}.img", task.pid);
+    auto mm = MmImage::read(images_.path_of(name));
+    if (!mm) return failure(mm.error());
+    if (!mm->exempt_reservations()) continue;
+    const auto path = images_.path_for_change(name);
+    if (!path) return failure(path.error());
+    if (Status written = mm->write(*path); !written) return written;
+  }
   return {};
 }
 

@@ -57,6 +57,7 @@ class PageImages {
   explicit PageImages(RestoreImages images) : images_(std::move(images)) {}
   std::string pagemap_path(pid_t pid) const;
   Status write_changed_images();
+  Status exempt_reservations();
   Result<TaskImages> of(pid_t pid, const Pagemap& pagemap) const;
 
   RestoreImages images_;

@@ -121,6 +121,13 @@ Result<std::string> RestoreImages::place_for_changes() {
   return path_of_descriptor(memory_);
 }
 
+Result<std::string> RestoreImages::path_for_change(const std::string& name) {
+  auto place = place_for_changes();
+  if (!place) return place;
+  own_.insert(name);
+  return path_of(name);
+}
+
 bool RestoreImages::needs_checkpoint() const {
   return !left_in_checkpoint_ ||
          !std::includes(unneeded_.begin(), unneeded_.end(), left_in_checkpoint_->begin(),

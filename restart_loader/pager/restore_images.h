@@ -35,9 +35,9 @@ class RestoreImages {
   const std::string& directory() const { return directory_; }
   // Returns the path from which to read an image.
   std::string path_of(const std::string& name) const;
-  // Returns the directory for images that are new, or that replace others. Errors: of the file
-  // system.
-  Result<std::string> place_for_changes();
+  // Returns the path at which to write an image that is new, or that replaces another. From then
+  // on, path_of() returns it. Errors: of the file system.
+  Result<std::string> path_for_change(const std::string& name);
   // Notes that CRIU no longer needs this image, because other images have its content.
   void note_unneeded(const std::string& name) { unneeded_.insert(name); }
 
@@ -52,12 +52,13 @@ class RestoreImages {
  private:
   explicit RestoreImages(std::string directory) : directory_(std::move(directory)) {}
   Status unpack(const ImageBundle& bundle);
+  Result<std::string> place_for_changes();
   bool needs_checkpoint() const;
 
   std::string directory_;
   UniqueFd memory_;            // the tmpfs; invalid: nothing has been written
   UniqueFd overlay_;           // overlay of the tmpfs and the checkpoint
-  std::set<std::string> own_;  // names of images in memory, from the bundle
+  std::set<std::string> own_;  // names of images in memory
   // Set only if there is a bundle.
   std::optional<std::set<std::string>> left_in_checkpoint_;
   std::set<std::string> unneeded_;

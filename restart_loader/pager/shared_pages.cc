@@ -325,17 +325,19 @@ Status write_shared_pages(RestoreImages& images, const PageIndex& index,
   if (!tasks) return failure(tasks.error());
   DumpedFiles dumped = files_of(*tasks, images);
   if (Status found = find_dumped(*tasks, dumped); !found) return failure(found.error());
-  const auto to = images.place_for_changes();
-  if (!to) return failure(to.error());
   const std::vector<Piece> pieces = lay_out(*tasks, shared);
-  const std::string pages = fmt::format("{}/pages-{}.img", *to, kPagesId);
-  Status pages_written = pieces.empty() ? Status{} : write_pages(pieces, dumped, file, pages);
-  if (!pages_written) return failure(pages_written.error());
+  if (!pieces.empty()) {
+    const auto to = images.path_for_change(fmt::format("pages-{}.img", kPagesId));
+    if (!to) return failure(to.error());
+    if (Status copied = write_pages(pieces, dumped, file, *to); !copied) return copied;
+  }
   for (const TaskPages& task : *tasks) {
-    const Pagemap pagemap = PagemapWriter(task, pieces).write();
-    Status written = write_pagemap(fmt::format("{}/pagemap-{}.img", *to, task.pid), pagemap);
-    if (written) written = task.mm.write(fmt::format("{}/mm-{}.img", *to, task.pid));
-    if (!written) return failure(written.error());
+    const auto pagemap = images.path_for_change(fmt::format("pagemap-{}.img", task.pid));
+    const auto mm = images.path_for_change(fmt::format("mm-{}.img", task.pid));
+    if (!pagemap || !mm) return failure((pagemap ? mm : pagemap).error());
+    Status written = write_pagemap(*pagemap, PagemapWriter(task, pieces).write());
+    if (written) written = task.mm.write(*mm);
+    if (!written) return written;
     images.note_unneeded(pages_name(task.pagemap));
   }
   return {};

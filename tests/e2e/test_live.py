@@ -4,6 +4,7 @@ import signal
 import pytest
 
 from lab.node import wait_until
+from lab.ppmr import find_ppmr
 from lab.programs import Program, gap_between
 from lab.workers import check_moved, start_workers
 
@@ -129,6 +130,37 @@ def test_move_that_ends_in_a_round_leaves_nothing_in_the_process(nodes, migratio
     checker.check_runs_at(nodes.target)
 
 
+def cancel(migrations, identity):
+    command = [find_ppmr(), "migrate", "--cancel", identity, "--state-dir"]
+    return migrations.source_at.run([*command, migrations.states["source"]], check=False)
+
+
+def test_move_is_cancelled_from_another_terminal(nodes, migrations, checker):
+    nodes.link.limit("100mbit")
+    running = migrations.start_migrate(checker.pid)
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 4 * MIB, 20, "a round to begin"
+    )
+    [record] = migrations.records("source")
+    cancelled = cancel(migrations, record["id"])
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert "the processes continue here" in cancelled.stdout
+    done = running.wait()
+    nodes.link.limit()
+    assert done.code == ABORTED and "cancelled by ppmr migrate --cancel" in done.output
+    assert not checker.is_tracked()
+    checker.check_runs_at(nodes.source)
+    again = cancel(migrations, record["id"])
+    assert again.returncode != 0 and "aborted already" in again.stderr
+    done = migrations.migrate(checker.pid).ok()
+    checker.check_runs_at(nodes.target)
+    [moved] = [event["migration"] for event in done.events if event["event"] == "begun"]
+    late = cancel(migrations, moved)
+    assert late.returncode != 0 and "the decision is made" in late.stderr
+    unknown = cancel(migrations, "0" * 32)
+    assert unknown.returncode != 0
+
+
 def test_tree_of_processes_is_copied_while_it_runs(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     done = migrations.migrate(worker.pid).ok()
@@ -163,6 +195,39 @@ def test_all_memory_travels_frozen_if_asked(nodes, migrations, checker):
     done = migrations.migrate(checker.pid, options=["--stop-and-copy"]).ok()
     assert rounds_of(done) == []
     checker.check_runs_at(nodes.target)
+
+
+# Without MAP_NORESERVE, and larger than the memory of any machine; some of it is used.
+RESERVER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+size, used, private_anonymous = int(sys.argv[2]) << 30, 1 << 20, 0x22
+start = libc.mmap(None, size, 0, private_anonymous, -1, 0)
+places = [start, start + size // 2, start + size - used]
+for place in places:
+    assert libc.mprotect(place, used, 3) == 0, os.strerror(ctypes.get_errno())
+    ctypes.memset(place, 7, used)
+lines = open(sys.argv[1], "w", buffering=1)
+while True:
+    right = all(ctypes.string_at(place, used) == bytes([7]) * used for place in places)
+    print(os.uname().nodename, right, file=lines)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--stop-and-copy"], ["--post-copy"]], ids=" ".join)
+def test_reserved_address_space_moves(lab, nodes, migrations, options):
+    lines = lab.home / "lines"
+    pid = nodes.source.spawn(["/usr/bin/python3", "-c", RESERVER, lines, 8192])
+    wait_until(lambda: lines.exists() and len(lines.read_text().splitlines()) > 3, 20, "lines")
+    migrations.migrate(pid, options=options).ok()
+    there = f"{nodes.target.name} True\n"
+    wait_until(lambda: lines.read_text().count(there) > 3, 20, "lines at the target")
+    assert "False" not in lines.read_text()
+    nodes.target.signal(pid, signal.SIGKILL)
 
 
 # A read with O_DIRECT writes to memory, but marks no page as written.

@@ -105,8 +105,7 @@ def test_restarted_target_is_reported_to_have_lost_its_copy(nodes, lab, settling
 def test_operator_lets_a_copy_run_whose_source_is_lost_for_good(nodes, lab, settling):
     migrations, worker, running = move_until("sealed", settling, lab, nodes)
     wait_for_ready_target(migrations)
-    migrations.source.signal(signal.SIGKILL)
-    kill_programs_of_source(nodes)
+    kill_programs(nodes.source, "ppmr", "criu")  # the daemon and its settler, too
     nodes.source.signal(worker.pid, signal.SIGKILL)
     identity = migrations.records("target")[0]["id"]
 
