@@ -35,6 +35,17 @@ def _against(key, way, other, what=None, other_what=None):
     return value
 
 
+def _more_than(shape, other):
+    """Returns by how many seconds the tree stands still longer than another one, in the default
+    mode."""
+
+    def value(rows):
+        slow, fast = _of(shape, DEFAULT)(rows), _of(other, DEFAULT)(rows)
+        return None if slow is None or fast is None else max(0.0, slow - fast)
+
+    return value
+
+
 def _fill(shape, pages, way):
     """Returns the pages per second from the first sign of life at the target until all memory
     is in place."""
@@ -111,6 +122,13 @@ TARGETS = (
             "x",
         )
         for shape in ("2,000 threads", "300 processes")
+    ),
+    *(
+        _at_most(f"downtime of {shape}, more than without", 0.05, _more_than(shape, other))
+        for shape, other in (
+            ("64 MiB, 1 TiB reserved", "64 MiB"),
+            ("JVM, 64 GiB reserved", "JVM"),
+        )
     ),
     _at_most(f"{PREFORK}: received by the target", 450, _of(PREFORK, DEFAULT, SENT), "MB"),
     *(

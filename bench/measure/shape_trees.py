@@ -4,7 +4,7 @@ The first process of a tree writes a line `NANOSECONDS NODE` about every millise
 time is CLOCK_REALTIME, which CRIU's time namespace does not change. The longest the program stands
 still is therefore visible in the same way for every way to move it.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.node import LabError, wait_until
 from lab.programs import REPOSITORY
@@ -85,6 +85,12 @@ def mappings(count):
     )
 
 
+def reserved(mib, gib):
+    """Memory, and address space of which nothing is used, as programs reserve it that grow later:
+    no rights, and not MAP_NORESERVE."""
+    return f"unused = mmap.mmap(-1, {gib << 30}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0)\n" + filled(mib)
+
+
 MAP_NORESERVE = 0x4000
 SPARSE_PAGES = 65536
 
@@ -126,6 +132,13 @@ class Shape:
         )
 
 
+def jvm_that_reserves(mib, gib):
+    """The heap of `heap()`, in a machine that may grow to `gib` GiB."""
+    name = f"JVM, {gib} GiB reserved"
+    command = ["java", f"-Xmx{gib}g", f"-Xms{2 * mib}m", "-XX:-UsePerfData"]
+    return replace(heap("JVM", mib), name=name, command=[*command, WORKLOADS / "Heap.java", mib])
+
+
 def heap(name, mib):
     if name == "Node.js":
         command = ["node", WORKLOADS / "heap.js", mib]
@@ -149,11 +162,13 @@ def shapes(effort):
         Shape("2,000 threads", python(threads(2000)), 64),
         Shape("300 processes", python(processes(300)), 300),
         Shape("30,000 mappings", python(mappings(30000)), 240),
+        Shape("64 MiB, 1 TiB reserved", python(reserved(64, 1024)), 64),
         Shape("sparse, 65,536 single pages", python(sparse(SPARSE_PAGES)), 400),
         # CRIU writes shared memory once for each process.
         Shape("prefork, 400 MiB and 8 children", python(prefork(400, 9)), 420, 9 * 420),
         heap("Node.js", 128),
         heap("JVM", 128),
+        jvm_that_reserves(128, 64),
     ]
 
 
