@@ -25,7 +25,10 @@ std::vector<PageRange> small_ranges(const PageIndex& index) {
     return std::pair(range.bytes(), range.offset);
   };
   std::ranges::sort(small, {}, by_size);
-  small.erase(std::ranges::unique(small, {}, by_size).begin(), small.end());
+  const auto same = [&](const PageRange& one, const PageRange& other) {
+    return by_size(one) == by_size(other);
+  };
+  small.erase(std::unique(small.begin(), small.end(), same), small.end());
   uint64_t sum = 0;
   const auto beyond = std::ranges::find_if(
       small, [&](const PageRange& range) { return (sum += range.bytes()) > kSumMaxBytes; });

@@ -410,12 +410,12 @@ TEST_F(Tls, ShutDownEndsReadersAndWriters) {
   auto [source, target] = shake(*context_with(1), *context_with(1));
   ASSERT_TRUE(source && target);
   std::atomic<pid_t> reader_id = 0, writer_id = 0;
-  std::thread reader([&] {
+  std::thread reader([&, &source = source] {
     reader_id = ::gettid();
     std::byte byte{};
     EXPECT_FALSE((*source)->read(std::span(&byte, 1)));
   });
-  std::thread writer([&] {
+  std::thread writer([&, &source = source] {
     writer_id = ::gettid();
     const std::vector<std::byte> bytes(64 << 10);
     while ((*source)->write(std::span<const std::byte>(bytes))) {
