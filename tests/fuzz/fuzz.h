@@ -14,10 +14,6 @@
 
 #include "third_party/spdlog.h"
 
-// clang's name for this function differs from the name in libfmt, which g++ has compiled.
-template void fmt::detail::vformat_to<char>(buffer<char>&, basic_string_view<char>,
-                                            basic_format_args<buffer_context<char>>, locale_ref);
-
 void fuzz(std::span<const uint8_t> input);
 
 // Checks a property of the tested code that must hold for every input.
