@@ -46,7 +46,8 @@ int CancelCommand::run() const {
   if (!record) record = store->read(id, MigrationRole::kTarget);
   if (!record) return fail(record.error().message, ExitCode::kUsage);
   if (const std::string obstacle = obstacle_of(*record); !obstacle.empty()) {
-    return fail(fmt::format("migration {} cannot be cancelled: {}", id, obstacle), ExitCode::kUsage);
+    return fail(fmt::format("migration {} cannot be cancelled: {}", id, obstacle),
+                ExitCode::kUsage);
   }
   const auto step = SourceDriver(*store, id).take(source_event::GiveUp{kWhy});
   if (!step) {

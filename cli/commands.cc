@@ -22,6 +22,7 @@
 #include "cli/recover_command.h"
 #include "cli/resolve_command.h"
 #include "cli/restart_command.h"
+#include "cli/set_command.h"
 #include "cli/status_command.h"
 #include "cli/timeline_command.h"
 #include "daemon/command_line/command_error.h"
@@ -33,6 +34,7 @@
 #include "migration/target/migration_agent.h"
 #include "migration/target/tree_restore.h"
 #include "migration/target/unit_guest.h"
+#include "preflight/preflight.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/passed_options.h"
 #include "restart_loader/pager/serve_pages_command.h"
@@ -225,10 +227,17 @@ struct MigrateOrRecover {
   std::string recover_id;
   ResolveCommand resolve;
   CancelCommand cancel;
+  SetCommand set;
   std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
   int run() {
+    if (!set.id.empty()) {
+      set.limits = migrate.criu_options;
+      set.state_directory = migrate.state_directory;
+      set.json = json;
+      return set.run();
+    }
     if (!cancel.id.empty()) {
       cancel.state_directory = migrate.state_directory;
       cancel.json = json;
@@ -270,6 +279,18 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->excludes(stop_and_copy)
       ->excludes(eager);
   sub.add_option_function<std::string>(
+         "--max-rate",
+         [&limits = migrate.limits](const std::string& text) {
+           const auto set = parse_changed_limits({"max-rate=" + text});
+           if (!set) throw CLI::ValidationError("--max-rate", set.error().message);
+           limits.max_rate_bytes_per_s = set->max_rate_bytes_per_s.value_or(0);
+         },
+         "bytes per second of these rounds, for each process and its descendants; default: as many "
+         "as possible")
+      ->type_name("SIZE")
+      ->excludes(stop_and_copy)
+      ->excludes(eager);
+  sub.add_option_function<std::string>(
          "--on-timeout",
          [&limits = migrate.limits](const std::string& text) {
            const auto parsed = parse_on_timeout(text);
@@ -282,6 +303,12 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->default_str("freeze")
       ->excludes(stop_and_copy)
       ->excludes(eager);
+  sub.add_option("--allow-loss", migrate.allowed_losses,
+                 "what the processes may lose in the move without a word of CRIU; may be repeated")
+      ->check(CLI::IsMember({kLandlock}))
+      ->type_name(kLandlock)
+      ->allow_extra_args(false)
+      ->take_all();
   sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")
@@ -413,6 +440,10 @@ void add_migrate(CLI::App& app, int& exit_code) {
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
+  sub.add_option("--set", command->set.id,
+                 "change max-rate=SIZE, max-downtime=TIME or max-time=TIME of a migration of this "
+                 "node while it copies memory")
+      ->type_name("ID LIMIT=VALUE...");
   sub.add_option("--cancel", command->cancel.id,
                  "abort a migration of this node that is not decided yet: its processes stay")
       ->type_name("ID");
@@ -425,6 +456,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
                "namespace")
       ->excludes("--max-downtime")
       ->excludes("--max-time")
+      ->excludes("--max-rate")
       ->excludes("--on-timeout");
   add_timeout(
       sub, command,
@@ -436,6 +468,9 @@ void add_migrate(CLI::App& app, int& exit_code) {
     command->recover = recover->count() > 0;
     if (command->recover) {
       return refuse_other_options(sub, "recover", {"timeout", "state-dir", "json"});
+    }
+    if (!command->set.id.empty()) {
+      return refuse_other_options(sub, "set", {"CRIU-OPTIONS", "state-dir", "json"});
     }
     if (!command->cancel.id.empty()) {
       return refuse_other_options(sub, "cancel", {"state-dir", "json"});

@@ -295,6 +295,7 @@ CommandResult<void> Migrate::find_trees() {
   options.memory_apart = plan.moves_memory_apart();
   options.own_pid_namespace = plan.original_goes_on;
   options.moved_unit = settings_.unit.name;
+  options.allowed_losses = {command_.allowed_losses.begin(), command_.allowed_losses.end()};
   options.read(settings_.criu_options);
   if (auto found = find_containers(); !found) return found;
   std::vector<pid_t> roots = wanted_pids();
@@ -338,6 +339,7 @@ CommandResult<void> Migrate::check_both_sides() {
 Result<TreeFacts> Migrate::gather(const ProcessTree& tree) {
   auto gathered = gather_tree_facts(tree, digests_);
   if (!gathered) return gathered;
+  find_landlocked(*gathered);
   if (const auto container = containers_.find(tree.root); container != containers_.end()) {
     set_container(*gathered, container->second);
   }

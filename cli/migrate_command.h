@@ -18,7 +18,8 @@ struct MigrateCommand {
   std::string unit;                     // a service of systemd; empty: none
   std::string mountpoint;
   MoveRequest move;
-  LiveLimits limits;  // of a live move
+  std::vector<std::string> allowed_losses;  // kLandlock
+  LiveLimits limits;                        // of a live move
   bool independent = false;
   bool dry_run = false;
   unsigned jobs = 2;

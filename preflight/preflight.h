@@ -21,6 +21,9 @@
 namespace ppmr {
 
 // The options of a move that the checks depend on.
+// What a move may lose if the user accepts it (--allow-loss): the restrictions of Landlock.
+inline constexpr const char* kLandlock = "landlock";
+
 struct MoveOptions {
   bool lazily = true;
   bool memory_apart = true;        // CRIU may leave private memory out of its images
@@ -35,6 +38,7 @@ struct MoveOptions {
   bool force_irmap = false;
   std::string moved_unit;                // the service that moves with its processes: "web.service"
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
+  std::set<std::string> allowed_losses;  // kLandlock
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 

@@ -65,6 +65,13 @@ std::string remedy_for_shared_memory(const FileFact& file) {
 
 void check_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
                 Findings& findings) {
+  if (verdict == FileVerdict::kShared && file.lock_excludes) {
+    findings.stop(
+        fmt::format("{} is one file for both nodes, and {} holds a lock on it: the target could "
+                    "not take the lock while the process here has it (--file-locks does not help)",
+                    file.path, tree.name_of(file.pid)),
+        "let the program release the lock, or end it here and start it there");
+  }
   if (verdict == FileVerdict::kShared) return;
   if (file.type == "directory") return check_directory(tree, file, verdict, findings);
   const char* use = file.mapped     ? "runs or has mapped"

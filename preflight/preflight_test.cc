@@ -210,6 +210,12 @@ TEST_F(Preflight, StopsTheMoveOfAProcessInAFrozenControlGroup) {
   expect_stop("412 (worker) is in a frozen control group",
               "`echo 0 > /sys/fs/cgroup/a/cgroup.freeze`");
 }
+TEST_F(Preflight, StopsTheMoveOfALandlockedProcessUnlessTheLossIsAccepted) {
+  tree_.processes[0].is_landlocked = true;
+  expect_stop("412 (worker) is restricted by Landlock", "--allow-loss landlock");
+  options_.allowed_losses = {"landlock"};
+  expect_warning("412 (worker) is restricted by Landlock", "");
+}
 TEST_F(Preflight, WarnsOfASeccompFilter) {
   tree_.processes[0].seccomp_mode = 2;
   expect_warning("412 (worker) has a seccomp filter", "CONFIG_SECCOMP_FILTER");
@@ -282,6 +288,16 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatHoldsAFileLock) {
   add("lock", "/var/db");
   expect_stop("412 (worker) holds a lock on /var/db", "--file-locks");
   options_.file_locks = true;
+  EXPECT_THAT(find(), IsEmpty());
+}
+TEST_F(Preflight, StopsTheMoveOfALockOnAFileThatBothNodesShare) {
+  options_.file_locks = true;
+  FileFact& file = add_file("/shared/db");
+  file.lock_excludes = true;
+  EXPECT_THAT(find(), IsEmpty()) << "each node has its own";
+  verdicts_["/shared/db"] = FileVerdict::kShared;
+  expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock", "release");
+  file.lock_excludes = false;
   EXPECT_THAT(find(), IsEmpty());
 }
 TEST_F(Preflight, WarnsOfInotify) {

@@ -20,6 +20,13 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                     fmt::format("thaw the group first (docker unpause, systemctl thaw, or `{}`)",
                                 thaw_command(process.freezer)));
     }
+    if (process.is_landlocked) {
+      const bool is_accepted = options.allowed_losses.contains(kLandlock);
+      findings.add({is_accepted ? Severity::kWarns : Severity::kStops,
+                    name + " is restricted by Landlock, or by the profile of another security "
+                           "module, and CRIU would restore it without its restrictions",
+                    is_accepted ? "" : "keep it here, or accept that: --allow-loss landlock"});
+    }
     if (process.seccomp_mode == 2) {
       findings.warn(name + " has a seccomp filter",
                     "CRIU can restore it only if the kernels of both nodes have "

@@ -21,6 +21,7 @@
 #include "preflight/node_facts.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
+#include "processes/memory/landlock_probe.h"
 #include "processes/system_v_memory.h"
 
 namespace ppmr {
@@ -38,6 +39,7 @@ struct OpenFlags {
   int flags = 0;
   int mount_id = -1;
   bool locked = false;
+  bool lock_excludes = false;
 };
 
 OpenFlags read_open_flags(pid_t pid, int fd) {
@@ -49,7 +51,9 @@ OpenFlags read_open_flags(pid_t pid, int fd) {
     if (line.starts_with("flags:"))
       open.flags = static_cast<int>(std::stol(line.substr(6), nullptr, 8));
     if (line.starts_with("mnt_id:")) open.mount_id = std::stoi(line.substr(7));
-    if (line.starts_with("lock:")) open.locked = true;
+    if (!line.starts_with("lock:")) continue;
+    open.locked = true;
+    if (line.find(" WRITE ") != std::string::npos) open.lock_excludes = true;
   }
   return open;
 }
@@ -299,6 +303,7 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
   if (open.locked) add_peculiarity("lock", target, pid);
   FileFact* file = add_file(pid, target, fmt::format("/proc/self/fd/{}", held.get()));
   if (file == nullptr) return;
+  file->lock_excludes = file->lock_excludes || open.lock_excludes;
   if ((open.flags & O_ACCMODE) == O_RDONLY) return;
   const bool appends = (open.flags & O_ACCMODE) == O_WRONLY && (open.flags & O_APPEND) != 0;
   file->append_only = appends && (!file->writable || file->append_only);
@@ -442,6 +447,15 @@ Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
   KnownDigests known;
   return gather_tree_facts(tree, known);
+}
+
+void find_landlocked(TreeFacts& tree) {
+  LandlockProbe probe;
+  for (ProcessFact& process : tree.processes) {
+    // It would not stop.
+    if (process.tracer != 0 || !process.freezer.empty()) continue;
+    process.is_landlocked = probe.is_restricted(process.pid).value_or(false);
+  }
 }
 
 void set_container(TreeFacts& tree, ContainerFacts container) {

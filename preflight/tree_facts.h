@@ -41,6 +41,7 @@ struct FileFact {
   bool mapped_for_writing = false;  // mapped MAP_SHARED: writes to the memory go to the file
   bool writable = false;            // open for writing, or mapped shared and writable
   bool append_only = false;         // every writer appends
+  bool lock_excludes = false;       // a process holds a lock that no other process can take, too
   bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
   pid_t pid = 0;                    // a process that uses the file
 };
@@ -67,6 +68,7 @@ struct ProcessFact {
   pid_t tracer = 0;
   std::string freezer;  // the file that freezes its control group; empty: not frozen
   int seccomp_mode = 0;
+  bool is_landlocked = false;  // see find_landlocked()
   std::string working_directory;
   std::string root_directory;
   std::map<std::string, std::string> hard_limits;
@@ -101,6 +103,9 @@ using KnownDigests = std::map<std::tuple<uint64_t, uint64_t, uint64_t, int64_t, 
 // ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known);
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
+// Notes which processes Landlock restricts, as far as they can be asked. Stops each of them for a
+// moment (processes/memory/landlock_probe.h).
+void find_landlocked(TreeFacts& tree);
 // Marks the tree as a container and replaces the paths of its files by their paths on this node.
 void set_container(TreeFacts& tree, ContainerFacts container);
 

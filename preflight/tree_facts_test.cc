@@ -144,6 +144,17 @@ TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {
   EXPECT_THAT(found, Not(Contains(testing::Pair("device", "/dev/null"))));
 }
 
+TEST_F(Facts, ContainWhichLocksExcludeOthers) {
+  const std::string mine = write_file("mine", ""), ours = write_file("ours", "");
+  const TestProcess process([&] {
+    flock(open(mine.c_str(), O_RDONLY), LOCK_EX);
+    flock(open(ours.c_str(), O_RDWR), LOCK_SH);
+  });
+  const TreeFacts facts = facts_of(process.pid());
+  EXPECT_TRUE(file_of(facts, mine).lock_excludes);
+  EXPECT_FALSE(file_of(facts, ours).lock_excludes);
+}
+
 TEST_F(Facts, ContainTheCriuExternalNameOfAFileFromAnotherMountNamespace) {
   const std::string before = write_file("before", ""), after = write_file("after", "");
   const TestProcess process([&] {

@@ -22,12 +22,14 @@ constexpr nanoseconds kShortTransfer{5'000'000};
 // A rate is measured with rounds that are long enough.
 constexpr uint64_t kMeasuredMinBytes = uint64_t{1} << 20;
 constexpr double kAssumedBytesPerNs = 0.25;
+constexpr double kNearTheMost = 0.7;
 // Each round holds a copy at the target until the move ends.
 constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
 constexpr double kRoomMinTimes = 3;
 
-double rate_of(const std::vector<Round>& rounds) {
+// What travels frozen is not held back by --max-rate. So rounds at that rate say nothing about it.
+double rate_of(const std::vector<Round>& rounds, const LiveLimits& limits) {
   uint64_t bytes = 0;
   nanoseconds took{0};
   for (const Round& round : rounds) {
@@ -36,7 +38,10 @@ double rate_of(const std::vector<Round>& rounds) {
     took += round.took;
   }
   if (bytes == 0 || took.count() <= 0) return kAssumedBytesPerNs;
-  return static_cast<double>(bytes) / static_cast<double>(took.count());
+  const double measured = static_cast<double>(bytes) / static_cast<double>(took.count());
+  const double most = static_cast<double>(limits.max_rate_bytes_per_s) / 1e9;
+  const bool is_held_back = limits.max_rate_bytes_per_s > 0 && measured > most * kNearTheMost;
+  return is_held_back ? std::max(measured, kAssumedBytesPerNs) : measured;
 }
 
 }  // namespace
@@ -51,7 +56,7 @@ Result<OnTimeout> parse_on_timeout(const std::string& text) {
 
 RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_bytes,
                            nanoseconds elapsed, const LiveLimits& limits) {
-  const double rate = rate_of(rounds);
+  const double rate = rate_of(rounds, limits);
   const nanoseconds transfer{static_cast<int64_t>(static_cast<double>(pending_bytes) / rate)};
   const auto memory_bytes = static_cast<double>(rounds.front().bytes);
   const nanoseconds fixed =

@@ -28,6 +28,7 @@ struct LiveLimits {
   std::chrono::milliseconds max_downtime{300};
   std::chrono::milliseconds max_time{60'000};  // for all rounds
   OnTimeout on_timeout = OnTimeout::kFreeze;
+  uint64_t max_rate_bytes_per_s = 0;  // of the rounds of one tree; 0: as fast as it goes
   // How often the target has room for the memory of the trees. It keeps all rounds until the trees
   // run, and the trees need their memory, too.
   double room_times = std::numeric_limits<double>::infinity();

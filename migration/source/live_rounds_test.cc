@@ -119,5 +119,17 @@ TEST(LiveRounds, ParsesWhatToDoOnTimeout) {
   EXPECT_FALSE(parse_on_timeout("stop"));
 }
 
+// The rest travels frozen, faster than --max-rate lets the rounds.
+TEST(LiveRounds, RateThatIsHeldBackSaysNothingAboutTheFrozenPart) {
+  LiveLimits limits;
+  limits.max_rate_bytes_per_s = 10'000'000;
+  const std::vector<Round> rounds = {{100 * kMib, seconds(10)}};
+  const RoundDecision held_back = decide_round(rounds, 20 * kMib, seconds(10), limits);
+  EXPECT_LT(held_back.expected_downtime, milliseconds(300));
+  limits.max_rate_bytes_per_s = 100'000'000;
+  const RoundDecision slow_link = decide_round(rounds, 20 * kMib, seconds(10), limits);
+  EXPECT_GT(slow_link.expected_downtime, seconds(1));
+}
+
 }  // namespace
 }  // namespace ppmr

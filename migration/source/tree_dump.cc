@@ -12,6 +12,7 @@
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
+#include "migration/source/changed_limits.h"
 #include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
 #include "processes/memory/small_ranges.h"
@@ -105,6 +106,11 @@ void TreeDump::remove_checkpoint() {
 // the tree is frozen.
 Status TreeDump::copy_live() {
   if (!options_.live_limits) return {};
+  if (const uint64_t rate = options_.live_limits->max_rate_bytes_per_s; rate > 0) {
+    const Status held_back =
+        write_changed_limits(record_directory(), {.max_rate_bytes_per_s = rate});
+    if (!held_back) return held_back;
+  }
   return or_send_frozen(copy_rounds());
 }
 
@@ -125,14 +131,20 @@ Status TreeDump::may_send_frozen(const std::string& why) const {
                  "its memory would be sent while it is frozen (--on-timeout cancel): " + why);
 }
 
+std::string TreeDump::record_directory() const {
+  return store_.directory() + "/" + RecordStore::name_of(options_.id, kRole);
+}
+
 Status TreeDump::copy_rounds() {
   const auto began = Clock::now();
   for (;;) {
     if (Status copied = copy_round(); !copied) return copied;
     const auto record = store_.read(options_.id, kRole);
     if (record && is_over(record->state())) return failure(ECANCELED, record->error);
-    const RoundDecision decision = decide_round(rounds_, live_.count_written_bytes(),
-                                                Clock::now() - began, *options_.live_limits);
+    LiveLimits limits = *options_.live_limits;
+    read_changed_limits(record_directory(), limits);
+    const RoundDecision decision =
+        decide_round(rounds_, live_.count_written_bytes(), Clock::now() - began, limits);
     if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
     if (!decision.why.empty()) options_.on_warning(decision.why);
     if (decision.next == NextStep::kFreeze) {
@@ -151,7 +163,8 @@ Status TreeDump::catch_up() {
 Status TreeDump::copy_round() {
   const auto began = Clock::now();
   const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, rounds_.size());
-  auto reader = PageReaderProcess::start(path, MemoryReader::Tree::kRuns);
+  auto reader = PageReaderProcess::start({.index = path, .rate = rate_file(record_directory())},
+                                         MemoryReader::Tree::kRuns);
   if (!reader) return failure(reader.error());
   const uint64_t file_offset = live_.sent_bytes();
   const auto index = live_.next_round(options_.record.root);
@@ -184,7 +197,7 @@ bool TreeDump::describes_in_memory() const {
 // during every delay.
 Status TreeDump::prepare() {
   if (options_.plan.moves_memory_apart()) {
-    auto reader = PageReaderProcess::start(work_ + "/" + kPageIndexFile);
+    auto reader = PageReaderProcess::start({.index = work_ + "/" + kPageIndexFile, .rate = ""});
     if (!reader) return failure(reader.error());
     page_reader_.emplace(std::move(*reader));
   }

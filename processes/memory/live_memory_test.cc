@@ -544,7 +544,7 @@ TEST_F(LiveRounds, MeetProcessesThatEndAtAnyMoment) {
       waitpid(child, nullptr, 0);
     }
   }
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const auto index = live_->next_round(pid);
     ASSERT_TRUE(index) << "round " << i << ": " << index.error().message;
     (void)live_->count_written_bytes();

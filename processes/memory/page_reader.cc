@@ -22,6 +22,7 @@
 #include "base/spawn.h"
 #include "base/without_exceptions.h"
 #include "processes/memory/memory_reader.h"
+#include "processes/memory/pace.h"
 #include "processes/memory/page_index.h"
 #include "processes/memory/read_messages.h"
 
@@ -54,7 +55,9 @@ Status read(Result<MemoryReader>& reader, const ReadRequest& request, std::span<
   return reader->read(request.offset, pool.subspan(request.pool_offset, request.length));
 }
 
-void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
+void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool,
+           const std::string& rate_file) {
+  PacedReading pace(rate_file);
   for (;;) {
     const auto request = receive_message<ReadRequest>(socket, kDaemon);
     if (!request && request.error().errno_value != EPROTO) return;
@@ -65,10 +68,11 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool) {
     ReadReply reply;
     if (!done) reply.set(done.error());
     if (!send_message(socket, reply, kDaemon)) return;
+    if (request) pace.wait_after(request->length);
   }
 }
 
-int run(const std::vector<int>& sockets, const std::string& index_file, bool tree_runs) {
+int run(const std::vector<int>& sockets, const PageReaderFiles& files, bool tree_runs) {
   ignore_ending_signals();  // the daemon may still need the memory
   ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
@@ -78,27 +82,26 @@ int run(const std::vector<int>& sockets, const std::string& index_file, bool tre
   for (const int socket : sockets) owned.emplace_back(socket);
   // While the tree runs, the processor is first of all the tree's.
   if (tree_runs) (void)setpriority(PRIO_PROCESS, 0, kPriorityBesideTree);
-  const Status served =
-      serve_page_reads(std::move(owned), index_file,
-                       tree_runs ? MemoryReader::Tree::kRuns : MemoryReader::Tree::kFrozen);
+  const Status served = serve_page_reads(
+      std::move(owned), files, tree_runs ? MemoryReader::Tree::kRuns : MemoryReader::Tree::kFrozen);
   return to_int(served ? ExitCode::kSuccess : ExitCode::kFailure);
 }
 
 }  // namespace
 
-Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file,
+Status serve_page_reads(std::vector<UniqueFd> sockets, const PageReaderFiles& files,
                         MemoryReader::Tree tree) {
   if (sockets.size() != kPageReaderSockets)
     return failure(EINVAL, "start the page reader: it needs two sockets");
   const auto pool = receive_pool(sockets[0].get());
   if (!pool) return failure(pool.error());
-  const auto index = read_page_index(index_file);
+  const auto index = read_page_index(files.index);
   auto reader = index ? MemoryReader::create(*index, tree) : failure(index.error());
   Result<MemoryReader> second =
       reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
   try {
-    std::thread other([&] { serve(sockets[1].get(), std::move(second), pool->bytes()); });
-    serve(sockets[0].get(), std::move(reader), pool->bytes());
+    std::thread other([&] { serve(sockets[1].get(), std::move(second), pool->bytes(), ""); });
+    serve(sockets[0].get(), std::move(reader), pool->bytes(), files.rate);
     other.join();
   } catch (const std::system_error& exception) {
     return failure(EAGAIN, std::string("start a thread of the page reader: ") + exception.what());
@@ -106,14 +109,15 @@ Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_
   return {};
 }
 
-Result<PageReaderProcess> PageReaderProcess::start(const std::string& index_file,
+Result<PageReaderProcess> PageReaderProcess::start(const PageReaderFiles& files,
                                                    MemoryReader::Tree tree) {
   PageReaderProcess started;
   std::vector<UniqueFd> theirs;
-  SpawnOptions options{.argv = {"ppmr", "page-reader", "--index=" + index_file},
+  SpawnOptions options{.argv = {"ppmr", "page-reader", "--index=" + files.index},
                        .program = "/proc/self/exe",
                        .group = SpawnGroup::kOwnSession};
   if (tree == MemoryReader::Tree::kRuns) options.argv.push_back("--tree-runs");
+  if (!files.rate.empty()) options.argv.push_back("--rate-file=" + files.rate);
   for (size_t i = 0; i < kPageReaderSockets; ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -139,17 +143,17 @@ PageReaderProcess::~PageReaderProcess() {
 void add_page_reader_command(CLI::App& app, int& exit_code) {
   struct Flags {
     std::vector<int> sockets;
-    std::string index_file;
+    PageReaderFiles files;
     bool tree_runs = false;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App& sub = *app.add_subcommand("page-reader", "")->group("");
   sub.add_option("--fd", flags->sockets)->required()->allow_extra_args(false)->take_all();
-  sub.add_option("--index", flags->index_file)->required();
+  sub.add_option("--index", flags->files.index)->required();
+  sub.add_option("--rate-file", flags->files.rate);
   sub.add_flag("--tree-runs", flags->tree_runs);
-  sub.callback([flags, &exit_code] {
-    exit_code = run(flags->sockets, flags->index_file, flags->tree_runs);
-  });
+  sub.callback(
+      [flags, &exit_code] { exit_code = run(flags->sockets, flags->files, flags->tree_runs); });
 }
 
 }  // namespace ppmr

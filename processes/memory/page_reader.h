@@ -22,12 +22,17 @@ class App;
 
 namespace ppmr {
 
+struct PageReaderFiles {
+  std::string index;  // what to read
+  std::string rate;   // how fast (pace.h); empty: as fast as it goes
+};
+
 void add_page_reader_command(CLI::App& app, int& exit_code);
 
 // Serves requests of the daemon (read_messages.h) until the daemon closes its ends of the sockets.
 // Reports errors in the index as replies to requests. Errors: those of the sockets and of the
 // pool's memfd; EAGAIN when no thread can be started. Threads: called by one; starts a second one.
-Status serve_page_reads(std::vector<UniqueFd> sockets, const std::string& index_file,
+Status serve_page_reads(std::vector<UniqueFd> sockets, const PageReaderFiles& files,
                         MemoryReader::Tree tree = MemoryReader::Tree::kFrozen);
 
 // Threads: one.
@@ -35,7 +40,7 @@ class PageReaderProcess {
  public:
   // Starts the page reader. It reads the index when the daemon sends its first request, so it can
   // be started before the index exists. Errors: those of socketpair(2) and of spawn().
-  static Result<PageReaderProcess> start(const std::string& index_file,
+  static Result<PageReaderProcess> start(const PageReaderFiles& files,
                                          MemoryReader::Tree tree = MemoryReader::Tree::kFrozen);
 
   PageReaderProcess(PageReaderProcess&& other) noexcept

@@ -54,8 +54,9 @@ class PageReaderTest : public testing::Test {
   std::string index_file() const { return directory_ + "/memory-index"; }
   void start() {
     ASSERT_TRUE(write_page_index(index_file(), index_));
-    served_ = std::async(std::launch::async,
-                         [this] { return serve_page_reads(std::move(theirs_), index_file()); });
+    served_ = std::async(std::launch::async, [this] {
+      return serve_page_reads(std::move(theirs_), {index_file(), ""});
+    });
     ASSERT_TRUE(lend_pool(ours_[0], pool_.descriptor()));
   }
   RemoteMemory& remote() {

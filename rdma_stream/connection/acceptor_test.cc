@@ -190,7 +190,8 @@ TEST_F(Flood, OneAddressHoldsHalfOfThePlaces) {
 }
 
 TEST_F(Flood, StrangersAreBoundedFromManyAddresses) {
-  const auto all = flood(2000, {"a", "b", "c", "d", "e", "f"});
+  // Few enough to arrive before the first of them counts as silent.
+  const auto all = flood(600, {"a", "b", "c", "d", "e", "f"});
   EXPECT_LE(open_of(all), 256u);
   EXPECT_FALSE(all.front()->is_down()) << "the newest is dropped, not a handshake under way";
   EXPECT_TRUE(all.back()->is_down());

@@ -9,6 +9,7 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kErrorsMax = 100;
+constexpr std::string_view kFromInside = "pie: ";
 
 struct Advice {
   const char* error;   // a regular expression
@@ -42,6 +43,16 @@ const std::array kAdvice = {
     Advice{
         R"(Found dangling tty|tty: .*(?:dangling|No task found with sid|not a tty|is not a terminal)|Don't have tty to inherit session from)",
         "the process belonged to a terminal: pass `-- --shell-job`, and run ppmr on a terminal"},
+    Advice{R"(--skip-in-flight|In-flight connection)",
+           "a client's connection waits until the program accepts it: try again, or pass `-- "
+           "--skip-in-flight`, and the client must connect again"},
+    Advice{R"(Non-empty write queue on an in-flight socket)",
+           "a client's connection with data waits until the program accepts it: try again when it "
+           "has done so"},
+    Advice{
+        R"(can't get /proc fd)",
+        "the process may not open /proc: a sandbox (such as Landlock) forbids it, and CRIU needs "
+        "it"},
     Advice{R"(--ext-unix-sk|External socket)",
            "the process is connected to a Unix socket that was not dumped with it: "
            "pass `-- --ext-unix-sk`"},
@@ -95,8 +106,13 @@ CriuLine parse_criu_line(std::string_view line) {
         Word{"Warn (", CriuSeverity::kWarning}}) {
     const size_t at = line.find(known.word);
     if (at == std::string_view::npos) continue;
-    // Only time and pid precede the severity in a line of the log.
-    if (line.substr(0, at).find_first_not_of("0123456789().: ") != std::string_view::npos) continue;
+    // Only time and pid precede the severity in a line of the log, and "pie: " if CRIU's code in
+    // the process has written it.
+    std::string before(line.substr(0, at));
+    if (const size_t from = before.find(kFromInside); from != std::string::npos) {
+      before.erase(from, kFromInside.size());
+    }
+    if (before.find_first_not_of("0123456789().: ") != std::string_view::npos) continue;
     const size_t end = line.find("): ", at);
     if (end == std::string_view::npos) continue;
     return {known.severity, std::string(line.substr(end + 3))};

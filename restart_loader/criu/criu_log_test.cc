@@ -20,6 +20,12 @@ TEST(CriuLine, ParsesErrorsAndWarningsWithAndWithoutTimeAndPid) {
   EXPECT_EQ(timed.text, "File tmp/a has bad size 1 (expect 2)");
 
   EXPECT_EQ(parse_criu_line("  77: Warn  (criu/kerndat.c:1): no").severity, CriuSeverity::kWarning);
+
+  for (const char* from_inside : {"pie: 12: Error (criu/pie/parasite.c:8): can't get /proc fd",
+                                  "(00.000228) pie: 12: Error (a.c:8): can't get /proc fd"}) {
+    EXPECT_EQ(parse_criu_line(from_inside).severity, CriuSeverity::kError) << from_inside;
+    EXPECT_EQ(parse_criu_line(from_inside).text, "can't get /proc fd");
+  }
 }
 
 TEST(CriuLine, LineThatIsNoErrorOrWarningHasSeverityOther) {
@@ -81,6 +87,9 @@ INSTANTIATE_TEST_SUITE_P(
         Known{"The root process 7 is not a session leader. Consider using --shell-job option",
               "--shell-job"},
         Known{"inet: Connected TCP socket in image", "--tcp-established"},
+        Known{"inet: In-flight connection (l) for 65518c", "--skip-in-flight"},
+        Known{"unix: Non-empty write queue on an in-flight socket 0x65", "try again"},
+        Known{"can't get /proc fd", "a sandbox"},
         Known{"inet: Can't bind inet socket (id 4): Cannot assign requested address",
               "ip address add"},
         Known{"inet: Can't bind inet socket (id 4): Address already in use", "end it first"},

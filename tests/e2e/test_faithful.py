@@ -5,7 +5,7 @@ import pytest
 
 from lab.node import wait_until
 
-MOVED = 0
+MOVED, REFUSED = 0, 11
 
 # Prints one line for each look at itself: the node, and its attributes and socket options.
 SELF_PORTRAIT = """
@@ -45,3 +45,34 @@ def test_process_keeps_what_criu_forgets(lab, nodes, migrations, options):
     nodes.target.signal(pid, signal.SIGKILL)
     portraits = {line.split(" ", 1)[1] for line in log.read_text().splitlines()[:-1]}
     assert len(portraits) == 1, portraits
+
+
+# May make no files from then on (LANDLOCK_ACCESS_FS_MAKE_REG).
+RESTRICTED = """
+import ctypes, os, sys, time
+call = ctypes.CDLL(None, use_errno=True)
+rights = ctypes.c_uint64(1 << 8)
+rules = call.syscall(444, ctypes.byref(rights), ctypes.c_size_t(8), 0)
+ready = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+if rules < 0 or call.prctl(38, 1, 0, 0, 0) or call.syscall(446, rules, 0):
+    os.write(ready, b"no Landlock")
+    sys.exit(1)
+os.write(ready, b"restricted")
+while True: time.sleep(0.02)
+"""
+
+
+def test_restricted_process_moves_only_if_the_loss_is_accepted(lab, nodes, migrations):
+    ready = lab.home / "ready"
+    pid = nodes.source.spawn(["/usr/bin/python3", "-SEc", RESTRICTED, ready])
+    wait_until(lambda: ready.exists() and ready.read_text(), 10, "the program to run")
+    if ready.read_text() != "restricted":
+        pytest.skip("NOT TESTED: the kernel has no Landlock")
+    for options in (["--dry-run"], []):
+        refused = migrations.migrate(pid, options=options)
+        assert refused.code == REFUSED, refused.output
+        assert "is restricted by Landlock" in refused.output
+        assert "--allow-loss landlock" in refused.output
+    moved = migrations.migrate(pid, options=["--allow-loss", "landlock"])
+    assert moved.code == MOVED and "is restricted by Landlock" in moved.output, moved.output
+    nodes.target.signal(pid, signal.SIGKILL)

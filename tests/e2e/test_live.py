@@ -1,5 +1,6 @@
 """Live moves: the memory of a process is copied in rounds while it runs."""
 import signal
+import time
 
 import pytest
 
@@ -159,6 +160,32 @@ def test_move_is_cancelled_from_another_terminal(nodes, migrations, checker):
     assert late.returncode != 0 and "the decision is made" in late.stderr
     unknown = cancel(migrations, "0" * 32)
     assert unknown.returncode != 0
+
+
+def test_rate_of_a_move_is_changed_while_it_copies(nodes, migrations, checker):
+    """At the first rate, the move would take a minute."""
+    running = migrations.start_migrate(checker.pid, options=["--max-rate", "1M"])
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 2 * MIB, 20, "a round to begin"
+    )
+    began = time.monotonic()
+    [record] = migrations.records("source")
+
+    def change(*limits):
+        command = [find_ppmr(), "migrate", "--set", record["id"], *limits, "--state-dir"]
+        return migrations.source_at.run([*command, migrations.states["source"]], check=False)
+
+    wrong = change("max-rate=10K")
+    assert wrong.returncode != 0 and "at least 1 MiB per second" in wrong.stderr
+    assert running.running()
+    changed = change("max-rate=0", "max-downtime=1s")
+    assert changed.returncode == 0, changed.stderr
+    done = running.wait().ok()
+    skip_if_kernel_cannot(done)
+    assert time.monotonic() - began < 30
+    checker.check_runs_at(nodes.target)
+    late = change("max-rate=1G")
+    assert late.returncode != 0 and "it is finished" in late.stderr
 
 
 def test_tree_of_processes_is_copied_while_it_runs(lab, nodes, migrations):

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "migration/records/record_store.h"
+#include "migration/source/changed_limits.h"
+
+namespace ppmr {
+
+// Parses "max-rate=100MiB", "max-downtime=1s" and "max-time=2m", also several in one word with
+// commas between them. Errors: EINVAL.
+Result<ChangedLimits> parse_changed_limits(const std::vector<std::string>& words);
+
+// `ppmr migrate --set ID LIMIT=VALUE...`: changes the limits of a live move of this node while it
+// copies memory.
+struct SetCommand {
+  std::string id;  // empty: none
+  std::vector<std::string> limits;
+  std::string state_directory = kDefaultStateDirectory;
+  bool json = false;
+
+  int run() const;
+};
+
+}  // namespace ppmr

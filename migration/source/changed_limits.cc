@@ -1,0 +1,53 @@
+#include "migration/source/changed_limits.h"
+
+#include <fmt/format.h>
+
+#include "processes/memory/pace.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Each file holds one number, which is replaced at once: the rate in bytes per second, times in
+// milliseconds.
+std::string downtime_file(const std::string& directory) { return directory + "/max-downtime"; }
+std::string time_file(const std::string& directory) { return directory + "/max-time"; }
+
+Status write_time(const std::string& path, std::optional<milliseconds> time) {
+  return time ? write_number(path, static_cast<uint64_t>(time->count())) : Status{};
+}
+
+void read_time(const std::string& path, milliseconds& time) {
+  if (const uint64_t changed = read_number(path); changed > 0) {
+    time = milliseconds(static_cast<int64_t>(changed));
+  }
+}
+
+}  // namespace
+
+Status check_max_rate(uint64_t rate_bytes_per_s) {
+  if (rate_bytes_per_s == 0 || rate_bytes_per_s >= kMaxRateMinBytesPerS) return {};
+  return failure(EINVAL, fmt::format("a rate must be at least {} MiB per second, or 0 for none",
+                                     kMaxRateMinBytesPerS >> 20));
+}
+
+Status write_changed_limits(const std::string& directory, const ChangedLimits& changed) {
+  Status written;
+  if (changed.max_rate_bytes_per_s) {
+    written = write_number(rate_file(directory), *changed.max_rate_bytes_per_s);
+  }
+  if (written) written = write_time(downtime_file(directory), changed.max_downtime);
+  if (written) written = write_time(time_file(directory), changed.max_time);
+  return written;
+}
+
+void read_changed_limits(const std::string& directory, LiveLimits& limits) {
+  limits.max_rate_bytes_per_s = read_number(rate_file(directory));
+  read_time(downtime_file(directory), limits.max_downtime);
+  read_time(time_file(directory), limits.max_time);
+}
+
+std::string rate_file(const std::string& directory) { return directory + "/max-rate"; }
+
+}  // namespace ppmr

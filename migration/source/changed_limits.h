@@ -1,0 +1,34 @@
+// The limits of a live move that an operator changes from another terminal while memory is copied:
+// `ppmr migrate --set ID LIMITS`. They stand in files beside the record; whoever copies reads them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "migration/source/live_rounds.h"
+
+namespace ppmr {
+
+// A chunk of at most 1 MiB is read at once, and the daemon does not wait for long.
+constexpr uint64_t kMaxRateMinBytesPerS = uint64_t{1} << 20;
+
+struct ChangedLimits {
+  std::optional<uint64_t> max_rate_bytes_per_s;  // 0: as fast as it goes
+  std::optional<std::chrono::milliseconds> max_downtime;
+  std::optional<std::chrono::milliseconds> max_time;
+};
+
+// Errors: EINVAL for a rate that is too low to copy a chunk in time.
+Status check_max_rate(uint64_t rate_bytes_per_s);
+
+// `directory`: of the record. Errors: of the file system; some limits may be changed then.
+Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
+// Replaces the limits that were changed.
+void read_changed_limits(const std::string& directory, LiveLimits& limits);
+// Returns the file in which the page reader finds the rate (processes/memory/pace.h).
+std::string rate_file(const std::string& directory);
+
+}  // namespace ppmr

@@ -1,0 +1,46 @@
+// Finds processes that Landlock restricts. CRIU 4.2 restores them without their restrictions, and
+// says nothing.
+//
+// The kernel shows Landlock domains nowhere. But a process in a domain may not look at a process
+// that is outside of it. So the probe starts a helper with the user of the process and no
+// capabilities, which every process of that user may look at, and lets the process ask the kernel
+// about it: get_robust_list(2), by an injected system call that changes nothing.
+//
+// Rejected: kcmp(2), which is missing in some kernels; calls that a domain's rules deny, because
+// domains differ, and because the call could succeed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "processes/memory/injected_calls.h"
+
+namespace ppmr {
+
+// Threads: one.
+class LandlockProbe {
+ public:
+  LandlockProbe() = default;
+  LandlockProbe(const LandlockProbe&) = delete;
+  LandlockProbe& operator=(const LandlockProbe&) = delete;
+  ~LandlockProbe();  // ends the helpers
+
+  // Returns whether the first thread of the process is in a domain. Stops it for about 100 us. A
+  // confining profile of another security module has the same effect. Returns nullopt if the
+  // process cannot be asked: it is in another pid or user namespace, or cannot be traced.
+  std::optional<bool> is_restricted(pid_t pid);
+
+ private:
+  using User = std::pair<uid_t, gid_t>;
+  pid_t helper_of(const User& user);  // 0: none can be started
+
+  std::map<User, pid_t> helpers_;
+};
+
+// Whether the kernel has Landlock at all.
+bool has_landlock();
+
+}  // namespace ppmr

@@ -1,0 +1,77 @@
+#include "processes/memory/landlock_probe.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace ppmr {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+// Denies the process to make files: LANDLOCK_ACCESS_FS_MAKE_REG.
+bool restrict_self() {
+  const uint64_t handled_access_fs = uint64_t{1} << 8;
+  const long rules = syscall(444, &handled_access_fs, sizeof(handled_access_fs), 0);
+  return rules >= 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(446, rules, 0) == 0;
+}
+
+class Child {
+ public:
+  Child(uid_t uid, bool restricted) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (uid != 0 && (setgid(uid) != 0 || setuid(uid) != 0)) _exit(1);
+      if (restricted && !restrict_self()) _exit(1);
+      if (write(ends[1], "", 1) != 1) _exit(1);
+      for (;;) pause();
+    }
+    close(ends[1]);
+    char byte = 0;
+    is_ready_ = read(ends[0], &byte, 1) == 1;
+    close(ends[0]);
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  bool is_ready() const { return is_ready_; }
+
+ private:
+  pid_t pid_ = 0;
+  bool is_ready_ = false;
+};
+
+TEST(LandlockProbe, FindsRestrictedProcessesOfRootAndOfUsers) {
+  if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
+  LandlockProbe probe;
+  for (const uid_t uid : {uid_t{0}, kNobody}) {
+    const Child restricted(uid, true);
+    const Child free(uid, false);
+    ASSERT_TRUE(restricted.is_ready() && free.is_ready());
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(probe.is_restricted(restricted.pid()), true) << uid;
+      EXPECT_EQ(probe.is_restricted(free.pid()), false) << uid;
+    }
+  }
+}
+
+TEST(LandlockProbe, DoesNotKnowAboutAProcessThatHasEnded) {
+  if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  waitpid(pid, nullptr, 0);
+  EXPECT_EQ(LandlockProbe().is_restricted(pid), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,55 @@
+#include "processes/memory/pace.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(Pace, SpreadsReadsOverTime) {
+  Pace pace;
+  const Pace::Time begin{seconds(1000)};
+  EXPECT_EQ(pace.wait_until(100, 50, begin), begin + seconds(2));
+  // The next read begins late: it gets no credit for that.
+  EXPECT_EQ(pace.wait_until(100, 50, begin + seconds(10)), begin + seconds(12));
+  // Two reads of one moment follow each other.
+  EXPECT_EQ(pace.wait_until(50, 50, begin + seconds(12)), begin + seconds(13));
+  EXPECT_EQ(pace.wait_until(50, 50, begin + seconds(12)), begin + seconds(14));
+}
+
+TEST(Pace, FollowsAChangedRateAndItsEnd) {
+  Pace pace;
+  const Pace::Time begin{seconds(1000)};
+  EXPECT_EQ(pace.wait_until(100, 100, begin), begin + seconds(1));
+  EXPECT_EQ(pace.wait_until(100, 20, begin + seconds(1)), begin + seconds(6));
+  EXPECT_EQ(pace.wait_until(1 << 30, 0, begin + seconds(6)), begin + seconds(6));
+}
+
+TEST(Pace, RateInAFileIsReplaced) {
+  const std::string path = testing::TempDir() + "/rate";
+  std::filesystem::remove(path);
+  EXPECT_EQ(read_number(path), 0u) << "no limit";
+  ASSERT_TRUE(write_number(path, 1 << 20));
+  EXPECT_EQ(read_number(path), 1u << 20);
+  ASSERT_TRUE(write_number(path, 5));
+  EXPECT_EQ(read_number(path), 5u);
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+  std::filesystem::remove(path);
+}
+
+// Else the wait would take an hour.
+TEST(Pace, WaitEndsWhenTheRateIsRaised) {
+  const std::string path = testing::TempDir() + "/raised";
+  ASSERT_TRUE(write_number(path, 1));
+  std::thread raise([&] { EXPECT_TRUE(write_number(path, 0)); });
+  PacedReading(path).wait_after(3600);
+  raise.join();
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace ppmr
