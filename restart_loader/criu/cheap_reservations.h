@@ -17,7 +17,8 @@ namespace ppmr {
 
 // Makes the program that this process executes next load the library, unless LD_PRELOAD is already
 // set. A CRIU with file capabilities or without glibc does not load it, and takes the time. The
-// caller is the process that becomes CRIU. Errors: of memfd_create(2), write(2), dup2(2), setenv(3).
+// caller is the process that becomes CRIU. Errors: of memfd_create(2), write(2), dup2(2) and
+// setenv(3).
 Status preload_cheap_reservations();
 
 }  // namespace ppmr
