@@ -1,16 +1,16 @@
 #include "processes/memory/landlock_probe.h"
 
 #include <fcntl.h>
-#include <grp.h>
-#include <linux/capability.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
+#include <vector>
 
+#include "base/spawn.h"
 #include "base/unique_fd.h"
 #include "processes/proc_files.h"
 
@@ -22,21 +22,18 @@ constexpr long kCreateRuleset = 444;
 constexpr unsigned kVersionOnly = 1;
 constexpr uint64_t kNoAddress = ~uint64_t{0};
 
-// The calls after fork() in a program with threads must be async-signal-safe.
-[[noreturn]] void become_helper(uid_t uid, gid_t gid, int ready) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const bool is_other = getuid() != uid || getgid() != gid;
-  if (is_other &&
-      (syscall(SYS_setgroups, 0, nullptr) != 0 || syscall(SYS_setresgid, gid, gid, gid) != 0 ||
-       syscall(SYS_setresuid, uid, uid, uid) != 0)) {
-    _exit(1);
+// The helper is another program: whoever may look at it must not find a copy of this process. It
+// has no capabilities, ends with this process, and has none of its terminal.
+std::vector<std::string> helper_command(uid_t uid, gid_t gid) {
+  std::vector<std::string> words = {"setpriv", "--pdeathsig=KILL", "--inh-caps=-all",
+                                    "--ambient-caps=-all"};
+  if (uid == 0) words.push_back("--bounding-set=-all");
+  if (uid != getuid() || gid != getgid()) {
+    words.insert(words.end(), {"--reuid=" + std::to_string(uid), "--regid=" + std::to_string(gid),
+                               "--clear-groups"});
   }
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  const __user_cap_data_struct none[2] = {};
-  if (syscall(SYS_capset, &header, none) != 0) _exit(1);
-  prctl(PR_SET_DUMPABLE, 1);  // else only a process with capabilities may look at it
-  if (write(ready, "", 1) != 1) _exit(1);
-  for (;;) pause();
+  words.insert(words.end(), {"sh", "-c", "echo && exec sleep infinity >/dev/null"});
+  return words;
 }
 
 bool shares_namespace(pid_t pid, const char* name) {
@@ -65,10 +62,14 @@ pid_t LandlockProbe::helper_of(const User& user) {
   if (pipe2(ends, O_CLOEXEC) != 0) return 0;
   const UniqueFd ready(ends[0]);
   UniqueFd theirs(ends[1]);
-  const pid_t pid = fork();
-  if (pid == 0) become_helper(user.first, user.second, ends[1]);
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const auto started = spawn({.argv = helper_command(user.first, user.second),
+                              .files = {{null.get(), STDIN_FILENO},
+                                        {theirs.get(), STDOUT_FILENO},
+                                        {null.get(), STDERR_FILENO}}});
   theirs.reset();
-  if (pid < 0) return 0;
+  if (!started) return 0;
+  const pid_t pid = *started;
   char byte = 0;
   ssize_t n = 0;
   do {
