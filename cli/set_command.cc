@@ -55,7 +55,7 @@ std::string obstacle_of(const OwnershipRecord& record) {
   }
   if (!record.plan.is_live) return "it copies no memory while the processes run";
   if (record.state() <= MigrationState::kDumping) return "";
-  return fmt::format("it is {}: no memory is copied any more while the processes run",
+  return fmt::format("it is {}, and copies no more memory while the processes run",
                      to_string(record.state()));
 }
 
@@ -95,8 +95,7 @@ int SetCommand::run() const {
     return fail(fmt::format("the limits of migration {} cannot be changed: {}", id, obstacle),
                 ExitCode::kUsage);
   }
-  const std::string directory =
-      store->directory() + "/" + RecordStore::name_of(id, MigrationRole::kSource);
+  const std::string directory = store->path_of(id, MigrationRole::kSource);
   if (Status written = write_changed_limits(directory, *changed); !written) {
     return fail(written.error().message, ExitCode::kFailure);
   }

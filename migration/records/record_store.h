@@ -58,6 +58,8 @@ class RecordStore {
                                             const std::set<std::string>& without = {}) const;
   // Returns the name of the record's directory.
   static std::string name_of(const std::string& id, MigrationRole role);
+  // Returns the path of the record's directory.
+  std::string path_of(const std::string& id, MigrationRole role) const;
   // Returns the records of a role that are not settled, oldest first. Leaves out records that it
   // cannot read. Marks every other record that it has read, and does not read marked records again.
   // So its cost does not grow with the number of records that the node keeps. Errors: as list().
@@ -93,7 +95,6 @@ class RecordStore {
  private:
   explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
   Result<OwnershipRecord> write_first(OwnershipRecord record) const;
-  std::string path_of(const std::string& id, MigrationRole role) const;
   std::vector<std::string> record_directories(std::error_code& error) const;
   // kSynced: makes the version durable first, because a decision may depend on it.
   enum class Reading { kSynced, kAsItIs };

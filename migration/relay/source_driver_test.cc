@@ -9,8 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <thread>
+
+#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -72,12 +73,16 @@ TEST(ResumeSource, WaitsForTheEndOfCriu) {
   TreeRecord tree;
   tree.criu = identify(criu).value();
   record.trees = {tree};
-  std::thread ends_soon([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  // Ends when this thread waits for it.
+  std::thread ends([criu] {
+    for (auto self = read_process_stat(getpid()); self && self->state != 'S';
+         self = read_process_stat(getpid())) {
+      std::this_thread::yield();
+    }
     kill(criu, SIGKILL);
   });
   const Status resumed = resume_source(record);
-  ends_soon.join();
+  ends.join();
   EXPECT_TRUE(resumed) << resumed.error().message;
   waitpid(criu, nullptr, 0);
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "processes/memory/pace.h"
+#include "base/number_file.h"
 
 namespace ppmr {
 namespace {
@@ -43,7 +43,6 @@ Status write_changed_limits(const std::string& directory, const ChangedLimits& c
 }
 
 void read_changed_limits(const std::string& directory, LiveLimits& limits) {
-  limits.max_rate_bytes_per_s = read_number(rate_file(directory));
   read_time(downtime_file(directory), limits.max_downtime);
   read_time(time_file(directory), limits.max_time);
 }

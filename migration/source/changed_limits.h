@@ -1,5 +1,6 @@
 // The limits of a live move that an operator changes from another terminal while memory is copied:
-// `ppmr migrate --set ID LIMITS`. They stand in files beside the record; whoever copies reads them.
+// `ppmr migrate --set ID LIMITS`. They are in files beside the record. The coordinator reads them
+// after each round, and the page reader reads the rate all the time.
 #pragma once
 
 #include <chrono>
@@ -26,9 +27,9 @@ Status check_max_rate(uint64_t rate_bytes_per_s);
 
 // `directory`: of the record. Errors: of the file system; some limits may be changed then.
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
-// Replaces the limits that were changed.
+// Replaces the times that were changed.
 void read_changed_limits(const std::string& directory, LiveLimits& limits);
-// Returns the file in which the page reader finds the rate (processes/memory/pace.h).
+// Returns the file of the rate, which the page reader reads (processes/memory/pace.h).
 std::string rate_file(const std::string& directory);
 
 }  // namespace ppmr

@@ -22,26 +22,30 @@ constexpr nanoseconds kShortTransfer{5'000'000};
 // A rate is measured with rounds that are long enough.
 constexpr uint64_t kMeasuredMinBytes = uint64_t{1} << 20;
 constexpr double kAssumedBytesPerNs = 0.25;
-constexpr double kNearTheMost = 0.7;
+constexpr double kHeldBackShare = 0.7;
 // Each round holds a copy at the target until the move ends.
 constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
 constexpr double kRoomMinTimes = 3;
 
-// What travels frozen is not held back by --max-rate. So rounds at that rate say nothing about it.
-double rate_of(const std::vector<Round>& rounds, const LiveLimits& limits) {
+// Whether --max-rate made the round as long as it was, and not the link.
+bool was_held_back(const Round& round) {
+  const double most_bytes = static_cast<double>(round.max_rate_bytes_per_s) * 1e-9 *
+                            static_cast<double>(round.took.count());
+  return most_bytes > 0 && static_cast<double>(round.bytes) > kHeldBackShare * most_bytes;
+}
+
+// The rate of what travels frozen, which --max-rate does not hold back.
+double rate_of(const std::vector<Round>& rounds) {
   uint64_t bytes = 0;
   nanoseconds took{0};
   for (const Round& round : rounds) {
-    if (round.bytes < kMeasuredMinBytes) continue;
+    if (round.bytes < kMeasuredMinBytes || was_held_back(round)) continue;
     bytes += round.bytes;
     took += round.took;
   }
   if (bytes == 0 || took.count() <= 0) return kAssumedBytesPerNs;
-  const double measured = static_cast<double>(bytes) / static_cast<double>(took.count());
-  const double most = static_cast<double>(limits.max_rate_bytes_per_s) / 1e9;
-  const bool is_held_back = limits.max_rate_bytes_per_s > 0 && measured > most * kNearTheMost;
-  return is_held_back ? std::max(measured, kAssumedBytesPerNs) : measured;
+  return static_cast<double>(bytes) / static_cast<double>(took.count());
 }
 
 }  // namespace
@@ -56,7 +60,7 @@ Result<OnTimeout> parse_on_timeout(const std::string& text) {
 
 RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_bytes,
                            nanoseconds elapsed, const LiveLimits& limits) {
-  const double rate = rate_of(rounds, limits);
+  const double rate = rate_of(rounds);
   const nanoseconds transfer{static_cast<int64_t>(static_cast<double>(pending_bytes) / rate)};
   const auto memory_bytes = static_cast<double>(rounds.front().bytes);
   const nanoseconds fixed =

@@ -28,7 +28,8 @@ struct LiveLimits {
   std::chrono::milliseconds max_downtime{300};
   std::chrono::milliseconds max_time{60'000};  // for all rounds
   OnTimeout on_timeout = OnTimeout::kFreeze;
-  uint64_t max_rate_bytes_per_s = 0;  // of the rounds of one tree; 0: as fast as it goes
+  // At first; of the rounds of one tree; 0: as fast as it goes.
+  uint64_t max_rate_bytes_per_s = 0;
   // How often the target has room for the memory of the trees. It keeps all rounds until the trees
   // run, and the trees need their memory, too.
   double room_times = std::numeric_limits<double>::infinity();
@@ -44,6 +45,7 @@ Result<OnTimeout> parse_on_timeout(const std::string& text);
 struct Round {
   uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
+  uint64_t max_rate_bytes_per_s = 0;  // --max-rate when it began; 0: none
 };
 
 enum class NextStep { kRound, kFreeze, kCancel };

@@ -13,6 +13,7 @@
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
+#include "migration/source/changed_limits.h"
 #include "migration/source/rival.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
@@ -202,6 +203,12 @@ Status Migration::prepare() {
   target_ = std::move(*prepared);
   auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());
+  // Before anyone knows the ID: later, the rate may be the operator's.
+  if (const uint64_t rate = settings_.live.max_rate_bytes_per_s; rate > 0) {
+    const Status held_back =
+        write_changed_limits(store_.path_of(id_, kRole), {.max_rate_bytes_per_s = rate});
+    if (!held_back) return held_back;
+  }
   audit_begin(begun->record);
   report_event({{"event", "begun"}, {"target", agent_.node_name()}});
   return {};

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <future>
 
+#include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
@@ -106,11 +107,6 @@ void TreeDump::remove_checkpoint() {
 // the tree is frozen.
 Status TreeDump::copy_live() {
   if (!options_.live_limits) return {};
-  if (const uint64_t rate = options_.live_limits->max_rate_bytes_per_s; rate > 0) {
-    const Status held_back =
-        write_changed_limits(record_directory(), {.max_rate_bytes_per_s = rate});
-    if (!held_back) return held_back;
-  }
   return or_send_frozen(copy_rounds());
 }
 
@@ -131,10 +127,6 @@ Status TreeDump::may_send_frozen(const std::string& why) const {
                  "its memory would be sent while it is frozen (--on-timeout cancel): " + why);
 }
 
-std::string TreeDump::record_directory() const {
-  return store_.directory() + "/" + RecordStore::name_of(options_.id, kRole);
-}
-
 Status TreeDump::copy_rounds() {
   const auto began = Clock::now();
   for (;;) {
@@ -142,7 +134,7 @@ Status TreeDump::copy_rounds() {
     const auto record = store_.read(options_.id, kRole);
     if (record && is_over(record->state())) return failure(ECANCELED, record->error);
     LiveLimits limits = *options_.live_limits;
-    read_changed_limits(record_directory(), limits);
+    read_changed_limits(store_.path_of(options_.id, kRole), limits);
     const RoundDecision decision =
         decide_round(rounds_, live_.count_written_bytes(), Clock::now() - began, limits);
     if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
@@ -162,9 +154,10 @@ Status TreeDump::catch_up() {
 
 Status TreeDump::copy_round() {
   const auto began = Clock::now();
+  const std::string rate = rate_file(store_.path_of(options_.id, kRole));
+  const uint64_t max_rate_bytes_per_s = read_number(rate);
   const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, rounds_.size());
-  auto reader = PageReaderProcess::start({.index = path, .rate = rate_file(record_directory())},
-                                         MemoryReader::Tree::kRuns);
+  auto reader = PageReaderProcess::start({.index = path, .rate = rate}, MemoryReader::Tree::kRuns);
   if (!reader) return failure(reader.error());
   const uint64_t file_offset = live_.sent_bytes();
   const auto index = live_.next_round(options_.record.root);
@@ -178,7 +171,7 @@ Status TreeDump::copy_round() {
                                   *reader);
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
-  rounds_.push_back({index->memory_bytes, Clock::now() - began});
+  rounds_.push_back({index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s});
   if (options_.on_round) {
     options_.on_round(static_cast<unsigned>(rounds_.size() - 1), index->memory_bytes);
   }

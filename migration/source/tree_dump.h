@@ -69,7 +69,6 @@ class TreeDump {
   // If a failure of a round leaves the tree as it was, all memory is sent while it is frozen.
   Status or_send_frozen(const Status& copied);
   Status may_send_frozen(const std::string& why) const;
-  std::string record_directory() const;
   Status copy_rounds();
   Status copy_round();
   Status catch_up();

@@ -94,7 +94,7 @@ std::optional<bool> LandlockProbe::is_restricted(pid_t pid) {
   if (helper <= 0) return std::nullopt;
   auto calls = InjectedCalls::stop(pid);
   if (!calls) return std::nullopt;
-  // Whoever may look fails to write there (EFAULT).
+  // A process that may look at the helper gets EFAULT, because the answer cannot be written there.
   const auto answer =
       calls->call(SYS_get_robust_list, {static_cast<uint64_t>(helper), kNoAddress, kNoAddress});
   if (!answer) return std::nullopt;

@@ -1,9 +1,9 @@
 #include "processes/memory/pace.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <thread>
+
+#include "base/number_file.h"
 
 namespace ppmr {
 namespace {
@@ -36,22 +36,6 @@ void PacedReading::wait_after(uint64_t bytes) {
     pace_ = tried;
     return;
   }
-}
-
-Status write_number(const std::string& path, uint64_t number) {
-  const std::string written = path + ".new";
-  std::ofstream file(written);
-  file << number << '\n';
-  file.close();
-  if (!file) return system_failure("write", written);
-  if (std::rename(written.c_str(), path.c_str()) != 0) return system_failure("write", path);
-  return {};
-}
-
-uint64_t read_number(const std::string& path) {
-  std::ifstream file(path);
-  uint64_t number = 0;
-  return file >> number ? number : 0;
 }
 
 }  // namespace ppmr

@@ -7,8 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-
-#include "base/result.h"
+#include <utility>
 
 namespace ppmr {
 
@@ -37,11 +36,5 @@ class PacedReading {
   std::string path_;
   Pace pace_;
 };
-
-// Replaces the number in the file. Whoever reads finds the old one or this one. Errors: of the file
-// system.
-Status write_number(const std::string& path, uint64_t number);
-// Returns 0 if there is no such file.
-uint64_t read_number(const std::string& path);
 
 }  // namespace ppmr

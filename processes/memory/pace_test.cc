@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/number_file.h"
+
 namespace ppmr {
 namespace {
 

@@ -2,9 +2,9 @@
 //
 // A lazy dump takes as long as the private mappings of a process are large, also where they hold no
 // pages: 1 TiB reserved cost 10 s, with the process frozen, and 8 TiB failed. Java, .NET, Node.js
-// with WebAssembly, MariaDB and sanitizers reserve that much. The cause is one copy in CRIU, and a
-// small library that CRIU loads first makes this copy as large as what is in it
-// (cheap_reservations_library.cc).
+// with WebAssembly, MariaDB and sanitizers reserve that much. The cause is one copy in CRIU: of a
+// long list that is almost empty. CRIU loads a small library that leaves out the part of the list
+// that was never written (cheap_reservations_library.cc).
 //
 // Rejected: to dump such processes without --lazy-pages, because then their memory travels while
 // they are frozen; to unmap the reservations for the dump, because a killed dump would leave the

@@ -112,13 +112,15 @@ def test_move_survives_signals_to_all_its_processes(lab, nodes, migrations):
     could end the process."""
     [worker] = start_workers(lab, nodes, 1)
     before = signals_of(nodes.source, worker.pid)
+    nodes.link.limit("20mbit")  # the page reader lives until the link has carried the memory
     running = migrations.start_migrate(
         worker.pid,
-        options=["--stop-and-copy"],  # the page reader has much to read
+        options=["--stop-and-copy"],
         environment=pause_at(lab, "source:frozen source:sealed"),
     )
     migrations.wait_until_paused("source", "frozen", running)
     send_to_all(nodes.source, (RELAY, CRIU, PAGE_READER), ENDING_SIGNALS)
+    nodes.link.limit()
     migrations.go_on("source", "frozen")
     migrations.wait_until_paused("source", "sealed", running)
     wait_until(
