@@ -35,7 +35,12 @@ MOVES_IN = (3, 60)  # moves, and the seconds of a run, that a target is about
 CALIBRATION_LINES = 12
 START_SECONDS = 60  # the longest time until the first line, and after a run
 IPERF_PORT, IPERF_SECONDS = 5201, 3
+LENGTHENED = 2  # times that jobs which turned out too short get twice the lines
 MISSING = "mpirun or lmp is missing: third_party/install installs openmpi-bin and lammps"
+
+
+class JobTooShort(LabError):
+    """A job ended well, but before its move."""
 
 
 @dataclass
@@ -112,13 +117,15 @@ class Bench:
 
         wait_until(there, patience, f"line {line} of {program.name}", interval=0.02)
         if job.process.poll() is not None:
-            raise LabError(f"{program.name} ended before its move: {job.error_text()[-2000:]}")
+            kind = JobTooShort if job.process.returncode == 0 else LabError
+            raise kind(f"{program.name} ended before its move: {job.error_text()[-2000:]}")
         return self._move(host)["downtime_s"]
 
     def _move(self, host):
         [move] = self.hosts.evacuate(host, check=False)
         if not move["ok"]:
-            raise LabError(f"host {host} was not evacuated: {move['error']}")
+            kind = JobTooShort if "the job has ended" in move["error"] else LabError
+            raise kind(f"host {host} was not evacuated: {move['error']}")
         return move
 
     def _await_end(self):
@@ -136,8 +143,17 @@ class Bench:
         return max(CALIBRATION_LINES, round(seconds / pace))
 
     def run_times(self, program, effort):
-        """{way: [Run, ...]}"""
+        """{way: [Run, ...]}. A job that ended before its moves, because the machine was slower when
+        its length was calibrated, is too short: all runs begin again with twice the lines."""
         lines = self.lines_for(program, effort.job_seconds)
+        for _ in range(LENGTHENED):
+            try:
+                return self._run_times(program, effort, lines)
+            except JobTooShort:
+                lines *= 2
+        return self._run_times(program, effort, lines)
+
+    def _run_times(self, program, effort, lines):
         ways = {PLAIN: None, **{way_of(moves): moves for moves in effort.job_moves}}
         runs, expected = {way: [] for way in ways}, None
         for number in range(effort.job_rounds):

@@ -155,6 +155,7 @@ def test_tiny_run_measures_a_shape_in_every_way(ppmr, tmp_path):
     assert not any(line.startswith("- ") for line in chapter_of(tmp_path / "out", "Shapes"))
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("bench")
 def test_growth_of_a_small_job_is_measured(ppmr, tmp_path, need_command):
     need_command("mpirun")

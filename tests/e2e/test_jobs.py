@@ -222,10 +222,10 @@ def test_job_continues_without_agents_and_new_agents_can_evacuate_it(make_hosts)
 @pytest.mark.parametrize(
     "role, state, kills_migrate, moves",
     [
-        ("source", "frozen", False, True),
+        pytest.param("source", "frozen", False, True, marks=pytest.mark.long),
         ("source", "frozen", True, False),
         ("source", "committed", False, True),
-        ("source", "committed", True, True),
+        pytest.param("source", "committed", True, True, marks=pytest.mark.long),
         ("target", "ready", False, True),
     ],
 )

@@ -26,7 +26,7 @@ SIDES = ["tmpfs", "source", "across", "across_64KiB"]
 LARGE = (
     "LargeFile.OfThreeGiB",
     "SmallFiles.",
-)  # 3 GiB and 10,000 files are slow, also when they are read back at the source
+)  # 3 GiB and 10,000 files: with --long, and not at the source, where they are read back slowly
 LEFT_OUT = {
     "tmpfs": ("AcrossTheMounts.",),  # these cases need two mounts
     "source": ("AcrossTheMounts.", *LARGE),
@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc):
             for side in SIDES
             for case in all_cases()
             if not case.startswith(LEFT_OUT[side])
-            and (long or side != "tmpfs" or not case.startswith(LARGE))
+            and (long or not case.startswith(LARGE))
         ]
         metafunc.parametrize(
             "side,case", wanted, ids=[f"{side}-{case}" for side, case in wanted], scope="module"

@@ -22,6 +22,7 @@ def migrations(machines):
     migrations.close()
 
 
+@pytest.mark.long
 def test_move_is_not_live_on_an_older_kernel_and_says_so(machines, migrations):
     release = machines.a.run(["uname", "-r"]).stdout.split(".")
     if (int(release[0]), int(release[1])) >= (6, 7):

@@ -175,6 +175,7 @@ def test_end_moves_there_and_back_under_traffic(make_ends):
     ends.finish()
 
 
+@pytest.mark.long
 def test_messages_are_sent_again_after_a_connection_broke(machines, make_ends):
     ends = make_ends()
     machines.cut_link()
@@ -200,6 +201,7 @@ def await_release(ends, end, running):
     return end.wait_for("begins to release", begun)
 
 
+@pytest.mark.long
 def test_end_resumes_by_itself_when_ppmr_is_killed_during_release(make_ends):
     ends = make_ends()
     x, y = ends.x, ends.y

@@ -57,6 +57,7 @@ def start_worker(machines, **options):
     return worker
 
 
+@pytest.mark.long
 def test_dry_run_succeeds_and_changes_nothing(machines, migrations):
     worker = start_worker(machines, size_mib=8)
     done = migrations.migrate(worker.pid, options=["--dry-run"])

@@ -21,7 +21,9 @@ def vm_mounts(ppmr, machines, tmp_path):
         yield mounts
 
 
-@pytest.mark.parametrize("lazily", [True, False], ids=["lazy", "eager"])
+@pytest.mark.parametrize(
+    "lazily", [True, pytest.param(False, marks=pytest.mark.long)], ids=["lazy", "eager"]
+)
 def test_process_moves_between_machines_over_tcp(machines, vm_mounts, lazily):
     a, b = machines.nodes
     worker = SteadyWorker(a, machines.home / f"worker-{lazily}", size_mib=32)
@@ -40,6 +42,7 @@ def test_process_moves_between_machines_over_tcp(machines, vm_mounts, lazily):
     assert [claim for claim in claims if not claim[1]] == []
 
 
+@pytest.mark.long
 def test_large_file_arrives_unchanged(machines, vm_mounts, long):
     size_mib = LONG_FILE_MIB if long else FILE_MIB
     a, b = machines.nodes

@@ -258,6 +258,7 @@ def test_process_moves_over_rdma(machines, pair):
     assert both.rdma()["bytes_read"] >= 40 * MIB
 
 
+@pytest.mark.long
 def test_several_processes_move_over_rdma_at_once(machines, pair):
     both = pair(["--transport", "verbs", "--streams", "4"])
     move_workers(machines, both, ["first", "second", "third"], 16)
@@ -278,6 +279,7 @@ def test_link_cut_shorter_than_peer_timeout_loses_no_bytes(machines, pair):
     assert both.transports() == ["verbs", "verbs"]
 
 
+@pytest.mark.long
 def test_link_cut_longer_than_peer_timeout_fails_both_sides_and_leaks_nothing(machines, pair):
     idle = [resources(node) for node in machines.nodes]
     both = pair()
@@ -403,6 +405,7 @@ def test_two_rails_share_the_load_and_session_survives_loss_of_one(machines, pai
     assert both.transports() == ["verbs", "verbs"] and "rxe1 lost" in both.target.output()
 
 
+@pytest.mark.long
 def test_session_uses_tcp_after_its_device_was_removed(machines, pair):
     both = pair()
     thread, result = both.start_write()
@@ -432,6 +435,7 @@ done
 """
 
 
+@pytest.mark.long
 def test_cycles_of_connect_transfer_and_disconnect_leak_nothing(machines, pair, long):
     count = 100 if long else 12
     idle = [resources(node) for node in machines.nodes]
@@ -508,6 +512,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leak_nothing(machines, pair, 
     assert [resources(node) for node in machines.nodes] == idle
 
 
+@pytest.mark.long
 def test_write_fails_at_source_when_target_machine_dies(machines, pair):
     both = pair(["--transport", "verbs"])
     thread, result = both.start_write()

@@ -48,6 +48,19 @@ def wait_until(condition, timeout, what, interval=0.005):
         time.sleep(interval)
 
 
+def has_stopped(pid):
+    """Whether no thread of a process of this machine runs. The other threads of a process go on
+    until one of them has taken the SIGSTOP: on a busy machine, for milliseconds after kill(2)."""
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "TtZX":
+                return False
+    except (FileNotFoundError, ProcessLookupError):
+        return not Path(f"/proc/{pid}").exists()  # if only a thread has ended: again
+    return True
+
+
 def happens(condition, seconds):
     """Whether condition() becomes true within exactly `seconds`: for what must not happen."""
     deadline = time.monotonic() + seconds
@@ -206,8 +219,11 @@ class Commands:
         return process.pid
 
     def signal_process(self, process, number):
-        """Sends a signal to a process that `popen` started."""
-        os.kill(self.host_pid(process), number)
+        """Sends a signal to a process that `popen` started. SIGSTOP returns when it has stopped."""
+        pid = self.host_pid(process)
+        os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            wait_until(lambda: has_stopped(pid), 30, f"process {pid} to stop")
 
     def process_memory_kib(self, process):
         """Returns memory_kib of a process that `popen` started."""
@@ -329,9 +345,9 @@ class Node(Commands):
 
     def signal_process(self, process, number):
         super().signal_process(process, number)
-        # nsenter stops when its child stops, and does not continue when the child continues.
-        if number == signal.SIGCONT:
-            process.send_signal(number)
+        # nsenter stops when its child stops. It does not continue when the child does, or is killed.
+        if number in (signal.SIGCONT, signal.SIGKILL):
+            process.send_signal(signal.SIGCONT)
 
     def find_processes(self, wanted):
         """Host pids of the node's processes for whose command line `wanted(words)` is true.
