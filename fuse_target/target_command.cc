@@ -182,7 +182,10 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   add_config_option(*command);
   command->add_option("MOUNTPOINT,--mountpoint", target.mountpoint, "directory to mount on")
       ->required();
-  command->add_option("--listen", flags->listen_address, "HOST:PORT for sources to connect to")
+  command
+      ->add_option("--listen", flags->listen_address,
+                   "HOST:PORT for sources to connect to; without HOST: all addresses")
+      ->check(address_problem)
       ->required();
   add_transport_options(*command, target.transport);
   add_size_option(*command, "--pool-size", target.ready_bytes,

@@ -1,5 +1,6 @@
 #include "mount/fuse_channel.h"
 
+#include <fcntl.h>
 #include <fuse3/fuse.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -51,13 +52,14 @@ Status check_not_mounted(const std::string& mountpoint) {
 }  // namespace
 
 bool is_dead_mount(const std::string& path) {
-  struct stat attributes {};
-  return ::stat(path.c_str(), &attributes) != 0 && errno == ENOTCONN;
+  struct statx attributes {};
+  return ::statx(AT_FDCWD, path.c_str(), AT_STATX_FORCE_SYNC, STATX_TYPE, &attributes) != 0 &&
+         errno == ENOTCONN;
 }
 
 Result<std::string> resolve_mountpoint(const std::string& path) {
-  struct stat attributes {};
-  if (::stat(path.c_str(), &attributes) != 0) {
+  struct statx attributes {};
+  if (::statx(AT_FDCWD, path.c_str(), AT_STATX_FORCE_SYNC, STATX_TYPE, &attributes) != 0) {
     if (errno != ENOTCONN) return system_failure("mount point", path);
     const auto mounted = find_mount(path);
     if (mounted && mounted->remainder.empty()) return mounted->mount.mountpoint;
@@ -66,7 +68,7 @@ Result<std::string> resolve_mountpoint(const std::string& path) {
                               "`umount -l " +
                               path + "`");
   }
-  if (!S_ISDIR(attributes.st_mode)) return system_failure("mount point", path, ENOTDIR);
+  if (!S_ISDIR(attributes.stx_mode)) return system_failure("mount point", path, ENOTDIR);
   char* resolved = ::realpath(path.c_str(), nullptr);
   if (resolved == nullptr) return system_failure("mount point", path);
   std::string mountpoint = resolved;

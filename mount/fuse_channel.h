@@ -22,7 +22,9 @@ struct FuseChannel {
   std::function<void()> unmount;
 };
 
-// Returns whether the daemon of the mount at `path` has died: stat(2) returns ENOTCONN.
+// Returns whether the daemon of the mount at `path` has died: statx(2) returns ENOTCONN. It asks
+// the mount, because the kernel keeps the attributes of a dead one for a while (after df, for
+// example).
 bool is_dead_mount(const std::string& path);
 
 // Returns the canonical path of a directory to mount on. The dead mount of a ppmr daemon may cover

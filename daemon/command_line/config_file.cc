@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <sstream>
 
 namespace ppmr {
 namespace {
@@ -22,6 +24,17 @@ std::string config_path(const std::vector<std::string>& arguments) {
       path = argument.substr(kConfig.size() + 1);
   }
   return path;
+}
+
+// CLI11 takes [::]:7440 for the beginning of a list, which reaches into the next lines.
+std::string quote_addresses(std::istream& file) {
+  static const std::regex address(
+      R"(^(\s*[\w-]+\s*=\s*)(\[[0-9A-Fa-f:.%\w]*:[0-9A-Fa-f:.%\w]*\]:\d+)\s*$)");
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    text += std::regex_replace(line, address, "$1\"$2\"") + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -49,7 +62,8 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& app,
   std::ifstream file(path);
   if (!file) return system_failure(kConfig, path);
   std::vector<std::string> added;
-  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
+  std::istringstream text(quote_addresses(file));
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(text)) {
     if (!item.parents.empty()) {
       return failure(EINVAL, fmt::format("{}: [{}]: sections have no meaning here: remove the line",
                                          path, item.parents.front()));

@@ -69,6 +69,14 @@ allow-peer = ["a", "b c"]
   EXPECT_TRUE(allow_restart_);
   EXPECT_THAT(peers_, ElementsAre("a", "b c"));
 }
+TEST_F(ConfigFile, AddressOfIPv6NeedsNoQuotes) {
+  for (const std::string given : {"[::]:7440", "\"[::]:7440\"", "[::]:7440  "}) {
+    const std::string path = write("listen = " + given + "\nmountpoint = /run/ppmr/in\n");
+    parse({"target", "--config", path});
+    EXPECT_EQ(listen_, "[::]:7440");
+    EXPECT_EQ(mountpoint_, "/run/ppmr/in");
+  }
+}
 TEST_F(ConfigFile, CommandLineWins) {
   const std::string path = write("mountpoint = /a\nlisten = a:1\nallow-restart = true\n");
   parse({"target", "--config=" + path, "--mountpoint=/b", "--listen", "b:2",

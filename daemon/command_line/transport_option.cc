@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "rdma_stream/connection/tcp_connection.h"
+
 namespace ppmr {
 
 void add_transport_options(CLI::App& app, TransportOptions& options) {
@@ -24,6 +26,11 @@ void add_transport_options(CLI::App& app, TransportOptions& options) {
          "--gid-index", [&options](const uint32_t& index) { options.rails.gid_index = index; },
          "index in each port's GID table of the address to use (see ppmr devices)")
       ->type_name("N");
+}
+
+std::string address_problem(const std::string& text) {
+  const Status checked = check_address(text);
+  return checked ? std::string() : checked.error().message;
 }
 
 }  // namespace ppmr

@@ -1,5 +1,8 @@
-// The transport options of both daemons: --transport, --device, --gid-index.
+// The transport options of both daemons: --transport, --device, --gid-index, and what an address
+// is.
 #pragma once
+
+#include <string>
 
 #include "rdma_stream/session/transport.h"
 #include "rdma_stream/verbs/verbs.h"
@@ -16,5 +19,8 @@ struct TransportOptions {
 };
 
 void add_transport_options(CLI::App& app, TransportOptions& options);
+
+// For CLI::Option::check(): empty if `text` is HOST:PORT, else what is wrong.
+std::string address_problem(const std::string& text);
 
 }  // namespace ppmr

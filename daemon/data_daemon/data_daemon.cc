@@ -37,6 +37,17 @@ tl::unexpected<CommandError> failed(const Error& error, ExitCode exit_code) {
   return command_failure(exit_code, error.message);
 }
 
+// Makes a directory that is missing, as systemd does for its mount units. `only_check`: makes none.
+Result<std::string> find_or_make(const std::string& path, bool only_check) {
+  auto mountpoint = resolve_mountpoint(path);
+  if (mountpoint || mountpoint.error().errno_value != ENOENT || path.empty()) return mountpoint;
+  if (only_check) return std::filesystem::absolute(path).string();
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return failure(error.value(), "make the mount point " + path + ": " + error.message());
+  return resolve_mountpoint(path);
+}
+
 }  // namespace
 
 DataDaemon::DataDaemon(Daemon& daemon, DataDaemonOptions options)
@@ -46,7 +57,7 @@ DataDaemon::~DataDaemon() = default;
 
 CommandResult<void> DataDaemon::check() {
   // First the mount point, because a wrong one is the most common mistake.
-  auto mountpoint = resolve_mountpoint(options_.mountpoint);
+  auto mountpoint = find_or_make(options_.mountpoint, options_.flags.check);
   if (!mountpoint) return failed(mountpoint.error(), ExitCode::kMountFailed);
   options_.mountpoint = *mountpoint;
   if (!options_.flags.check && is_dead_mount(*mountpoint)) {

@@ -99,8 +99,22 @@ TEST_F(DataDaemonSteps, CheckAcceptsAnEmptyDirectoryAsMountPoint) {
   EXPECT_EQ(check().exit_code, to_int(ExitCode::kSuccess));
 }
 
-TEST_F(DataDaemonSteps, CheckRefusesAMountPointThatDoesNotExist) {
-  options_.mountpoint = base_ + "/missing";
+TEST_F(DataDaemonSteps, CheckMakesAMountPointThatDoesNotExist) {
+  options_.mountpoint = base_ + "/not/there";
+  EXPECT_EQ(check().exit_code, to_int(ExitCode::kSuccess));
+  EXPECT_TRUE(std::filesystem::is_directory(options_.mountpoint));
+}
+
+TEST_F(DataDaemonSteps, CheckAloneMakesNothing) {
+  options_.flags.check = true;
+  options_.mountpoint = base_ + "/not/there";
+  EXPECT_EQ(check().exit_code, to_int(ExitCode::kSuccess));
+  EXPECT_FALSE(std::filesystem::exists(options_.mountpoint));
+}
+
+TEST_F(DataDaemonSteps, CheckRefusesAMountPointThatCannotBeMade) {
+  std::ofstream(base_ + "/file") << "x";
+  options_.mountpoint = base_ + "/file/missing";
   const Ended ended = check();
   EXPECT_EQ(ended.exit_code, to_int(ExitCode::kMountFailed));
   EXPECT_THAT(ended.errors, HasSubstr("missing"));

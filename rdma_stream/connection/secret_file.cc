@@ -150,6 +150,10 @@ Result<std::string> read_public_file(const std::string& path, const OpenFile& op
 
 Result<std::vector<SharedKey>> read_key_file(const std::string& path, const OpenFile& open) {
   auto text = read_secret_file(path, S_IRWXG | S_IRWXO, open);
+  if (!text && text.error().errno_value == ENOENT) {
+    return failure(ENOENT, text.error().message + ": make it with `ppmr keygen " + path +
+                               "` on one node, and copy it to the others (scp -p)");
+  }
   if (!text) return failure(text.error());
   auto keys = parse_keys(*text);
   ::OPENSSL_cleanse(text->data(), text->size());

@@ -122,6 +122,7 @@ TEST_F(KeyFile, MayEndWithALineBreak) {
 
 TEST_F(KeyFile, IsRefusedIfItIsNotARegularFile) {
   expect_refusal(ENOENT, "No such file");
+  expect_refusal(ENOENT, "ppmr keygen " + file);
   ::mkfifo(file.c_str(), 0600);
   expect_refusal(EPERM, "not a regular file");
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -253,6 +254,15 @@ Result<HostPort> split_address(const std::string& address) {
   return parts;
 }
 
+}  // namespace
+
+Status check_address(const std::string& address) {
+  const auto parts = split_address(address);
+  return parts ? Status{} : failure(parts.error());
+}
+
+namespace {
+
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 Result<AddressList> resolve(const std::string& address, int flags) {
@@ -278,7 +288,18 @@ Status check_reach(const addrinfo& info, TcpReach reach, const std::string& addr
                             "keygen`) or --tls-cert, or --insecure on a network that you trust");
 }
 
+// An IPv4 peer of a socket for all addresses is shown as IPv4, as in the configuration of its node.
 std::string printable(const sockaddr* address, socklen_t length) {
+  sockaddr_in plain{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+  if (address->sa_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+      plain.sin_port = v6->sin6_port;
+      std::memcpy(&plain.sin_addr, &v6->sin6_addr.s6_addr[12], sizeof plain.sin_addr);
+      address = reinterpret_cast<const sockaddr*>(&plain);
+      length = sizeof plain;
+    }
+  }
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
   if (::getnameinfo(address, length, host, sizeof host, port, sizeof port,
@@ -419,19 +440,50 @@ Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, si
   return begin_to_connect(*info, address);
 }
 
-Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpReach reach) {
-  auto list = resolve(address, AI_PASSIVE);
-  if (!list) return failure(list.error());
-  const addrinfo& info = **list;
-  if (auto allowed = check_reach(info, reach, address); !allowed) return failure(allowed.error());
+// Returns a bound socket. A socket for all addresses (::) takes IPv4 too, whatever the system's
+// default is.
+Result<UniqueFd> bind_to(const addrinfo& info, const std::string& address) {
   UniqueFd socket(
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("create a socket for", address);
   const int on = 1;
+  const int off = 0;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (info.ai_family == AF_INET6) {
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  }
   if (::bind(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
     return system_failure("listen on", address);
   }
+  return socket;
+}
+
+// Of the addresses of an empty host, IPv6 comes first, because it takes IPv4 too. A system without
+// IPv6 has the other one.
+Result<UniqueFd> bind_to_first(const addrinfo* list, const std::string& address) {
+  Result<UniqueFd> bound = failure(ENOENT, "listen on " + address + ": no address");
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const addrinfo* info = list; info != nullptr; info = info->ai_next) {
+      if (info->ai_family != family) continue;
+      bound = bind_to(*info, address);
+      if (bound) return bound;
+      const int code = bound.error().errno_value;
+      if (code != EAFNOSUPPORT && code != EADDRNOTAVAIL) return bound;
+    }
+  }
+  return bound;
+}
+
+Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address, TcpReach reach) {
+  auto list = resolve(address, AI_PASSIVE);
+  if (!list) return failure(list.error());
+  if (auto allowed = check_reach(**list, reach, address); !allowed) {
+    return failure(allowed.error());
+  }
+  const bool is_for_all = address.starts_with(':');
+  auto found = is_for_all ? bind_to_first(list->get(), address) : bind_to(**list, address);
+  if (!found) return failure(found.error());
+  UniqueFd socket = std::move(*found);
   if (::listen(socket.get(), SOMAXCONN) != 0) return system_failure("listen on", address);
   UniqueFd closed_event(::eventfd(0, EFD_CLOEXEC));
   if (!closed_event) return system_failure("create an eventfd for", address);

@@ -18,6 +18,9 @@ enum class TcpReach { kAnywhere, kLoopback };
 // addresses.
 using Dial = std::function<Result<UniqueFd>(size_t number)>;
 
+// Errors: EINVAL for what is not HOST:PORT. Looks nothing up.
+Status check_address(const std::string& address);
+
 // `address` is HOST:PORT or [IPV6]:PORT. `dial` connects for a process that may not connect itself;
 // by default the connector connects. Errors: EINVAL for a malformed address. Errors of connect():
 // EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
@@ -29,8 +32,9 @@ Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
 // connect() and connect(2).
 Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, size_t number);
 
-// Port 0 selects a free port, which address() returns. Errors: EINVAL, EHOSTUNREACH and EPERM as
-// for tcp_connector(); those of bind(2), such as EADDRINUSE when another target listens there.
+// Port 0 selects a free port, which address() returns. An empty host: all addresses of IPv6 and
+// IPv4. Errors: EINVAL, EHOSTUNREACH and EPERM as for tcp_connector(); those of bind(2), such as
+// EADDRINUSE when another target listens there.
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
 

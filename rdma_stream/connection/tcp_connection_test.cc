@@ -24,7 +24,20 @@ TEST(TcpConnection, RejectsMalformedAddresses) {
     ASSERT_FALSE(connector) << address;
     EXPECT_EQ(connector.error().errno_value, EINVAL);
     EXPECT_FALSE(tcp_listener(address)) << address;
+    EXPECT_FALSE(check_address(address)) << address;
   }
+}
+
+TEST(TcpConnection, ListenerWithoutAHostTakesIPv4AndShowsThePeerAsIPv4) {
+  auto listener = tcp_listener(":0");
+  ASSERT_TRUE(listener) << listener.error().message;
+  const std::string bound = (*listener)->address();
+  auto connector = tcp_connector("127.0.0.1" + bound.substr(bound.rfind(':')));
+  auto connection = (*connector)->connect(milliseconds(2000));
+  ASSERT_TRUE(connection) << connection.error().message;
+  const auto accepted = (*listener)->accept();
+  ASSERT_TRUE(accepted);
+  EXPECT_TRUE((*accepted)->peer().starts_with("127.0.0.1:")) << (*accepted)->peer();
 }
 
 TEST(TcpConnection, ConnectErrorNamesTheAddressThatRefused) {

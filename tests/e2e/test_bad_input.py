@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from lab.node import free_port
+from lab.node import HOST, free_port
 from lab.pace import patience
-from lab.ppmr import find_ppmr
+from lab.ppmr import Daemon, find_ppmr
 from lab.world import GRACE, MIB, PEER_TIMEOUT, digest_of_written
 
 MOUNT = object()  # a fresh empty directory
@@ -147,11 +147,18 @@ def test_status_without_mounts_succeeds(nodes, ppmr):
 
 
 @pytest.mark.parametrize("role", ["target", "source"])
-def test_missing_mount_point_is_refused(world, role):
+def test_mount_point_that_cannot_be_made_is_refused(world, role):
     options = LISTEN if role == "target" else ["--discard"]
-    is_refused(
-        world, [role, world.directory / "missing", *options], str(world.directory / "missing")
-    )
+    below = world.directory / "file"
+    below.write_text("x")
+    is_refused(world, [role, below / "missing", *options], str(below / "missing"))
+
+
+def test_missing_mount_point_is_made(world):
+    mountpoint = world.directory / "not" / "there"
+    daemon = Daemon(HOST, "source", mountpoint, ["--discard"])
+    daemon.close()
+    assert mountpoint.is_dir()
 
 
 @pytest.mark.parametrize("role", ["target", "source"])

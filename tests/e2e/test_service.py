@@ -59,7 +59,7 @@ def test_config_check_accepts_the_files_of_both_units(ppmr, etc):
     [
         ({"lissten": "127.0.0.1:0"}, "`lissten` is not an option of ppmr target"),
         ({"pool_size": "many"}, "many"),
-        ({"mountpoint": "/missing"}, "mount point /missing: No such file"),
+        ({"mountpoint": "/dev/null/x"}, "mount point /dev/null/x: Not a directory"),
         ({"key_file": "/missing"}, "/missing"),
         ({"key_file": ""}, "`key-file` has no value"),
     ],
