@@ -1,5 +1,6 @@
 #include "cli/commands.h"
 
+#include <fmt/format.h>
 #include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
@@ -29,6 +30,7 @@
 #include "daemon/command_line/credential_options.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
+#include "daemon/control/target_mount.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/settle/settle.h"
 #include "migration/target/migration_agent.h"
@@ -257,6 +259,35 @@ struct MigrateOrRecover {
   }
 };
 
+// Adds the options that name the target. Returns them.
+struct TargetOptions {
+  CLI::Option* mount;
+  CLI::Option* to;
+  bool is_given() const { return mount->count() + to->count() > 0; }
+};
+
+TargetOptions add_target_options(CLI::App& sub, MigrateCommand& migrate) {
+  auto* mount = sub.add_option("--mount", migrate.mountpoint,
+                               "source mount, whose target receives the processes")
+                    ->type_name("MOUNTPOINT");
+  auto* to = sub.add_option("--to", migrate.target_host,
+                            "node that receives the processes, where ppmr target listens; a source "
+                            "mount is made if there is none")
+                 ->type_name("HOST[:PORT]")
+                 ->excludes(mount)
+                 ->check([](const std::string& text) {
+                   const auto host = parse_target_host(text);
+                   return host ? std::string() : host.error().message;
+                 });
+  sub.add_option("--key-file", migrate.key_file,
+                 fmt::format("with --to: the key for a mount that is made; default: {}, or what {} "
+                             "says",
+                             kClusterKey, kTargetMountConfig))
+      ->type_name("FILE")
+      ->needs(to);
+  return {mount, to};
+}
+
 // Adds the common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
@@ -352,9 +383,7 @@ void add_evacuate(CLI::App& app, int& exit_code) {
       "Move all processes that match to the target of a source mount, each one independently");
   auto command = make_command<EvacuateOptions>(sub, exit_code);
   EvacuateCommand& evacuate = command->evacuate;
-  sub.add_option("--mount", evacuate.migrate.mountpoint,
-                 "source mount, whose target receives the processes")
-      ->required();
+  const TargetOptions target = add_target_options(sub, evacuate.migrate);
   auto* cgroup = sub.add_option("--cgroup", evacuate.selector.cgroup,
                                 "select processes of this control group and of its descendants");
   auto* user = sub.add_option("--user", evacuate.selector.user,
@@ -366,8 +395,9 @@ void add_evacuate(CLI::App& app, int& exit_code) {
   add_move_options(sub, command, evacuate.migrate);
   add_timeout(sub, command, "time limit from the dump of a process to the decision; default: 120");
   add_output_options(sub, command, evacuate.migrate);
-  sub.parse_complete_callback([&sub, cgroup, user, match] {
+  sub.parse_complete_callback([&sub, target, cgroup, user, match] {
     if (has_unknown_option(sub)) return;
+    if (!target.is_given()) throw CLI::RequiredError("--to HOST or --mount MOUNTPOINT");
     if (cgroup->count() + user->count() + match->count() == 0) {
       throw CLI::RequiredError("--cgroup G, --user U or --match PATTERN");
     }
@@ -426,8 +456,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
                    ->type_name("NAME")
                    ->excludes(pid)
                    ->excludes(runc);
-  auto* mount = sub.add_option("--mount", migrate.mountpoint,
-                               "source mount, whose target receives the processes");
+  const TargetOptions target = add_target_options(sub, migrate);
   // For a program that must find the migration again, whatever becomes of this process.
   sub.add_option("--id", migrate.id)
       ->check([](const std::string& id) {
@@ -463,7 +492,7 @@ void add_migrate(CLI::App& app, int& exit_code) {
       "time limit from the dump of a process to the decision, default: 120; with --recover, "
       "time limit to reach the other node, default: 10");
   add_output_options(sub, command, migrate);
-  sub.parse_complete_callback([&sub, command, recover, pid, runc, unit, mount] {
+  sub.parse_complete_callback([&sub, command, recover, pid, runc, unit, target] {
     if (has_unknown_option(sub)) return;
     command->recover = recover->count() > 0;
     if (command->recover) {
@@ -482,9 +511,10 @@ void add_migrate(CLI::App& app, int& exit_code) {
       return refuse_other_options(sub, "resolve",
                                   {"run-here", "discard", "fence", "state-dir", "json"});
     }
-    if (pid->count() + runc->count() + unit->count() == 0 || mount->count() == 0) {
+    if (pid->count() + runc->count() + unit->count() == 0 || !target.is_given()) {
       throw CLI::RequiredError(
-          "--mount MOUNTPOINT with --pid PID, --runc NAME or --unit NAME (or --recover alone)");
+          "--pid PID, --runc NAME or --unit NAME with --to HOST or --mount MOUNTPOINT (or "
+          "--recover alone)");
     }
   });
 }

@@ -24,6 +24,7 @@
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/target_mount.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/settle/settle.h"
 #include "migration/source/migration.h"
@@ -98,6 +99,7 @@ class Migrate {
   int run();
 
  private:
+  CommandResult<std::string> find_mountpoint() const;
   CommandResult<void> find_target();
   CommandResult<void> find_containers();
   CommandResult<void> find_unit();
@@ -141,12 +143,24 @@ class Migrate {
   std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
 };
 
+// With --to: makes the mount if it is not there yet.
+CommandResult<std::string> Migrate::find_mountpoint() const {
+  if (command_.target_host.empty()) return command_.mountpoint;
+  const auto host = parse_target_host(command_.target_host);
+  if (!host) return command_failure(ExitCode::kUsage, "--to " + host.error().message);
+  auto made = make_target_mount(*host, {command_.key_file, command_.state_directory});
+  if (!made) return tl::unexpected(made.error());
+  return host->mountpoint;
+}
+
 CommandResult<void> Migrate::find_target() {
-  auto mount = find_mount(command_.mountpoint);
+  const auto mountpoint = find_mountpoint();
+  if (!mountpoint) return tl::unexpected(mountpoint.error());
+  auto mount = find_mount(*mountpoint);
   if (!mount || !mount->remainder.empty()) {
-    return command_failure(ExitCode::kNotMounted, command_.mountpoint +
-                                                      " is not the mount point of a ppmr source "
-                                                      "(see ppmr status)");
+    return command_failure(
+        ExitCode::kNotMounted,
+        *mountpoint + " is not the mount point of a ppmr source (see ppmr status)");
   }
   settings_.mount = mount->mount;
   auto status = ask(settings_.mount, {{"op", "status"}});
@@ -154,7 +168,7 @@ CommandResult<void> Migrate::find_target() {
   if (status->value("role", "") != "source") {
     return command_failure(
         ExitCode::kUsage,
-        command_.mountpoint +
+        *mountpoint +
             " is a target mount: run migrate on the node where the processes run, with "
             "its source mount");
   }
@@ -163,7 +177,7 @@ CommandResult<void> Migrate::find_target() {
   settings_.endpoint = *endpoint;
   if (parse_endpoint(settings_.endpoint).address.empty()) {
     return command_failure(ExitCode::kUsage,
-                           command_.mountpoint + " has no target: it was started with --discard");
+                           *mountpoint + " has no target: it was started with --discard");
   }
   auto criu = find_criu();
   if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);

@@ -16,7 +16,9 @@ struct MigrateCommand {
   std::vector<int> pids;
   std::vector<std::string> containers;  // names of runc containers
   std::string unit;                     // a service of systemd; empty: none
-  std::string mountpoint;
+  std::string mountpoint;               // the source mount; empty: that of `target_host`
+  std::string target_host;              // --to
+  std::string key_file;                 // for a mount that --to makes; empty: the default
   MoveRequest move;
   std::vector<std::string> allowed_losses;  // kLandlock
   LiveLimits limits;                        // of a live move

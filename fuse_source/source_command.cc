@@ -1,12 +1,16 @@
 #include "fuse_source/source_command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "base/host_name.h"
 #include "daemon/background/daemon.h"
+#include "daemon/background/idle_clock.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/credential_options.h"
 #include "daemon/command_line/mount_flags.h"
@@ -26,7 +30,12 @@ struct Flags {
   Credentials credentials;
   MountFlags daemon;
   std::string state_directory = "/var/lib/ppmr";
+  std::chrono::seconds idle_limit{0};  // 0: the daemon stays when it is idle
 };
+
+constexpr std::chrono::seconds kIdleInterval{5};  // between two looks
+// The settler reports open migrations every 20 s, and an open migration keeps the daemon.
+constexpr unsigned kIdleLimitMinSeconds = 60;
 
 // Returns the address and credentials with which `ppmr migrate` reaches the agent on the target's
 // node. They are the address and credentials of this daemon.
@@ -111,6 +120,26 @@ Result<std::unique_ptr<SourceMount>> connect(const SourceOptions& options,
   return mount;
 }
 
+// Whether a mount is in use, by its status now and at the last look.
+class BusyLook {
+ public:
+  bool is_busy(const nlohmann::json& status) {
+    const uint64_t bytes = std::exchange(bytes_, status.at("bytes"));
+    const auto& checkpoints = status.at("checkpoints");
+    const bool is_open = std::any_of(checkpoints.begin(), checkpoints.end(),
+                                     [](const auto& one) { return one.at("state") == "open"; });
+    return is_open || bytes != bytes_ || status.at("open_migrations").at("count") != 0;
+  }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+
+nlohmann::json status_of(SourceMount& mount) {
+  PassedDescriptors none;
+  return mount.answer({{"op", "status"}}, none);
+}
+
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   DataDaemon source(daemon, {.mountpoint = options.mountpoint,
                              .flags = flags.daemon,
@@ -122,6 +151,9 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   options.security = source.security();
   options.sender.source_name = host_name();
   options.sender.trusted_fabric = flags.credentials.trusted_fabric;
+  if (flags.idle_limit.count() > 0) {
+    options.idle = std::make_shared<IdleClock>(flags.idle_limit, std::chrono::steady_clock::now());
+  }
   if (auto opened = source.open(); !opened) return daemon.failed(opened.error());
   const nlohmann::json endpoint =
       describe_endpoint(options, flags.credentials, source.audit_file());
@@ -147,13 +179,24 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   options.confinement = source.confinement();
   auto mount = connect(options, std::move(connector), *source.audit());
   if (!mount) return daemon.failed(mount.error(), exit_code_of(mount.error()));
+  BusyLook look;
+  std::optional<IdleEnd> idle_end;
   const auto served = source.serve(**mount, [&] {
+    if (options.idle) {
+      idle_end.emplace(
+          *options.idle, kIdleInterval, [&] { return look.is_busy(status_of(**mount)); },
+          [&] {
+            spdlog::info("nobody has used the mount for {} s: ending", flags.idle_limit.count());
+            (*mount)->stop();
+          });
+    }
     spdlog::info("source mounted at {}, streaming to {}", options.mountpoint,
                  options.discard ? "nowhere (--discard)" : options.target_address);
     if (const auto warning = options.security->warning(); !warning.empty() && !options.discard) {
       spdlog::warn("{}", warning);
     }
   });
+  idle_end.reset();
   return served ? ExitCode::kSuccess : daemon.failed(served.error());
 }
 
@@ -168,7 +211,8 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   add_config_option(*command);
   command->add_option("MOUNTPOINT,--mountpoint", source.mountpoint, "the directory to mount on")
       ->required();
-  auto* target = command->add_option("--target", source.target_address, "HOST:PORT of ppmr target");
+  auto* target = command->add_option("--target", source.target_address, "HOST:PORT of ppmr target")
+                     ->check(address_problem);
   auto* discard = command->add_flag("--discard", source.discard,
                                     "discard what is written: measures aggregation alone");
   target->excludes(discard);
@@ -207,6 +251,13 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
       ->add_option("--state-dir", flags->state_directory, "directory for the records of migrations")
       ->capture_default_str();
   add_peer_timeout_option(*command, source.sender.peer_timeout);
+  command
+      ->add_option_function<unsigned>(
+          "--idle-timeout",
+          [flags](unsigned seconds) { flags->idle_limit = std::chrono::seconds(seconds); },
+          "end when nobody has used the mount for this long; default: never")
+      ->check(CLI::Range(kIdleLimitMinSeconds, 1'000'000u))
+      ->type_name("SECONDS");
   add_mount_flags(*command, flags->daemon);
   command->callback([flags, pool_size, &exit_code] {
     check(flags->source, pool_size->count() > 0);

@@ -1,5 +1,6 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// add-files, send-memory, wait-for-peer, note_outcome and note_open.
+// stay, add-files,
+// send-memory, wait-for-peer, note_outcome and note_open.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -50,6 +51,11 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, PassedDescript
   }
   if (operation == "note_outcome") return answer_of(migrations_.note(request));
   if (operation == "note_open") return answer_of(open_migrations_.note(request));
+  if (operation == "stay") {
+    if (!options_.idle || options_.idle->stay(std::chrono::steady_clock::now()))
+      return {{"ok", true}};
+    return refusal(Error{ESHUTDOWN, "the daemon was idle and is ending"});
+  }
   if (operation == "add-files") return answer_of(add_files(request, passed.received));
   if (operation == "send-memory")
     return answer_of(send_memory(request, std::move(passed.received)));

@@ -21,6 +21,7 @@
 
 #include "base/mutex.h"
 #include "buffer_pool/buffer_pool.h"
+#include "daemon/background/idle_clock.h"
 #include "daemon/command_line/transport_option.h"
 #include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/open_migrations.h"
@@ -50,6 +51,7 @@ struct SourceOptions {
   // Does the steps for which the daemon has no rights. serve() requires it.
   std::shared_ptr<PrivilegedHelper> helper;
   Confinement confinement;  // only shown in the status
+  std::shared_ptr<IdleClock> idle;  // null: the daemon stays when it is idle
 };
 
 // Sums over all sessions of this mount. They never decrease.

@@ -140,6 +140,20 @@ void settle_mount(const RecordStore& store, MigrationRole role, const std::strin
   }
 }
 
+// Without a daemon of its own a migration would wait for a person: its source mount was made on
+// demand and is gone after a reboot, or its daemon was killed. So the daemon of the node's target
+// mount settles it too.
+void settle_orphans(const RecordStore& store, milliseconds patience) {
+  const auto records = store.list_unsettled(MigrationRole::kSource);
+  if (!records) return;
+  for (const OwnershipRecord& record : *records) {
+    const auto mount = find_mount(record.mountpoint);
+    const bool is_served = mount && mount->remainder.empty() &&
+                           call(mount->mount.source, {{"op", "status"}}, patience).has_value();
+    if (!is_served) (void)settle_source(store, record, patience);
+  }
+}
+
 // For the status and the metrics of the mount's daemon, which may not read the records.
 void report_open(const RecordStore& store, MigrationRole role, const std::string& mountpoint) {
   const auto mount = find_mount(mountpoint);
@@ -164,6 +178,7 @@ int SettleCommand::run() const {
   if (!store) return to_int(ExitCode::kFailure);
   const MigrationRole of = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
   settle_mount(*store, of, mountpoint, kDaemonsPatience);
+  if (of == MigrationRole::kTarget) settle_orphans(*store, kDaemonsPatience);
   if (of == MigrationRole::kSource) settle_units_at_source(*store);
   report_open(*store, of, mountpoint);
   return to_int(ExitCode::kSuccess);

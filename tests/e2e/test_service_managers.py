@@ -115,7 +115,7 @@ def served(two_machines):
     key = target.run("cat /etc/ppmr/key").stdout
     source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
     target.run(
-        "sed 's/^allow-restart/allow-root-restart/' /usr/share/ppmr/target.conf >/etc/ppmr/target.conf"
+        "sed -i 's/^allow-restart/allow-root-restart/' /etc/ppmr/target.conf"
     )
     source.run(
         "sed 's/TARGET/10.77.0.2/; s/NAME/out/' /usr/share/ppmr/source.conf >/etc/ppmr/source.d/out.conf"

@@ -2,6 +2,7 @@
 one copy runs."""
 import contextlib
 import json
+import random
 import subprocess
 import time
 
@@ -51,7 +52,7 @@ def served(two_machines):
     key = target.run("cat /etc/ppmr/key").stdout
     source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
     target.run(
-        "sed 's/^allow-restart/allow-root-restart/' /usr/share/ppmr/target.conf >/etc/ppmr/target.conf"
+        "sed -i 's/^allow-restart/allow-root-restart/' /etc/ppmr/target.conf"
     )
     source.run(
         "sed 's/TARGET/10.77.0.2/; s/NAME/out/' /usr/share/ppmr/source.conf >/etc/ppmr/source.d/out.conf"
@@ -140,8 +141,10 @@ def move_disturbed_by(event, source, target):
         machine.run("pkill -KILL -x perl; rm -f /var/tmp/count", check=False)
 
 
-def test_exactly_one_copy_runs_after_each_event_of_the_services(served):
-    for event in EVENTS:
+def test_exactly_one_copy_runs_after_each_event_of_the_services(served, long):
+    seed = int(time.time())
+    print(f"seed {seed}")
+    for event in EVENTS if long else random.Random(seed).sample(list(EVENTS), 2):
         began = time.monotonic()
         move_disturbed_by(event, *served)
         print(f"{event}: {time.monotonic() - began:.1f} s")

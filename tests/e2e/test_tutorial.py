@@ -67,7 +67,7 @@ def test_every_command_of_the_tutorial_works(two_machines):
     history = typist.last("ppmr history")
     assert len([line for line in history.splitlines() if "moved" in line]) == 5, history
     assert re.search(
-        r'^ppmr_migrations_total\{.*result="moved".*\} ', typist.last("curl"), re.MULTILINE
+        r'^ppmr_restarts_total\{.*result="complete".*\} [1-9]', typist.last("curl"), re.MULTILINE
     )
     target = two_machines[1]
     before = target.run("cat /var/tmp/count").stdout

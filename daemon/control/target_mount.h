@@ -1,0 +1,40 @@
+// The source mount behind `--to HOST`: one for each target, below /run/ppmr/to. The first command
+// that names the target starts its daemon; the daemon ends when nobody has used it for a while.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "daemon/command_line/command_error.h"
+
+namespace ppmr {
+
+// The port on which a target listens by default.
+inline constexpr const char* kTargetPort = "7440";
+// The key of the cluster (`ppmr keygen`), and a configuration of `ppmr source` for other
+// credentials or other options. Used for the mounts behind `--to`.
+inline constexpr const char* kClusterKey = "/etc/ppmr/key";
+inline constexpr const char* kTargetMountConfig = "/etc/ppmr/to.conf";
+
+// How long a daemon that was started on demand waits for its next use.
+inline constexpr unsigned kStaySeconds = 300;
+
+struct TargetHost {
+  std::string address;     // HOST:PORT or [IPV6]:PORT
+  std::string mountpoint;  // where the mount is
+};
+
+// Parses HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Errors: EINVAL; the message says what is allowed.
+Result<TargetHost> parse_target_host(const std::string& text);
+
+struct TargetMountOptions {
+  std::string key_file;         // empty: kTargetMountConfig if it exists, else kClusterKey
+  std::string state_directory;  // of the command's records, which the daemon settles
+};
+
+// Returns when the mount is there and its daemon will stay for kStaySeconds. Several commands may
+// call it at once. Errors: kUsage without credentials, or if a mount with another target is there;
+// kMountFailed; kPeerFailed if the target does not answer; kDaemonSilent.
+CommandResult<void> make_target_mount(const TargetHost& host, const TargetMountOptions& options);
+
+}  // namespace ppmr
