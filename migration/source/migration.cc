@@ -125,6 +125,7 @@ MigrationOutcome Migration::run() {
   if (!done) {
     const Status aborted = abort(done.error());
     resume_rdma_here();
+    if (aborted) run_hook_after("after-abort", done.error().message);
     if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
     return outcome(ExitCode::kMigrationOpen,
                    fmt::format("{}; and the abort could not be recorded: {}. Unfinished: run `ppmr "
@@ -149,6 +150,7 @@ MigrationOutcome Migration::run() {
                                done.error().message, id_));
   }
   done = settings_.plan.may_run_before_memory() ? running : await();
+  if (done) run_hook_after("after-run");
   settle_unit();
   remove_checkpoints();
   if (!done) {
@@ -220,6 +222,7 @@ void Migration::dump(Tree& tree, size_t number) {
     return released ? copy(tree, number) : released;
   });
   if (done) done = await_copied();
+  if (done) done = run_hook_before_freeze();
   if (done) done = in_slot([&] { return dump_and_seal(tree, number); });
   {
     MutexLock lock(mutex_);
@@ -320,6 +323,24 @@ Status Migration::release_rdma_once() {
     }
   });
   return released_;
+}
+
+Status Migration::run_hook_before_freeze() {
+  std::call_once(hook_began_, [this] {
+    hook_ended_ = without_exceptions([this] {
+      return run_hook(settings_.hooks, "before-freeze",
+                      {id_, roots(), settings_.endpoint.value("target", ""), ""});
+    });
+  });
+  return hook_ended_;
+}
+
+void Migration::run_hook_after(const char* name, const std::string& reason) {
+  const Status ended = without_exceptions([&] {
+    return run_hook(settings_.hooks, name,
+                    {id_, roots(), settings_.endpoint.value("target", ""), reason});
+  });
+  if (!ended) report_event({{"event", "warning"}, {"sentence", ended.error().message}});
 }
 
 void Migration::resume_rdma_here() {

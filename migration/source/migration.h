@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "migration/relay/agent_client.h"
 #include "migration/relay/source_driver.h"
+#include "migration/source/hooks.h"
 #include "migration/source/tree_dump.h"
 #include "processes/frozen_tasks.h"
 
@@ -30,6 +31,7 @@ struct MigrationSettings {
   std::vector<std::string> criu_options;
   LiveLimits live;
   UnitRecord unit;
+  HookSettings hooks;
   // Called for each event, from several threads at once.
   std::function<void(const nlohmann::json& event)> on_event;
 };
@@ -89,6 +91,10 @@ class Migration {
   // same result. All trees release before the first tree is frozen, because they may communicate
   // with each other.
   Status release_rdma_once();
+  // Runs when all trees are copied, once.
+  Status run_hook_before_freeze();
+  // A failure is a warning: what the hook is about has happened.
+  void run_hook_after(const char* name, const std::string& reason = "");
   // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
   void resume_rdma_here();
   std::vector<pid_t> roots() const;
@@ -145,6 +151,8 @@ class Migration {
   SourceDriver driver_;
   SourceStep committed_;  // the step of the decision
 
+  std::once_flag hook_began_;
+  Status hook_ended_;  // result of run_hook_before_freeze()
   std::once_flag release_began_;
   Status released_;  // result of release_rdma_once()
   std::atomic<bool> asked_to_release_ = false;
