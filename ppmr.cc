@@ -2,19 +2,37 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <string>
+#include <vector>
 
 #include "base/exit_code.h"
 #include "base/version.h"
 #include "cli/action_script.h"
 #include "cli/commands.h"
+#include "daemon/command_line/command_error.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/privilege/helper_process.h"
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
 #include "processes/memory/page_reader.h"
+
+namespace {
+
+// "help migrate" is what people type for "migrate --help".
+std::vector<std::string> with_help(const CLI::App& app, std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments.front() != "help") return arguments;
+  arguments.erase(arguments.begin());
+  const auto known = app.get_subcommands([](const CLI::App*) { return true; });
+  const bool is_known = std::any_of(known.begin(), known.end(), [&](const CLI::App* command) {
+    return !arguments.empty() && command->get_name() == arguments.front();
+  });
+  if (!arguments.empty() && !is_known) return arguments;
+  arguments.push_back("--help");
+  return arguments;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   // The parent process may have set SIGCHLD to be ignored. The exit statuses of child processes
@@ -33,10 +51,10 @@ int main(int argc, char** argv) {
   ppmr::add_job_commands(app, exit_code);
   ppmr::add_privileged_helper_command(app, exit_code);
   ppmr::add_page_reader_command(app, exit_code);
-  auto arguments = ppmr::with_config_file(app, {argv + 1, argv + argc});
+  const std::vector<std::string> words = with_help(app, {argv + 1, argv + argc});
+  auto arguments = ppmr::with_config_file(app, words);
   if (!arguments) {
-    std::fprintf(stderr, "ppmr: %s\n", arguments.error().message.c_str());
-    return ppmr::to_int(ppmr::ExitCode::kUsage);
+    return ppmr::report("", {ppmr::ExitCode::kUsage, arguments.error().message}, false);
   }
   // CLI11 takes the arguments from the end of the vector.
   std::reverse(arguments->begin(), arguments->end());
@@ -46,11 +64,12 @@ int main(int argc, char** argv) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
-    const std::string name = chosen.empty() ? "ppmr" : "ppmr " + chosen.front()->get_name();
+    const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
     std::string what = error.what();
-    if (chosen.empty() && argc > 1) what = "unknown subcommand " + std::string(argv[1]);
-    std::fprintf(stderr, "%s: %s (see %s --help)\n", name.c_str(), what.c_str(), name.c_str());
-    return ppmr::to_int(ppmr::ExitCode::kUsage);
+    if (chosen.empty() && !words.empty()) what = "unknown subcommand " + words.front();
+    what += " (see ppmr " + name + (name.empty() ? "" : " ") + "--help)";
+    const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
+    return ppmr::report(name, {ppmr::ExitCode::kUsage, what}, json);
   }
   return exit_code;
 }

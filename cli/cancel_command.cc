@@ -8,6 +8,7 @@
 
 #include "base/exit_code.h"
 #include "base/json_text.h"
+#include "cli/find_migration.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/audit_events.h"
@@ -42,6 +43,9 @@ int CancelCommand::run() const {
   };
   const auto store = RecordStore::open(state_directory);
   if (!store) return fail(store.error().message);
+  const auto found = find_migration(*store, digits);
+  if (!found) return fail(found.error().message, found.error().exit_code);
+  const std::string& id = *found;
   auto record = store->read(id, MigrationRole::kSource);
   if (!record) record = store->read(id, MigrationRole::kTarget);
   if (!record) return fail(record.error().message, ExitCode::kUsage);

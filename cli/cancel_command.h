@@ -9,7 +9,7 @@ namespace ppmr {
 // `ppmr migrate --cancel ID`: aborts a migration of this node that another ppmr runs, as long as it
 // is not decided. That one ends as after an interruption.
 struct CancelCommand {
-  std::string id;  // empty: none
+  std::string digits;  // the ID or its first digits; empty: none
   std::string state_directory = kDefaultStateDirectory;
   bool json = false;
 

@@ -20,6 +20,7 @@
 #include "cli/history_command.h"
 #include "cli/keygen_command.h"
 #include "cli/migrate_command.h"
+#include "cli/migrations_command.h"
 #include "cli/recover_command.h"
 #include "cli/resolve_command.h"
 #include "cli/restart_command.h"
@@ -121,6 +122,15 @@ void add_status(CLI::App& app, int& exit_code) {
                "repeat every second; on a terminal a full-screen view, which q ends");
   sub.add_option("--state-dir", command->state_directory,
                  "directory for the records of migrations, which --watch shows on a terminal")
+      ->capture_default_str();
+}
+
+void add_migrations(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "migrations", "List the migrations of this node that are in progress or not settled yet");
+  auto command = make_command<MigrationsCommand>(sub, exit_code);
+  sub.add_flag("--json", command->json, "print one JSON object per process tree and line");
+  sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
       ->capture_default_str();
 }
 
@@ -234,18 +244,18 @@ struct MigrateOrRecover {
   bool json = false;
 
   int run() {
-    if (!set.id.empty()) {
+    if (!set.digits.empty()) {
       set.limits = migrate.criu_options;
       set.state_directory = migrate.state_directory;
       set.json = json;
       return set.run();
     }
-    if (!cancel.id.empty()) {
+    if (!cancel.digits.empty()) {
       cancel.state_directory = migrate.state_directory;
       cancel.json = json;
       return cancel.run();
     }
-    if (!resolve.id.empty()) {
+    if (!resolve.digits.empty()) {
       resolve.state_directory = migrate.state_directory;
       resolve.json = json;
       return resolve.run();
@@ -347,6 +357,12 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->capture_default_str();
   add_time_option(sub, "--release-timeout", migrate.release_timeout,
                   "time limit for processes that use RDMA themselves to release it");
+  auto* hook = sub.add_option("--hook", migrate.hooks.directory,
+                              "directory of programs to run here: before-freeze, after-run, "
+                              "after-abort")
+                   ->type_name("DIR");
+  add_time_option(sub, "--hook-timeout", migrate.hooks.timeout, "time limit for each of them")
+      ->needs(hook);
   sub.add_option("--state-dir", migrate.state_directory, "directory for the records of migrations")
       ->capture_default_str();
   sub.add_option("CRIU-OPTIONS", migrate.criu_options,
@@ -416,7 +432,7 @@ void refuse_other_options(const CLI::App& migrate, const std::string& action,
 }
 
 void add_resolve(CLI::App& sub, ResolveCommand& resolve) {
-  auto* id = sub.add_option("--resolve", resolve.id,
+  auto* id = sub.add_option("--resolve", resolve.digits,
                             "decide an open migration whose other node is lost for good")
                  ->type_name("ID");
   auto* run_here =
@@ -469,11 +485,11 @@ void add_migrate(CLI::App& app, int& exit_code) {
                      "records of both nodes")
           ->expected(0, 1)
           ->type_name("ID");
-  sub.add_option("--set", command->set.id,
+  sub.add_option("--set", command->set.digits,
                  "change max-rate=SIZE, max-downtime=TIME or max-time=TIME of a migration of this "
                  "node while it copies memory")
       ->type_name("ID LIMIT=VALUE...");
-  sub.add_option("--cancel", command->cancel.id,
+  sub.add_option("--cancel", command->cancel.digits,
                  "abort a migration of this node that is not decided yet: its processes stay")
       ->type_name("ID");
   add_resolve(sub, command->resolve);
@@ -498,13 +514,13 @@ void add_migrate(CLI::App& app, int& exit_code) {
     if (command->recover) {
       return refuse_other_options(sub, "recover", {"timeout", "state-dir", "json"});
     }
-    if (!command->set.id.empty()) {
+    if (!command->set.digits.empty()) {
       return refuse_other_options(sub, "set", {"CRIU-OPTIONS", "state-dir", "json"});
     }
-    if (!command->cancel.id.empty()) {
+    if (!command->cancel.digits.empty()) {
       return refuse_other_options(sub, "cancel", {"state-dir", "json"});
     }
-    if (!command->resolve.id.empty()) {
+    if (!command->resolve.digits.empty()) {
       if (sub.count("--run-here") + sub.count("--discard") == 0) {
         throw CLI::RequiredError("--run-here or --discard with --resolve");
       }
@@ -585,6 +601,7 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_migrate(app, exit_code);
   add_evacuate(app, exit_code);
   add_status(app, exit_code);
+  add_migrations(app, exit_code);
   add_timeline(app, exit_code);
   add_history(app, exit_code);
   add_doctor(app, exit_code);

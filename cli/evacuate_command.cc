@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/json_text.h"
+#include "cli/migration_report.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 
@@ -50,7 +51,11 @@ int EvacuateCommand::run() const {
   }
   if (!migrate.quiet) print_selection(*selection, migrate.json);
   if (selection->trees.empty()) {
-    if (!migrate.json && !migrate.quiet) print_to(stdout, "no process to move\n");
+    if (migrate.json) {
+      print_to(stdout, "{}", summary_json({}, {}, ExitCode::kSuccess));
+    } else if (!migrate.quiet) {
+      print_to(stdout, "no process matches, nothing to move\n");
+    }
     return to_int(ExitCode::kSuccess);
   }
   MigrateCommand move = migrate;

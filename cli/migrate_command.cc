@@ -172,6 +172,11 @@ CommandResult<void> Migrate::find_target() {
             " is a target mount: run migrate on the node where the processes run, with "
             "its source mount");
   }
+  if (status->value("draining", false)) {
+    return command_failure(
+        ExitCode::kMigrationAborted,
+        *mountpoint + " is drained and begins nothing new: ppmr drain --resume " + *mountpoint);
+  }
   auto endpoint = read_endpoint(settings_.mount.source);
   if (!endpoint) return command_failure(ExitCode::kFailure, endpoint.error().message);
   settings_.endpoint = *endpoint;
@@ -189,6 +194,10 @@ CommandResult<void> Migrate::find_target() {
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
   settings_.live = command_.limits;
+  settings_.hooks = command_.hooks;
+  if (Status safe = check_hooks(settings_.hooks); !safe) {
+    return command_failure(ExitCode::kUsage, "--hook: " + safe.error().message);
+  }
   if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
     return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
   }

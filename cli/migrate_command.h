@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "migration/records/record_store.h"
+#include "migration/source/hooks.h"
 #include "migration/source/live_rounds.h"
 
 namespace ppmr {
@@ -27,6 +28,7 @@ struct MigrateCommand {
   unsigned jobs = 2;
   std::optional<std::chrono::milliseconds> timeout;
   std::chrono::milliseconds release_timeout{10'000};
+  HookSettings hooks;
   std::string state_directory = kDefaultStateDirectory;
   std::vector<std::string> criu_options;
   bool json = false;

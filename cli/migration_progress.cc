@@ -235,7 +235,7 @@ std::string MigrationProgress::to_first_line() {
 // The next draw() puts the progress below `text`, so that `text` stays visible.
 void MigrationProgress::print_above(const std::string& text) {
   const std::string first = to_first_line();
-  print_to(stderr, "{}\x1b[J{}\n", first, printable(text, Charset::kAscii));
+  print_as_it_is(stderr, fmt::format("{}\x1b[J{}\n", first, printable(text, Charset::kAscii)));
 }
 
 // Writes all lines in one call, so that a terminal never shows a part of them.
@@ -251,7 +251,7 @@ void MigrationProgress::draw() {
       progress_lines(lines_, size.ws_col, size.ws_row, TerminalStyle::of(STDERR_FILENO));
   std::string text = to_first_line();
   for (const std::string& line : lines) text += "\x1b[2K" + line + "\n";
-  print_to(stderr, "{}\x1b[J", text);
+  print_as_it_is(stderr, text + "\x1b[J");
   drawn_ = lines.size();
 }
 

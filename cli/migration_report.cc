@@ -61,7 +61,7 @@ std::string event_text(const json& event) {
   }
   if (what == "copying") return who + ": copying its memory while it runs";
   if (what == "copied") {
-    return fmt::format("{}: round {}, {}", who, event.value("round", 0),
+    return fmt::format("{}: round {}, {}", who, event.value("round", 0) + 1,
                        format_size(event.value("bytes", uint64_t{0})));
   }
   if (what == "dumping") return who + ": frozen, dumping";
@@ -107,32 +107,24 @@ json outcome_note(const MigrationOutcome& outcome) {
 }
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
-  std::string text = fmt::format(
-      "{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n", "PID", "NAME", "RESULT",
-      "DOWNTIME", "DUMP", "SEAL", "RESTART", "FILL", "BYTES", "BYTES/S");
+  static constexpr const char* kRow = "{:>8}  {:<16} {:<7} {:>10} {:>10}\n";
+  std::string text = fmt::format(kRow, "PID", "NAME", "RESULT", "DOWNTIME", "BYTES");
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
-      const TreeTimes times = times_of(tree);
-      const double transfer = std::max(times.dump, 0.0) + std::max(times.seal, 0.0);
-      const double rate = transfer > 0 ? static_cast<double>(tree.sealed.bytes) / transfer : 0;
-      // A rate cannot be computed if most bytes were sent before the freeze (live) or after the
-      // restart (post-copy).
-      const bool all_sent_frozen = tree.source.rounds.empty() && !tree.move.may_run_before_memory();
-      text += fmt::format("{:>8}  {:<16} {:<7} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
-                          tree.plan.root.pid, tree.plan.name, result_of(outcome, tree),
-                          cell(times.downtime), cell(times.dump), cell(times.seal),
-                          cell(times.restart), cell(times.fill), format_size(tree.sealed.bytes),
-                          all_sent_frozen ? format_size(static_cast<uint64_t>(rate)) + "/s" : "-");
+      text += fmt::format(kRow, tree.plan.root.pid, tree.plan.name, result_of(outcome, tree),
+                          cell(times_of(tree).downtime), format_size(tree.sealed.bytes));
     }
   }
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
       const std::chrono::duration<double> promised = tree.promised_downtime.value_or(0ms);
-      const double downtime = times_of(tree).downtime;
-      if (!tree.promised_downtime || downtime <= promised.count()) continue;
-      text +=
-          fmt::format("warning: {} {}: stood still for {}, longer than --max-downtime ({})\n",
-                      tree.plan.root.pid, tree.plan.name, cell(downtime), cell(promised.count()));
+      const TreeTimes times = times_of(tree);
+      if (!tree.promised_downtime || times.downtime <= promised.count()) continue;
+      text += fmt::format(
+          "warning: {} {}: stood still for {} (dump {}, seal {}, restart {}), longer than "
+          "--max-downtime ({})\n",
+          tree.plan.root.pid, tree.plan.name, cell(times.downtime), cell(times.dump),
+          cell(times.seal), cell(times.restart), cell(promised.count()));
     }
   }
   return text;

@@ -25,8 +25,8 @@ MigrationOutcome move_with(std::chrono::milliseconds downtime,
 
 TEST(MigrationReport, SaysWhichMoveHasNotKeptItsPromise) {
   const std::string text = summary_text({move_with(379ms, 300ms)});
-  EXPECT_THAT(text, HasSubstr("warning: 17 java: stood still for 379 ms, longer than "
-                              "--max-downtime (300 ms)"));
+  EXPECT_THAT(text, HasSubstr("warning: 17 java: stood still for 379 ms (dump -, seal "
+                              "-, restart -), longer than --max-downtime (300 ms)"));
   EXPECT_THAT(summary_text({move_with(299ms, 300ms)}), Not(HasSubstr("warning")));
   EXPECT_THAT(summary_text({move_with(5s, std::nullopt)}), Not(HasSubstr("warning")));
 }

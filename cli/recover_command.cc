@@ -9,6 +9,7 @@
 
 #include "base/exit_code.h"
 #include "base/json_text.h"
+#include "cli/find_migration.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/container_fate.h"
@@ -48,6 +49,12 @@ int RecoverCommand::run() const {
   std::vector<Error> unreadable;
   auto records = store->list(&unreadable);
   if (!records) return report("migrate", {ExitCode::kFailure, records.error().message}, json);
+  std::string id;  // empty: all
+  if (!digits.empty()) {
+    const auto chosen = choose_id(*records, digits, state_directory);
+    if (!chosen) return report("migrate", chosen.error(), json);
+    id = *chosen;
+  }
   bool open = false;
   bool found = false;
   for (const std::string& report : set_aside) {
@@ -89,10 +96,6 @@ int RecoverCommand::run() const {
     }
   }
   settle_units_at_source(*store);
-  if (!found && !id.empty()) {
-    return report("migrate", {ExitCode::kUsage, "no migration " + id + " in " + state_directory},
-                  json);
-  }
   if (!found && !json) print_to(stdout, "no interrupted migration\n");
   return to_int(open ? ExitCode::kMigrationOpen : ExitCode::kSuccess);
 }

@@ -11,7 +11,7 @@ namespace ppmr {
 // `ppmr migrate --recover [ID]`: finishes or aborts the interrupted migrations in this node's
 // records, and prints their states.
 struct RecoverCommand {
-  std::string id;  // empty: all migrations
+  std::string digits;  // the ID or its first digits; empty: all migrations
   std::string state_directory = kDefaultStateDirectory;
   // Time limit to reach the peer, for each migration.
   std::optional<std::chrono::milliseconds> timeout;

@@ -11,6 +11,7 @@
 
 #include "base/exit_code.h"
 #include "base/json_text.h"
+#include "cli/find_migration.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/audit_events.h"
@@ -93,6 +94,9 @@ int ResolveCommand::run() const {
   };
   const auto store = RecordStore::open(state_directory);
   if (!store) return fail(store.error());
+  const auto found = find_migration(*store, digits);
+  if (!found) return fail({0, found.error().message}, found.error().exit_code);
+  const std::string& id = *found;
   auto record = store->read(id, MigrationRole::kTarget);
   if (!record) record = store->read(id, MigrationRole::kSource);
   if (!record) return fail(record.error(), ExitCode::kUsage);

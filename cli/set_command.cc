@@ -8,6 +8,7 @@
 
 #include "base/exit_code.h"
 #include "base/json_text.h"
+#include "cli/find_migration.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
@@ -88,6 +89,9 @@ int SetCommand::run() const {
   if (!changed) return fail("--set: " + changed.error().message, ExitCode::kUsage);
   const auto store = RecordStore::open(state_directory);
   if (!store) return fail(store.error().message, ExitCode::kFailure);
+  const auto found = find_migration(*store, digits);
+  if (!found) return fail(found.error().message, found.error().exit_code);
+  const std::string& id = *found;
   auto record = store->read(id, MigrationRole::kSource);
   if (!record) record = store->read(id, MigrationRole::kTarget);
   if (!record) return fail(record.error().message, ExitCode::kUsage);

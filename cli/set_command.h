@@ -16,7 +16,7 @@ Result<ChangedLimits> parse_changed_limits(const std::vector<std::string>& words
 // `ppmr migrate --set ID LIMIT=VALUE...`: changes the limits of a live move of this node while it
 // copies memory.
 struct SetCommand {
-  std::string id;  // empty: none
+  std::string digits;  // the ID or its first digits; empty: none
   std::vector<std::string> limits;
   std::string state_directory = kDefaultStateDirectory;
   bool json = false;

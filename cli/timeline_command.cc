@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "cli/find_migration.h"
 #include "cli/screen/terminal_text.h"
 #include "cli/timeline/timeline.h"
 #include "daemon/command_line/command_error.h"
@@ -15,27 +16,26 @@ namespace {
 constexpr size_t kColumnsOfFile = 100;
 
 CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& records,
-                                      const std::string& id, const std::string& directory) {
+                                      const std::string& digits, const std::string& directory) {
   const OwnershipRecord* chosen = nullptr;
+  std::string id;  // empty: the last migration
+  if (!digits.empty()) {
+    auto found = choose_id(records, digits, directory);
+    if (!found) return tl::unexpected(found.error());
+    id = std::move(*found);
+  }
   for (const OwnershipRecord& record : records) {  // the oldest record comes first
-    if (!record.id.starts_with(id)) continue;
-    if (chosen != nullptr && !id.empty() && chosen->id != record.id) {
-      return command_failure(
-          ExitCode::kUsage,
-          fmt::format("{} is the beginning of several IDs, {} and {}: give more digits", id,
-                      chosen->id, record.id));
-    }
+    if (!id.empty() && record.id != id) continue;
     // The record of the source has the times of both nodes.
     const bool knows_less =
         chosen != nullptr && chosen->id == record.id && record.role == MigrationRole::kTarget;
     if (!knows_less) chosen = &record;
   }
   if (chosen != nullptr) return *chosen;
-  const std::string what = id.empty() ? "no migration" : "no migration with the ID " + id;
   return command_failure(ExitCode::kUsage,
-                         fmt::format("{} has a record in {}: the records are on the nodes of the "
-                                     "migration; ppmr migrate --recover lists them",
-                                     what, directory));
+                         fmt::format("no migration has a record in {}: the records are on the "
+                                     "nodes of the migration",
+                                     directory));
 }
 
 size_t columns_of_stdout() {
@@ -48,11 +48,6 @@ size_t columns_of_stdout() {
 
 int TimelineCommand::run() const {
   const auto failed = [](const CommandError& error) { return report("timeline", error, false); };
-  if (id.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    return failed({ExitCode::kUsage, "'" + id +
-                                         "' is not the ID of a migration: an ID has up to 32 "
-                                         "digits of 0-9 and a-f"});
-  }
   std::vector<OwnershipRecord> records;
   if (access(state_directory.c_str(), F_OK) == 0) {  // because open() would create it
     auto store = RecordStore::open(state_directory);
@@ -66,8 +61,13 @@ int TimelineCommand::run() const {
   const auto timeline = make_timeline(*record);
   if (!timeline) return failed({ExitCode::kFailure, timeline.error().message});
   const bool utf8 = charset_of_environment() == Charset::kUtf8;
+  const bool as_text = text || isatty(STDOUT_FILENO) != 0;
   print_to(stdout, "{}",
-           text ? timeline_text(*timeline, columns_of_stdout(), utf8) : timeline_svg(*timeline));
+           as_text ? timeline_text(*timeline, columns_of_stdout(), utf8) : timeline_svg(*timeline));
+  if (as_text && !text) {
+    print_to(stderr, "the picture (SVG): ppmr timeline {} >{}.svg\n", record->id.substr(0, 8),
+             record->id.substr(0, 8));
+  }
   return to_int(std::ferror(stdout) != 0 ? ExitCode::kFailure : ExitCode::kSuccess);
 }
 

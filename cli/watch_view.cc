@@ -37,18 +37,28 @@ const json& part(const json& object, const char* key) {
   return it != object.end() && it->is_object() ? *it : kNone;
 }
 
+std::vector<json> objects(const json& status, const char* key) {
+  std::vector<json> found;
+  const auto it = status.find(key);
+  if (it == status.end() || !it->is_array()) return found;
+  for (const json& object : *it) {
+    if (object.is_object()) found.push_back(object);
+  }
+  return found;
+}
+
 class View {
  public:
   View(const WatchPage& page, size_t columns, Charset charset)
       : page_(page), columns_(columns), charset_(charset) {}
   std::vector<ScreenLine> draw();
+  std::vector<ScreenLine> draw_migrations();
 
  private:
   std::string text(const json& object, const char* key) const {
     const auto it = object.find(key);
     return it != object.end() && it->is_string() ? printable(it->get<std::string>(), charset_) : "";
   }
-  std::vector<json> objects(const json& status, const char* key) const;
   void title();
   void migrations();
   void migration(const OwnershipRecord& record, const TreeRecord& tree);
@@ -70,16 +80,6 @@ class View {
   std::vector<ScreenLine> lines_;
 };
 
-std::vector<json> View::objects(const json& status, const char* key) const {
-  std::vector<json> found;
-  const auto it = status.find(key);
-  if (it == status.end() || !it->is_array()) return found;
-  for (const json& object : *it) {
-    if (object.is_object()) found.push_back(object);
-  }
-  return found;
-}
-
 void View::labelled(const char* label, const std::string& what, Tone tone) {
   lines_.push_back({{fmt::format("  {:<{}}", label, kLabelColumns - 2)}, {what, tone}});
 }
@@ -99,26 +99,18 @@ void View::migrations() {
   if (!page_.no_records.empty()) {
     lines_.push_back({{"  " + printable(page_.no_records, charset_), Tone::kFaint}});
   }
+  draw_migrations();
+}
+
+std::vector<ScreenLine> View::draw_migrations() {
   for (const OwnershipRecord& record : page_.migrations) {
     for (const TreeRecord& tree : record.trees) migration(record, tree);
   }
+  return lines_;
 }
 
-// Takes the bytes and the rate from the daemon's report about the tree's checkpoints.
 void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
-  uint64_t bytes = 0;
-  uint64_t rate = 0;
-  const std::string memory = memory_checkpoint(record.plan, tree);
-  for (const WatchedMount& mount : page_.mounts) {
-    if (!mount.status || mount.mount.mountpoint != record.mountpoint) continue;
-    for (const json& checkpoint : objects(*mount.status, "checkpoints")) {
-      const auto name = checkpoint.find("name");
-      if (name == checkpoint.end() || (*name != tree.checkpoint && *name != memory)) continue;
-      bytes += number(checkpoint, "bytes");
-      rate += number(checkpoint, "rate_bytes_per_s");
-    }
-  }
-  if (tree.bytes > 0) bytes = tree.bytes;
+  const auto [bytes, rate] = bytes_of(page_, record, tree);
   const bool is_source = record.role == MigrationRole::kSource;
   const std::string phase = phase_of(record, tree);
   const Tone tone = phase == "moved"                       ? Tone::kGood
@@ -320,7 +312,7 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
   }
   switch (tree.phase) {
     case TreePhase::kDumping:
-      return record.plan.is_live ? "copying" : "dumping";
+      return record.plan.is_live && tree.freeze_began_ns == 0 ? "copying" : "dumping";
     case TreePhase::kHeld:
     case TreePhase::kStopped:
       return "sending";
@@ -329,6 +321,26 @@ std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
     default:
       return record.state() == kPreparing ? "preparing" : "waiting";
   }
+}
+
+TreeBytes bytes_of(const WatchPage& page, const OwnershipRecord& record, const TreeRecord& tree) {
+  TreeBytes found;
+  const std::string memory = memory_checkpoint(record.plan, tree);
+  for (const WatchedMount& mount : page.mounts) {
+    if (!mount.status || mount.mount.mountpoint != record.mountpoint) continue;
+    for (const json& checkpoint : objects(*mount.status, "checkpoints")) {
+      const auto name = checkpoint.find("name");
+      if (name == checkpoint.end() || (*name != tree.checkpoint && *name != memory)) continue;
+      found.bytes += number(checkpoint, "bytes");
+      found.rate_bytes_per_s += number(checkpoint, "rate_bytes_per_s");
+    }
+  }
+  if (tree.bytes > 0) found.bytes = tree.bytes;
+  return found;
+}
+
+std::vector<ScreenLine> migration_lines(const WatchPage& page, size_t columns, Charset charset) {
+  return View(page, columns, charset).draw_migrations();
 }
 
 std::vector<ScreenLine> watch_lines(const WatchPage& page, size_t columns, Charset charset) {

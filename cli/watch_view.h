@@ -30,6 +30,16 @@ struct WatchPage {
 // Returns the present phase of a migration in a word: "dumping", "restoring", "moved", ...
 std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree);
 
+struct TreeBytes {
+  uint64_t bytes = 0;
+  uint64_t rate_bytes_per_s = 0;
+};
+// Returns what the daemons of the page's mounts report about the checkpoints of a tree.
+TreeBytes bytes_of(const WatchPage& page, const OwnershipRecord& record, const TreeRecord& tree);
+
+// Returns a line for each process tree of the page's migrations. Lines may be wider.
+std::vector<ScreenLine> migration_lines(const WatchPage& page, size_t columns, Charset charset);
+
 // Returns the lines for a terminal of `columns`. Lines may be wider.
 std::vector<ScreenLine> watch_lines(const WatchPage& page, size_t columns, Charset charset);
 

@@ -57,6 +57,14 @@ OwnershipRecord dumping() {
   return record;
 }
 
+TEST(MigrationLines, ShowPhaseShareRateAndTheOtherNode) {
+  const WatchPage page = {"node1", "12:00:00", {dumping()}, "", {source()}};
+  const std::string text = text_of(migration_lines(page, 80, Charset::kUtf8));
+  EXPECT_THAT(text, HasSubstr("aaaaaaaa      412 redis"));
+  EXPECT_THAT(text, HasSubstr("50%  32.0 MiB/s"));
+  EXPECT_THAT(text, HasSubstr("to node2"));
+}
+
 WatchPage page() { return {"node1", "12:00:00", {dumping()}, "", {source()}}; }
 
 TEST(WatchView, ShowsTheMountWithPeerPoolAndRate) {

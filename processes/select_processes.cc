@@ -54,6 +54,17 @@ Result<uid_t> find_user(const std::string& user) {
   return entry->pw_uid;
 }
 
+// In the one hierarchy of version 2, or in one of version 1, each with a directory.
+bool exists_in_a_hierarchy(const std::string& cgroup) {
+  const std::filesystem::path root(kCgroupRoot);
+  std::error_code error;
+  if (std::filesystem::is_directory(root.string() + cgroup, error)) return true;
+  for (const auto& entry : std::filesystem::directory_iterator(root, error)) {
+    if (std::filesystem::is_directory(entry.path().string() + cgroup, error)) return true;
+  }
+  return false;
+}
+
 // Removes the mount point of the hierarchy: "/sys/fs/cgroup/memory/batch" -> "/batch" if "memory"
 // is a separate hierarchy.
 Result<std::string> find_cgroup(std::string cgroup) {
@@ -96,7 +107,12 @@ class Selection {
     if (!table) return failure(table.error());
     selection.table_ = std::move(*table);
     selection.find_unmovable();
-    return selection.choose();
+    ProcessSelection chosen = selection.choose();
+    const bool is_empty = chosen.trees.empty() && chosen.excluded.empty();
+    if (is_empty && selection.cgroup_ && !exists_in_a_hierarchy(*selection.cgroup_)) {
+      return failure(ENOENT, fmt::format("there is no control group {}", *selection.cgroup_));
+    }
+    return chosen;
   }
 
  private:

@@ -94,7 +94,7 @@ TEST_F(SelectProcesses, AcceptsAControlGroupAsADirectoryOrAsAPathInTheHierarchy)
     ASSERT_THAT(selection.trees, SizeIs(1)) << name;
     EXPECT_EQ(selection.trees[0].root, pid);
   }
-  EXPECT_THAT(select({.cgroup = group + "-not", .pattern = word_ + "-c"}).trees, IsEmpty());
+  EXPECT_THAT(select({.cgroup = group, .pattern = word_ + "-not"}).trees, IsEmpty());
 }
 
 TEST_F(SelectProcesses, ExcludesTheCallerAndItsAncestors) {
@@ -128,6 +128,8 @@ TEST_F(SelectProcesses, RefusesInvalidSelectors) {
               HasSubstr("no user"));
   EXPECT_THAT(select_processes({.cgroup = "/sys/fs/cgroup/not-there"}).error().message,
               HasSubstr("no control group"));
+  EXPECT_THAT(select_processes({.cgroup = "not-there"}).error().message,
+              HasSubstr("no control group /not-there"));
   EXPECT_EQ(select_processes({.cgroup = "/"}).error().errno_value, EINVAL);
 }
 

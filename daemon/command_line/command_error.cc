@@ -9,8 +9,9 @@
 namespace ppmr {
 
 int report(const std::string& command, const CommandError& error, bool json) {
-  print_error("ppmr " + command, error.message);
-  print_manual_section("ppmr " + command, error.exit_code);
+  const std::string who = command.empty() ? "ppmr" : "ppmr " + command;
+  print_error(who, error.message);
+  print_manual_section(who, error.exit_code);
   if (json) {
     const nlohmann::json object = {
         {"ok", false}, {"exit_code", to_int(error.exit_code)}, {"error", error.message}};

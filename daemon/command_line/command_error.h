@@ -20,8 +20,9 @@ inline tl::unexpected<CommandError> command_failure(ExitCode exit_code, std::str
   return tl::unexpected<CommandError>(CommandError{exit_code, std::move(message)});
 }
 
-// Prints "ppmr commit: message" to stderr, followed by the name of the manual section that has the
-// remedy. With `json`, also prints one object to stdout. Returns the exit code as a number.
+// Prints "ppmr commit: message" ("ppmr: message" without a command) to stderr, followed by the name
+// of the manual section that has the remedy. With `json`, also prints one object to stdout. Returns
+// the exit code as a number.
 int report(const std::string& command, const CommandError& error, bool json);
 
 }  // namespace ppmr

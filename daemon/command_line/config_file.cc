@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <set>
 #include <sstream>
 
 namespace ppmr {
@@ -26,12 +27,21 @@ std::string config_path(const std::vector<std::string>& arguments) {
   return path;
 }
 
-// CLI11 takes [::]:7440 for the beginning of a list, which reaches into the next lines.
-std::string quote_addresses(std::istream& file) {
+// Returns the text for CLI11, which takes [::]:7440 for the beginning of a list that reaches into
+// the next lines, and joins the values of a name that occurs twice. Errors: EINVAL for such a name.
+Result<std::string> prepare(std::istream& file, const std::string& path) {
+  static const std::regex assignment(R"(^\s*([\w-]+)\s*=.*$)");
   static const std::regex address(
       R"(^(\s*[\w-]+\s*=\s*)(\[[0-9A-Fa-f:.%\w]*:[0-9A-Fa-f:.%\w]*\]:\d+)\s*$)");
   std::string text;
+  std::set<std::string> names;
   for (std::string line; std::getline(file, line);) {
+    std::smatch found;
+    if (std::regex_match(line, found, assignment) && !names.insert(found[1]).second) {
+      return failure(EINVAL, fmt::format("{}: `{}` occurs twice: remove one (a list is `{} = "
+                                         "[\"a\", \"b\"]`)",
+                                         path, found[1].str(), found[1].str()));
+    }
     text += std::regex_replace(line, address, "$1\"$2\"") + "\n";
   }
   return text;
@@ -62,7 +72,9 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& app,
   std::ifstream file(path);
   if (!file) return system_failure(kConfig, path);
   std::vector<std::string> added;
-  std::istringstream text(quote_addresses(file));
+  auto prepared = prepare(file, path);
+  if (!prepared) return failure(prepared.error());
+  std::istringstream text(*prepared);
   for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(text)) {
     if (!item.parents.empty()) {
       return failure(EINVAL, fmt::format("{}: [{}]: sections have no meaning here: remove the line",

@@ -96,6 +96,9 @@ TEST_F(ConfigFile, ErrorsNameTheFileAndTheOption) {
   EXPECT_THAT(error_of("config = /etc/other\n"), HasSubstr("`config` is not an option"));
   EXPECT_THAT(error_of("[target]\nlisten = a:1\n"), HasSubstr("[target]: sections"));
   EXPECT_THAT(error_of("listen = \"\"\n"), HasSubstr("`listen` has no value"));
+  EXPECT_THAT(error_of("listen = a:1\nmountpoint = /a\nlisten = a:2\n"),
+              HasSubstr("`listen` occurs twice"));
+  EXPECT_THAT(error_of("listen = a:1\nlisten = a:2\n"), HasSubstr("`listen` occurs twice"));
   const auto missing = with_config_file(app_, {"target", "--config", "/missing"});
   ASSERT_FALSE(missing);
   EXPECT_THAT(missing.error().message, HasSubstr("--config /missing: No such file"));

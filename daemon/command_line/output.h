@@ -1,22 +1,29 @@
-// Output of commands that must continue when their terminal has gone.
+// Output of commands that must continue when their terminal has gone. Names come from processes,
+// peers and files, and may hold control sequences: none reaches a terminal.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace ppmr {
 
-// Writes the text to the stream at once. Drops text that it cannot write because the terminal or
-// the reader of the pipe has gone: fmt::print() would throw, which must not end a migration. The
-// caller ignores SIGPIPE (ignore_sigpipe()). Threads: any.
+// Replaces each control character but line breaks, tabs and the colours of TerminalStyle by its
+// number, "\\x1b", and so each byte that is not UTF-8.
+std::string without_controls(std::string_view text);
+
+// Writes the text to the stream at once, as it is. Drops text that it cannot write because the
+// terminal or the reader of the pipe has gone: fmt::print() would throw, which must not end a
+// migration. The caller ignores SIGPIPE (ignore_sigpipe()). Threads: any.
+void print_as_it_is(std::FILE* stream, std::string_view text);
+
+// The same without_controls().
 template <typename... Args>
 void print_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
-  const std::string text = fmt::format(format, std::forward<Args>(args)...);
-  (void)std::fwrite(text.data(), 1, text.size(), stream);
-  (void)std::fflush(stream);
+  print_as_it_is(stream, without_controls(fmt::format(format, std::forward<Args>(args)...)));
 }
 
 // Ignores SIGPIPE in the whole process. Programs that the process starts through spawn() get the

@@ -27,6 +27,24 @@ TEST(PrintTo, DropsOutputThatTheDeviceRefuses) {
   EXPECT_NO_THROW(print_to(full.get(), "event {}\n", 1));
 }
 
+TEST(WithoutControls, LeavesTextLineBreaksAndColoursAlone) {
+  for (const std::string text :
+       {"", "redis 2\t\n", "\xc3\xa9t\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\xa7",
+        "\x1b[31mppmr:\x1b[0m no"}) {
+    EXPECT_EQ(without_controls(text), text);
+  }
+}
+
+TEST(WithoutControls, ShowsControlSequencesAndInvalidBytesAsNumbers) {
+  EXPECT_EQ(without_controls("a\x1b[2Jb"), "a\\x1b[2Jb");
+  EXPECT_EQ(without_controls("\x1b[8m\r\x07\x7f"), "\\x1b[8m\\x0d\\x07\\x7f");
+  EXPECT_EQ(without_controls("\xc2\x9b"
+                             "2J"),
+            "\\xc2\\x9b2J");  // CSI in one character
+  EXPECT_EQ(without_controls("\x9b\xff\xc3"), "\\x9b\\xff\\xc3");
+  EXPECT_EQ(without_controls(std::string(1, '\0')), "\\x00");
+}
+
 TEST(PrintTo, FlushesOutputAtOnce) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -4,20 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
 namespace ppmr {
 namespace {
 
-struct Unit {
-  std::string_view name;
-  int shift;
-};
-constexpr std::array kUnits = {
-    Unit{"", 0},     Unit{"B", 0},  Unit{"K", 10},   Unit{"KiB", 10}, Unit{"M", 20},
-    Unit{"MiB", 20}, Unit{"G", 30}, Unit{"GiB", 30}, Unit{"T", 40},   Unit{"TiB", 40},
-};
+constexpr std::string_view kUnits = "bkmgt";  // each 1024 times the one before
 constexpr double kTimeMaxSeconds = 365.0 * 86400;
 
 std::string_view trimmed(std::string_view text) {
@@ -29,28 +23,26 @@ std::string_view trimmed(std::string_view text) {
 }  // namespace
 
 Result<uint64_t> parse_size(std::string_view text) {
+  const auto refuse = [&](std::string_view why) {
+    return failure(EINVAL, fmt::format("invalid size '{}': {}", text, why));
+  };
   const std::string_view whole = trimmed(text);
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), number);
-  if (error == std::errc::result_out_of_range) {
-    return failure(EINVAL, fmt::format("size '{}' is too large", text));
+  if (error == std::errc::result_out_of_range) return refuse("it is too large");
+  if (error != std::errc()) return refuse("expected a whole number and a unit, e.g. 64MiB");
+  std::string unit(trimmed(whole.substr(static_cast<size_t>(end - whole.data()))));
+  for (char& letter : unit) letter = static_cast<char>(std::tolower(letter));
+  if (unit.empty()) unit = "b";
+  const size_t power = kUnits.find(unit.front());
+  const std::string_view rest = std::string_view(unit).substr(1);
+  if (power == std::string_view::npos ||
+      !(rest.empty() || (power > 0 && (rest == "b" || rest == "ib")))) {
+    return refuse(fmt::format("unit '{}' is not one of B, KiB, MiB, GiB, TiB", unit));
   }
-  if (error != std::errc()) {
-    return failure(
-        EINVAL,
-        fmt::format("invalid size '{}': expected a whole number and a unit, e.g. 64MiB", text));
-  }
-  const std::string_view unit = trimmed(whole.substr(static_cast<size_t>(end - whole.data())));
-  for (const Unit& known : kUnits) {
-    if (unit != known.name) continue;
-    if (number > (UINT64_MAX >> known.shift)) {
-      return failure(EINVAL, fmt::format("size '{}' is too large", text));
-    }
-    return number << known.shift;
-  }
-  return failure(
-      EINVAL,
-      fmt::format("invalid size '{}': unit '{}' is not one of B, KiB, MiB, GiB, TiB", text, unit));
+  const size_t shift = 10 * power;
+  if (number > (UINT64_MAX >> shift)) return refuse("it is too large");
+  return number << shift;
 }
 
 Result<std::chrono::milliseconds> parse_time(std::string_view text) {

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "daemon/command_line/output.h"
+
 namespace ppmr {
 
 bool may_move_cursor(bool is_terminal, const char* term) {
@@ -50,14 +52,13 @@ std::string manual_section(ExitCode exit_code) {
 
 void print_error(const std::string& name, const std::string& message) {
   const std::string who = TerminalStyle::of(STDERR_FILENO).bad(name + ":");
-  std::fprintf(stderr, "%s %s\n", who.c_str(), message.c_str());
+  print_to(stderr, "{} {}\n", who, message);
 }
 
 void print_manual_section(const std::string& name, ExitCode exit_code) {
   const std::string section = manual_section(exit_code);
   if (section.empty()) return;
-  std::fprintf(stderr, "%s: exit status %d: see %s\n", name.c_str(), to_int(exit_code),
-               section.c_str());
+  print_to(stderr, "{}: exit status {}: see {}\n", name, to_int(exit_code), section);
 }
 
 }  // namespace ppmr

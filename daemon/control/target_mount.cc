@@ -15,6 +15,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -116,6 +117,14 @@ CommandResult<std::vector<std::string>> credentials(const TargetHost& host,
                             kClusterKey));
 }
 
+// Of the log of a daemon that has started, what a user should know.
+void print_warnings(const std::string& log) {
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" info: ") == std::string::npos) print_to(stderr, "{}\n", line);
+  }
+}
+
 // The daemon reports to its parent process, which prints the report and ends.
 CommandResult<void> start_daemon(const TargetHost& host, const TargetMountOptions& wanted) {
   auto words = credentials(host, wanted.key_file);
@@ -141,7 +150,7 @@ CommandResult<void> start_daemon(const TargetHost& host, const TargetMountOption
   while (::waitpid(*started, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    if (!text.empty()) print_to(stderr, "{}\n", text);
+    print_warnings(text);
     return {};
   }
   const auto code = WIFEXITED(status) ? ExitCode{WEXITSTATUS(status)} : ExitCode::kFailure;

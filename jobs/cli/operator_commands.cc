@@ -121,7 +121,7 @@ int JobStatusCommand::run() const {
     if (json) {
       print_to(stdout, "{}\n", json_text(*answer));
     } else {
-      if (watch) print_to(stdout, "\033[H\033[2J");
+      if (watch) print_as_it_is(stdout, "\033[H\033[2J");
       for (const auto& job : answer->at("jobs")) print_job(job);
       for (const auto& [home, error] : answer->at("silent_homes").items()) {
         print_to(stdout, "host {} does not answer for its jobs: {}\n", home,

@@ -200,7 +200,7 @@ def test_progress_in_a_file_is_one_plain_line_for_each_phase(lab, nodes, migrati
     assert re.fullmatch(r"migration [0-9a-f]{32} to target has begun", lines[0])
     assert [re.sub(r"^[0-9.]+ \w+ ", "", line.removeprefix(who)) for line in lines[1:]] == [
         "copying its memory while it runs",
-        "round 0, 48.1 MiB",
+        "round 1, 48.1 MiB",
         "frozen, dumping",
         "verified at the target",
         "runs at the target",

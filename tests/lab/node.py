@@ -345,7 +345,8 @@ class Node(Commands):
 
     def signal_process(self, process, number):
         super().signal_process(process, number)
-        # nsenter stops when its child stops. It does not continue when the child does, or is killed.
+        # nsenter stops when its child stops, and does not continue when the child does, or is
+        # killed.
         if number in (signal.SIGCONT, signal.SIGKILL):
             process.send_signal(signal.SIGCONT)
 

@@ -1,0 +1,40 @@
+#include "cli/find_migration.h"
+
+#include <fmt/format.h>
+
+namespace ppmr {
+
+CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records,
+                                     const std::string& digits, const std::string& directory) {
+  if (digits.empty() || digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    return command_failure(ExitCode::kUsage,
+                           fmt::format("'{}' is not the ID of a migration: an ID has up to 32 "
+                                       "digits of 0-9 and a-f",
+                                       digits));
+  }
+  std::string chosen;
+  for (const OwnershipRecord& record : records) {
+    if (!record.id.starts_with(digits) || record.id == chosen) continue;
+    if (!chosen.empty()) {
+      return command_failure(
+          ExitCode::kUsage,
+          fmt::format("{} is the beginning of several IDs, {} and {}: give more digits", digits,
+                      chosen, record.id));
+    }
+    chosen = record.id;
+  }
+  if (!chosen.empty()) return chosen;
+  return command_failure(ExitCode::kUsage,
+                         fmt::format("no migration with the ID {} has a record in {}: the records "
+                                     "are on the nodes of the migration; ppmr migrations lists "
+                                     "them",
+                                     digits, directory));
+}
+
+CommandResult<std::string> find_migration(const RecordStore& store, const std::string& digits) {
+  const auto records = store.list_for_display(0);
+  if (!records) return command_failure(ExitCode::kFailure, records.error().message);
+  return choose_id(*records, digits, store.directory());
+}
+
+}  // namespace ppmr
