@@ -1,4 +1,6 @@
 // The ppmr binary: runs a subcommand.
+#include <sys/prctl.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -35,6 +37,8 @@ std::vector<std::string> with_help(const CLI::App& app, std::vector<std::string>
 }  // namespace
 
 int main(int argc, char** argv) {
+  // ppmr starts itself by /proc/self/exe, and ps and top would show that.
+  prctl(PR_SET_NAME, "ppmr");
   // The parent process may have set SIGCHLD to be ignored. The exit statuses of child processes
   // would then be lost.
   std::signal(SIGCHLD, SIG_DFL);

@@ -62,15 +62,25 @@ def test_config_check_accepts_the_files_of_both_units(ppmr, etc):
         ({"mountpoint": "/dev/null/x"}, "mount point /dev/null/x: Not a directory"),
         ({"key_file": "/missing"}, "/missing"),
         ({"key_file": ""}, "`key-file` has no value"),
+        ({"listen": "127.0.0.1"}, "must be HOST:PORT"),
+        ({"listen": "[::]:99999"}, "port must be a number up to 65535"),
     ],
 )
 def test_config_check_names_the_errors(ppmr, etc, options, message):
     old = etc / "target.conf"
-    with open(old, "a") as file:
-        for name, value in options.items():
-            file.write(f"{name.replace('_', '-')} = {json.dumps(value)}\n")
+    names = {name.replace("_", "-"): value for name, value in options.items()}
+    kept = [line for line in old.read_text().splitlines() if line.split(" = ")[0] not in names]
+    changed = [f"{name} = {json.dumps(value)}" for name, value in names.items()]
+    old.write_text("\n".join([*kept, *changed, ""]))
     code, said = check(ppmr, old)
     assert code in (2, 3) and message in said and "BAD" in said, said
+
+
+def test_config_check_refuses_an_option_that_occurs_twice(ppmr, etc):
+    with open(etc / "target.conf", "a") as file:
+        file.write("pool-size = 32MiB\n")
+    code, said = check(ppmr, etc / "target.conf")
+    assert code == 2 and "`pool-size` occurs twice" in said, said
 
 
 def test_daemon_reports_to_the_service_manager_that_it_is_ready_alive_and_ending(lab, ppmr, etc):
