@@ -34,12 +34,12 @@ PSS, PSS_BEFORE = "PSS of the tree, MiB", "before its moves"
 
 def mounts_for(testbed, mib):
     """Mounts with the product's defaults. The store's limit is half of the free memory if not set:
-    not the same for each row."""
+    not the same for each row. Rounds of a live move need room for more than the memory."""
     testbed.nodes("veth")
     defaults = {
         "--allow-root-restart": None,
         "--state-dir": testbed.target.scratch(testbed.label("state")),
-        "--memory-limit": f"{max(2048, mib + 1024)}MiB",
+        "--memory-limit": f"{max(2048, 3 * mib + 1024)}MiB",
     }
     return Mounts(
         testbed.source,
