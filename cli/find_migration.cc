@@ -27,7 +27,7 @@ CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records
   return command_failure(ExitCode::kUsage,
                          fmt::format("no migration with the ID {} has a record in {}: the records "
                                      "are on the nodes of the migration; ppmr migrations lists "
-                                     "them",
+                                     "those that are open",
                                      digits, directory));
 }
 

@@ -9,7 +9,8 @@
 
 namespace ppmr {
 
-// Returns the whole ID. Errors: kUsage for what is no ID, and if no record or several have it.
+// Returns the whole ID. Errors: kUsage if `digits` cannot be an ID, and if no migration, or more
+// than one, has an ID that begins with them.
 CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records,
                                      const std::string& digits, const std::string& directory);
 // The same with the records of a node. Errors: also kFailure, those of the file system.

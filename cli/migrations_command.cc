@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/json_text.h"
-#include "cli/screen/rates.h"
 #include "cli/status_samples.h"
 #include "cli/watch_view.h"
 #include "daemon/command_line/output.h"

@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-// `ppmr migrations`: lists what is in progress, and what is over here but not settled with the
-// other node, in both directions.
+// `ppmr migrations`: lists the migrations from and to this node that are in progress, or that the
+// other node has not acknowledged yet.
 struct MigrationsCommand {
   std::string state_directory = kDefaultStateDirectory;
   bool json = false;

@@ -186,7 +186,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
       idle_end.emplace(
           *options.idle, kIdleInterval, [&] { return look.is_busy(status_of(**mount)); },
           [&] {
-            spdlog::info("nobody has used the mount for {} s: ending", flags.idle_limit.count());
+            spdlog::info("the mount was not used for {} s: ending", flags.idle_limit.count());
             (*mount)->stop();
           });
     }
@@ -255,7 +255,7 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
       ->add_option_function<unsigned>(
           "--idle-timeout",
           [flags](unsigned seconds) { flags->idle_limit = std::chrono::seconds(seconds); },
-          "end when nobody has used the mount for this long; default: never")
+          "end when the mount was not used for this long; default: never")
       ->check(CLI::Range(kIdleLimitMinSeconds, 1'000'000u))
       ->type_name("SECONDS");
   add_mount_flags(*command, flags->daemon);

@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// A daemon is over when it was not busy, and nobody asked it to stay, for the whole limit. Threads:
-// any.
+// The daemon must end when, for the whole limit, it was not busy and no command asked it to stay.
+// Threads: any.
 class IdleClock {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -11,8 +11,8 @@
 
 namespace ppmr {
 
-// Replaces each control character but line breaks, tabs and the colours of TerminalStyle by its
-// number, "\\x1b", and so each byte that is not UTF-8.
+// Replaces control characters, and bytes that are not UTF-8, by their number: \x1b. Keeps line
+// breaks, tabs, and the colours of TerminalStyle.
 std::string without_controls(std::string_view text);
 
 // Writes the text to the stream at once, as it is. Drops text that it cannot write because the
@@ -20,7 +20,7 @@ std::string without_controls(std::string_view text);
 // migration. The caller ignores SIGPIPE (ignore_sigpipe()). Threads: any.
 void print_as_it_is(std::FILE* stream, std::string_view text);
 
-// The same without_controls().
+// Writes the formatted text without_controls().
 template <typename... Args>
 void print_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
   print_as_it_is(stream, without_controls(fmt::format(format, std::forward<Args>(args)...)));

@@ -20,7 +20,7 @@ struct TransportOptions {
 
 void add_transport_options(CLI::App& app, TransportOptions& options);
 
-// For CLI::Option::check(): empty if `text` is HOST:PORT, else what is wrong.
+// For CLI::Option::check(): returns an empty string if `text` is HOST:PORT, else the error.
 std::string address_problem(const std::string& text);
 
 }  // namespace ppmr

@@ -1,5 +1,5 @@
 // The source mount behind `--to HOST`: one for each target, below /run/ppmr/to. The first command
-// that names the target starts its daemon; the daemon ends when nobody has used it for a while.
+// that names the target starts its daemon; the daemon ends after kStaySeconds without use.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct TargetHost {
   std::string mountpoint;  // where the mount is
 };
 
-// Parses HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Errors: EINVAL; the message says what is allowed.
+// Parses HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Errors: EINVAL.
 Result<TargetHost> parse_target_host(const std::string& text);
 
 struct TargetMountOptions {

@@ -178,9 +178,9 @@ int SettleCommand::run() const {
   if (!store) return to_int(ExitCode::kFailure);
   const MigrationRole of = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
   settle_mount(*store, of, mountpoint, kDaemonsPatience);
-  if (of == MigrationRole::kTarget) settle_orphans(*store, kDaemonsPatience);
   if (of == MigrationRole::kSource) settle_units_at_source(*store);
   report_open(*store, of, mountpoint);
+  if (of == MigrationRole::kTarget) settle_orphans(*store, kDaemonsPatience);
   return to_int(ExitCode::kSuccess);
 }
 

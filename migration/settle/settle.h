@@ -27,9 +27,6 @@ Settled settle_target(const RecordStore& store, const OwnershipRecord& record);
 void settle_mount(const RecordStore& store, MigrationRole role, const std::string& mountpoint,
                   std::chrono::milliseconds patience);
 
-// The source's records whose mount no daemon serves. Stops at nothing.
-void settle_orphans(const RecordStore& store, std::chrono::milliseconds patience);
-
 // `ppmr migration-settle`: settles the records of a daemon's mount, once. For the target mount also
 // the orphans of this node.
 struct SettleCommand {

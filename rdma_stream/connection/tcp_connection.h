@@ -18,7 +18,7 @@ enum class TcpReach { kAnywhere, kLoopback };
 // addresses.
 using Dial = std::function<Result<UniqueFd>(size_t number)>;
 
-// Errors: EINVAL for what is not HOST:PORT. Looks nothing up.
+// Checks the syntax, HOST:PORT, and resolves no name. Errors: EINVAL.
 Status check_address(const std::string& address);
 
 // `address` is HOST:PORT or [IPV6]:PORT. `dial` connects for a process that may not connect itself;

@@ -81,7 +81,8 @@ def test_wrong_command_line_with_json_prints_an_object(ppmr):
         [ppmr, "migrate", "--json", "--pid", "none"], capture_output=True, timeout=20, text=True
     )
     told = json.loads(done.stdout)
-    assert done.returncode == told["exit_code"] == 2 and not told["ok"] and "--pid" in told["error"]
+    assert done.returncode == 2 and told["exit_code"] == 2
+    assert not told["ok"] and "--pid" in told["error"]
 
 
 def test_evacuation_without_a_match_says_so_in_json_too(migrations):

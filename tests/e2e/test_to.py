@@ -153,13 +153,12 @@ def test_idle_daemon_ends_and_the_next_move_starts_another(cluster, lab, nodes):
     )  # fmt: skip
     [worker] = start_workers(lab, nodes, 1)
     wait_until(lambda: not source.running(), 90, "the idle daemon to end")
-    assert source.process.returncode == 0 and "nobody has used the mount" in source.output()
+    assert source.process.returncode == 0 and "the mount was not used" in source.output()
     cluster.migrate(here, worker.pid, there.address).ok()
     check_moved(worker, nodes)
 
 
-def test_daemon_that_is_in_use_is_told_from_an_idle_one(cluster, lab, nodes):
-    """SIGTERM ends a daemon that was started on demand, like any other."""
+def test_daemon_made_on_demand_ends_at_sigterm_and_is_made_again(cluster, lab, nodes):
     here, there = nodes.source, nodes.target
     [worker] = start_workers(lab, nodes, 1)
     cluster.migrate(here, worker.pid, there.address, options=["--dry-run"]).ok()
