@@ -1,6 +1,5 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// stay,
-// add-files, send-memory, wait-for-peer, note_outcome and note_open.
+// stay, add-files, send-memory, wait-for-peer, note_outcome and note_open.
 #include <fmt/format.h>
 #include <unistd.h>
 
