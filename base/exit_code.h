@@ -17,6 +17,7 @@ enum class ExitCode : int {
   kPagesLost = 10,         // restored, but killed because part of its memory was lost
   kMigrationAborted = 11,  // the migration failed: the processes continue at the source
   kMigrationOpen = 12,     // unfinished: run `ppmr migrate --recover`
+  kReplaced = 13,          // a protected process runs at its partner: the copy here was ended
   kInterrupted = 130,      // SIGINT or SIGTERM (128 + SIGINT, the shells' convention)
 };
 

@@ -1,7 +1,6 @@
 #include "cli/commands.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
 #include <limits>
@@ -21,17 +20,20 @@
 #include "cli/keygen_command.h"
 #include "cli/migrate_command.h"
 #include "cli/migrations_command.h"
+#include "cli/option_helpers.h"
+#include "cli/protect_command.h"
 #include "cli/recover_command.h"
 #include "cli/resolve_command.h"
 #include "cli/restart_command.h"
 #include "cli/set_command.h"
 #include "cli/status_command.h"
+#include "cli/takeover_command.h"
 #include "cli/timeline_command.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/credential_options.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
-#include "daemon/control/target_mount.h"
+#include "migration/protect/criu_session.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/settle/settle.h"
 #include "migration/target/migration_agent.h"
@@ -45,11 +47,6 @@
 namespace ppmr {
 namespace {
 
-// Keeps the memory of a command out of core dumps, because it may hold images of processes, and
-// keys. The programs that the command starts do not inherit this: CRIU, and processes that CRIU
-// restores, can dump their core as before.
-void disable_core_dumps() { ::prctl(PR_SET_DUMPABLE, 0); }
-
 template <typename Command>
 void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::string& description) {
   app.add_option_function<std::string>(
@@ -61,25 +58,6 @@ void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::str
          },
          description)
       ->type_name("SECONDS");
-}
-
-// Creates a command that `app` runs; a callback of `app` owns it.
-template <typename Command>
-std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
-  auto command = std::make_shared<Command>();
-  app.callback([command, name = app.get_name(), &exit_code] {
-    disable_core_dumps();
-    try {
-      exit_code = command->run();
-    } catch (const nlohmann::json::exception& error) {
-      exit_code = report(
-          name,
-          {ExitCode::kDaemonSilent,
-           std::string("cannot parse the daemon's reply (version mismatch?): ") + error.what()},
-          command->json);
-    }
-  });
-  return command;
 }
 
 void add_commit(CLI::App& app, int& exit_code) {
@@ -269,35 +247,6 @@ struct MigrateOrRecover {
   }
 };
 
-// Adds the options that name the target. Returns them.
-struct TargetOptions {
-  CLI::Option* mount;
-  CLI::Option* to;
-  bool is_given() const { return mount->count() + to->count() > 0; }
-};
-
-TargetOptions add_target_options(CLI::App& sub, MigrateCommand& migrate) {
-  auto* mount = sub.add_option("--mount", migrate.mountpoint,
-                               "source mount, whose target receives the processes")
-                    ->type_name("MOUNTPOINT");
-  auto* to = sub.add_option("--to", migrate.target_host,
-                            "node that receives the processes, where ppmr target listens; a source "
-                            "mount is made if there is none")
-                 ->type_name("HOST[:PORT]")
-                 ->excludes(mount)
-                 ->check([](const std::string& text) {
-                   const auto host = parse_target_host(text);
-                   return host ? std::string() : host.error().message;
-                 });
-  sub.add_option("--key-file", migrate.key_file,
-                 fmt::format("with --to: the key for a mount that is made; default: {}, or what {} "
-                             "says",
-                             kClusterKey, kTargetMountConfig))
-      ->type_name("FILE")
-      ->needs(to);
-  return {mount, to};
-}
-
 // Adds the common options of migrate and evacuate.
 template <typename Command>
 void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCommand& migrate) {
@@ -389,17 +338,14 @@ struct EvacuateOptions {
   }
 };
 
-// CLI11 reports an unknown option only after parse_complete_callback(). That message is the better
-// one, because a misspelt option looks like a missing option.
-bool has_unknown_option(const CLI::App& sub) { return sub.remaining_size() > 0; }
-
 void add_evacuate(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "evacuate",
       "Move all processes that match to the target of a source mount, each one independently");
   auto command = make_command<EvacuateOptions>(sub, exit_code);
   EvacuateCommand& evacuate = command->evacuate;
-  const TargetOptions target = add_target_options(sub, evacuate.migrate);
+  const TargetOptions target = add_target_options(
+      sub, evacuate.migrate.mountpoint, evacuate.migrate.target_host, evacuate.migrate.key_file);
   auto* cgroup = sub.add_option("--cgroup", evacuate.selector.cgroup,
                                 "select processes of this control group and of its descendants");
   auto* user = sub.add_option("--user", evacuate.selector.user,
@@ -472,7 +418,8 @@ void add_migrate(CLI::App& app, int& exit_code) {
                    ->type_name("NAME")
                    ->excludes(pid)
                    ->excludes(runc);
-  const TargetOptions target = add_target_options(sub, migrate);
+  const TargetOptions target =
+      add_target_options(sub, migrate.mountpoint, migrate.target_host, migrate.key_file);
   // For a program that must find the migration again, whatever becomes of this process.
   sub.add_option("--id", migrate.id)
       ->check([](const std::string& id) {
@@ -591,6 +538,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--work-dir", relay->work_directory)->required();
   sub->add_flag("--alone", relay->alone);
   sub->add_option("arguments", relay->arguments)->take_all();
+  add_dumping_criu_command(app, exit_code);
 }
 
 }  // namespace
@@ -600,6 +548,8 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_restart(app, exit_code);
   add_migrate(app, exit_code);
   add_evacuate(app, exit_code);
+  add_protect_command(app, exit_code);
+  add_takeover_command(app, exit_code);
   add_status(app, exit_code);
   add_migrations(app, exit_code);
   add_timeline(app, exit_code);

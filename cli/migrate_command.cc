@@ -3,8 +3,6 @@
 #include "cli/migrate_command.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 
 #include <algorithm>
 #include <map>
@@ -17,14 +15,14 @@
 #include "base/descriptor_limit.h"
 #include "base/json_text.h"
 #include "base/without_exceptions.h"
+#include "cli/interruption.h"
 #include "cli/migration_progress.h"
 #include "cli/migration_report.h"
+#include "cli/move_ends.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/terminal_style.h"
-#include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
-#include "daemon/control/target_mount.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/settle/settle.h"
 #include "migration/source/migration.h"
@@ -44,30 +42,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDefaultHoldLimit{120'000};
 constexpr milliseconds kPreflightTimeout{60'000};
 constexpr milliseconds kSettlePatience{2000};
-
-// Turns SIGINT, SIGTERM and SIGHUP into a flag. Create it before other threads, which inherit the
-// blocked signals.
-class Interruption {
- public:
-  Interruption() {
-    sigemptyset(&set_);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, number);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    signals_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  const std::atomic<bool>& flag() const { return flag_; }
-  void poll_signals(milliseconds wait) {
-    pollfd fd{signals_.get(), POLLIN, 0};
-    if (poll(&fd, 1, static_cast<int>(wait.count())) <= 0) return;
-    signalfd_siginfo info;
-    if (read(signals_.get(), &info, sizeof info) == sizeof info) flag_ = true;
-  }
-
- private:
-  sigset_t set_;
-  UniqueFd signals_;
-  std::atomic<bool> flag_{false};
-};
 
 // How many independent migrations run at once. Each keeps a connection and an agent at the target,
 // which allows 64 for each peer (kAgentsOfPeerMax in daemon/privilege), and this node may run a
@@ -99,7 +73,6 @@ class Migrate {
   int run();
 
  private:
-  CommandResult<std::string> find_mountpoint() const;
   CommandResult<void> find_target();
   CommandResult<void> find_containers();
   CommandResult<void> find_unit();
@@ -143,47 +116,12 @@ class Migrate {
   std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
 };
 
-// With --to: makes the mount if it is not there yet.
-CommandResult<std::string> Migrate::find_mountpoint() const {
-  if (command_.target_host.empty()) return command_.mountpoint;
-  const auto host = parse_target_host(command_.target_host);
-  if (!host) return command_failure(ExitCode::kUsage, "--to " + host.error().message);
-  auto made = make_target_mount(*host, {command_.key_file, command_.state_directory});
-  if (!made) return tl::unexpected(made.error());
-  return host->mountpoint;
-}
-
 CommandResult<void> Migrate::find_target() {
-  const auto mountpoint = find_mountpoint();
-  if (!mountpoint) return tl::unexpected(mountpoint.error());
-  auto mount = find_mount(*mountpoint);
-  if (!mount || !mount->remainder.empty()) {
-    return command_failure(
-        ExitCode::kNotMounted,
-        *mountpoint + " is not the mount point of a ppmr source (see ppmr status)");
-  }
-  settings_.mount = mount->mount;
-  auto status = ask(settings_.mount, {{"op", "status"}});
-  if (!status) return tl::unexpected(status.error());
-  if (status->value("role", "") != "source") {
-    return command_failure(
-        ExitCode::kUsage,
-        *mountpoint +
-            " is a target mount: run migrate on the node where the processes run, with "
-            "its source mount");
-  }
-  if (status->value("draining", false)) {
-    return command_failure(
-        ExitCode::kMigrationAborted,
-        *mountpoint + " is drained and begins nothing new: ppmr drain --resume " + *mountpoint);
-  }
-  auto endpoint = read_endpoint(settings_.mount.source);
-  if (!endpoint) return command_failure(ExitCode::kFailure, endpoint.error().message);
-  settings_.endpoint = *endpoint;
-  if (parse_endpoint(settings_.endpoint).address.empty()) {
-    return command_failure(ExitCode::kUsage,
-                           *mountpoint + " has no target: it was started with --discard");
-  }
+  auto ends = find_move_ends(
+      {command_.mountpoint, command_.target_host, command_.key_file, command_.state_directory});
+  if (!ends) return tl::unexpected(ends.error());
+  settings_.mount = std::move(ends->mount);
+  settings_.endpoint = std::move(ends->endpoint);
   auto criu = find_criu();
   if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
   settings_.criu = *criu;

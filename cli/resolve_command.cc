@@ -6,30 +6,21 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/exit_code.h"
 #include "base/json_text.h"
 #include "cli/find_migration.h"
+#include "cli/lost_node.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
 #include "migration/settle/settle.h"
-#include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
 namespace {
-
-constexpr std::chrono::seconds kFencePatience{120};
-
-// "tls-psk node1" -> "node1", see PeerIdentity::owner().
-std::string node_name(const OwnershipRecord& record) {
-  const size_t space = record.peer.rfind(' ');
-  return space == std::string::npos ? record.peer : record.peer.substr(space + 1);
-}
 
 std::string risk_of(const OwnershipRecord& record, bool run_here) {
   if (record.role == MigrationRole::kTarget && run_here) {
@@ -47,25 +38,6 @@ std::string risk_of(const OwnershipRecord& record, bool run_here) {
            "and this is recorded.";
   }
   return "The migration ends here. If the other node has a copy, it stays there, stopped.";
-}
-
-Status confirm(const std::string& name) {
-  print_to(stderr, "Type the name of the lost node ({}) to go on: ",
-           name.empty() ? "it is unknown: type `unknown`" : name);
-  std::string typed;
-  std::getline(std::cin, typed);
-  if (typed == (name.empty() ? "unknown" : name)) return {};
-  return failure(ECANCELED, "nothing was changed: the typed name is not that of the other node");
-}
-
-Status run_fence(const std::string& fence) {
-  if (fence.empty()) return {};
-  const auto done = run_command({"/bin/sh", "-c", fence}, kFencePatience);
-  if (!done) return failure(done.error().errno_value, "--fence: " + done.error().message);
-  if (done->succeeded) return {};
-  return failure(
-      EBUSY,
-      fmt::format("nothing was changed: --fence {}, so the other node may be alive", done->ending));
 }
 
 Result<OwnershipRecord> resolve(const RecordStore& store, const OwnershipRecord& record,
@@ -107,7 +79,7 @@ int ResolveCommand::run() const {
   }
   print_to(stderr, "Migration {}, {} at the {}. {}\n", id, to_string(record->state()),
            to_string(record->role), risk_of(*record, run_here));
-  if (Status sure = confirm(node_name(*record)); !sure) return fail(sure.error());
+  if (Status sure = confirm_lost(node_name(record->peer)); !sure) return fail(sure.error());
   if (Status fenced = run_fence(fence); !fenced) return fail(fenced.error());
   const auto resolved = resolve(*store, *record, run_here);
   audit_migration(*record, resolved ? "resolved" : "refused",

@@ -107,6 +107,7 @@ Status SourceMount::send_memory(const nlohmann::json& request, std::vector<Uniqu
   memory.read_wanted = [&](uint64_t offset, std::span<std::byte> slot) {
     return wanted.read(offset, slot);
   };
+  memory.arrives = request.value("until", "arrived") != "read";
   return send_memory(name, memory);
 }
 

@@ -102,7 +102,7 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
   if (Status open = opened(node, true); !open) return open;
   Status sent = without_exceptions([&] { return send_memory(node, memory); });
   // Drain now: the seal has a time limit, and a pool full of bytes may take longer.
-  if (sent) sent = node->writer->drain([this] { return stopping_.load(); });
+  if (sent && memory.arrives) sent = node->writer->drain([this] { return stopping_.load(); });
   // EBUSY means that another request sends this memory; it continues.
   if (!sent && sent.error().errno_value != EBUSY) {
     give_up(*node->checkpoint, sent.error());

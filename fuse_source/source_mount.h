@@ -50,7 +50,7 @@ struct SourceOptions {
   SenderOptions sender;  // the transport of these options is not used
   // Does the steps for which the daemon has no rights. serve() requires it.
   std::shared_ptr<PrivilegedHelper> helper;
-  Confinement confinement;  // only shown in the status
+  Confinement confinement;          // only shown in the status
   std::shared_ptr<IdleClock> idle;  // null: the daemon stays when it is idle
 };
 
@@ -86,6 +86,8 @@ struct FrozenMemory {
   // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
   // include it.
   uint64_t file_offset = 0;
+  // Whether to return when the target has the bytes. False: when they are in the pool.
+  bool arrives = true;
 };
 
 // Threads: any, except for serve() (one).

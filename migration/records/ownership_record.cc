@@ -37,6 +37,11 @@ bool is_plain_name(const std::string& name) {
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
+std::string epoch_path(const TreeRecord& tree) {
+  return std::string(kEpochsDirectory) + "/" + tree.protected_as + "/epoch-" +
+         std::to_string(tree.epoch);
+}
+
 json pack(const ProcessIdentity& process) { return {process.pid, process.start_time}; }
 
 ProcessIdentity unpack_process(const json& packed) {
@@ -97,6 +102,11 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   for (const std::string& name : {tree.checkpoint, tree.checkpoint + kMemorySuffix}) {
     if (!is_plain_name(name)) return failure(EPROTO, "invalid checkpoint name '" + name + "'");
   }
+  tree.protected_as = packed.value("protected_as", "");
+  tree.epoch = packed.value("epoch", uint64_t{0});
+  if (!tree.protected_as.empty() && !is_plain_name(tree.protected_as)) {
+    return failure(EPROTO, "invalid name of a protected process '" + tree.protected_as + "'");
+  }
   return tree;
 }
 
@@ -130,7 +140,6 @@ Result<OwnershipRecord> unpack(const json& packed) {
   if (role != "source" && role != "target") return failure(EPROTO, "unknown role '" + role + "'");
   record.role = role == "source" ? MigrationRole::kSource : MigrationRole::kTarget;
   record.version = packed.at("version");
-  record.epoch = packed.at("epoch");
   record.peer = packed.at("peer");
   record.endpoint = packed.at("endpoint");
   if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
@@ -333,10 +342,12 @@ std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree) {
 }
 
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree) {
+  if (!tree.protected_as.empty()) return epoch_path(tree) + "/images";
   return record.mountpoint + "/" + tree.checkpoint;
 }
 
 std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree) {
+  if (!tree.protected_as.empty()) return epoch_path(tree) + "/memory";
   const std::string name = memory_checkpoint(record.plan, tree);
   return name.empty() ? "" : record.mountpoint + "/" + name;
 }
@@ -354,6 +365,8 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"root_start_time", tree.root_start_time},
             {"name", tree.name},
             {"checkpoint", tree.checkpoint},
+            {"protected_as", tree.protected_as},
+            {"epoch", tree.epoch},
             {"container",
              {{"name", tree.container.name},
               {"bundle", tree.container.bundle},
@@ -389,7 +402,6 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"role", to_string(record.role)},
             {"state", to_string(record.state())},
             {"version", record.version},
-            {"epoch", record.epoch},
             {"owner", record.owner()},
             {"peer", record.peer},
             {"endpoint", record.endpoint},

@@ -27,6 +27,9 @@
 
 namespace ppmr {
 
+// The epochs of protected trees, see migration/epochs.
+inline constexpr const char* kEpochsDirectory = "/run/ppmr/epochs";
+
 // The upper bound of OwnershipRecord::hold_limit_ms.
 inline constexpr std::chrono::hours kHoldLimitMax{24};
 
@@ -81,6 +84,10 @@ struct TreeRecord {
   uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
   std::string name;              // name of the root's program, for messages
   std::string checkpoint;        // name of the tree's checkpoint in the mounts
+  // Target: the name and the number of the epoch from which the tree is taken over
+  // (migration/epochs). No name: its checkpoint is in the mount.
+  std::string protected_as;
+  uint64_t epoch = 0;
   ContainerRecord container;
   TreePhase phase = TreePhase::kWaiting;
   std::vector<ProcessIdentity> tasks;  // frozen (source) or restored (target)
@@ -138,7 +145,6 @@ struct OwnershipRecord {
   std::string id;  // 32 hexadecimal digits
   MigrationRole role = MigrationRole::kSource;
   uint64_t version = 0;  // set by RecordStore, counts from 1
-  uint64_t epoch = 1;    // how many nodes have owned the processes, including this one
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
                      // of the checkpoints that this migration may use
   nlohmann::json endpoint;  // source: the target's agent, see parse_endpoint()
@@ -185,7 +191,7 @@ std::vector<ProcessIdentity> tasks_to_resume(const TreeRecord& tree);
 
 // The name of the checkpoint of a tree's memory; "" if the images include the memory.
 std::string memory_checkpoint(const MovePlan& plan, const TreeRecord& tree);
-// The directory with the images of a tree's last dump, in the mount of the record's node.
+// The directory with the images of a tree's last dump, at the record's node.
 std::string images_path(const OwnershipRecord& record, const TreeRecord& tree);
 // The memory file of a tree (processes/memory); "" if the images include the memory.
 std::string memory_path(const OwnershipRecord& record, const TreeRecord& tree);

@@ -208,14 +208,14 @@ TEST_F(RecordStoreTest, ConcurrentChangesAreAllApplied) {
     writers.emplace_back([&] {
       for (int n = 0; n < 25; ++n) {
         EXPECT_TRUE(store.change(created->id, kSource, [](OwnershipRecord& record) -> Status {
-          ++record.epoch;
+          ++record.confirmations;
           return {};
         }));
       }
     });
   }
   for (std::thread& writer : writers) writer.join();
-  EXPECT_EQ(store.read(created->id, kSource)->epoch, created->epoch + 100);
+  EXPECT_EQ(store.read(created->id, kSource)->confirmations, created->confirmations + 100);
 }
 
 TEST_F(RecordStoreTest, WaitReturnsWhenTheRecordChangesOrTheTimeoutExpires) {

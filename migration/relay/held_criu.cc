@@ -52,28 +52,36 @@ Result<HeldCriu> HeldCriu::start(const RecordStore& store, HeldCriuOptions optio
   return held;
 }
 
-// Paths are relative to the work directory, and the relay changes to that directory: an absolute
-// path could contain blanks.
-Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
+// Paths are relative to the work directory, and CRIU or the relay changes to that directory: an
+// absolute path could contain blanks.
+Result<std::string> write_criu_request(CriuRequest type, const std::string& work,
+                                       const CriuWork& request,
+                                       const std::vector<std::string>& bridged) {
   // This is a symbolic link, because CRIU 3 calls readlink(2) on the images directory: it expects
   // /proc/PID/fd/NUMBER, made from a descriptor of a container runtime.
-  const std::string link = options_.work + "/images";
+  const std::string link = work + "/images";
   unlink(link.c_str());
-  if (symlink(work.images.c_str(), link.c_str()) != 0) return system_failure("create", link);
+  if (symlink(request.images.c_str(), link.c_str()) != 0) return system_failure("create", link);
   // CRIU logs to a file instead of the pipe, because CRIU must be able to continue after the death
   // of this process.
-  std::vector<std::string> all = {"--images-dir", "images", "--work-dir", ".",
-                                  "--log-file",   work.log};
-  all.insert(all.end(), work.options.begin(), work.options.end());
+  std::vector<std::string> all = {"--images-dir", "images",   "--work-dir", ".",
+                                  "--log-file",   request.log};
+  all.insert(all.end(), request.options.begin(), request.options.end());
   auto settings = criu_settings(all);
   if (!settings) return failure(settings.error());
-  settings->inherited = options_.bridged;
-  const std::string path = options_.work + "/criu.conf";
+  settings->inherited = bridged;
+  const std::string path = work + "/criu.conf";
   std::ofstream file(path);
   file << settings->configuration;
   file.close();
   if (!file) return system_failure("write", path);
-  if (!send_criu_message(socket_.get(), {criu_request(type, work.root, *settings, path), {}})) {
+  return criu_request(type, request.root, *settings, path);
+}
+
+Status HeldCriu::request(CriuRequest type, const CriuWork& work) {
+  const auto message = write_criu_request(type, options_.work, work, options_.bridged);
+  if (!message) return failure(message.error());
+  if (!send_criu_message(socket_.get(), {*message, {}})) {
     (void)process_->await_end(kEndPatience);
     const std::string why = process_->errors().summary();
     return failure(ECHILD, "CRIU " + process_->how_it_ended() + " before it received the request" +

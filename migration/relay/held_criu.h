@@ -34,13 +34,20 @@ struct CriuWork {
   pid_t root = 0;                    // root of the tree, for a dump
 };
 
+// Returns the message that requests the work, and writes the configuration file to which it refers.
+// `bridged`: see HeldCriuOptions. The client of CRIU must be in the directory `work`. Errors: an
+// option that CRIU cannot receive in this way; of the file system.
+Result<std::string> write_criu_request(CriuRequest type, const std::string& work,
+                                       const CriuWork& request,
+                                       const std::vector<std::string>& bridged = {});
+
 // Threads: one.
 class HeldCriu {
  public:
   static Result<HeldCriu> start(const RecordStore& store, HeldCriuOptions options);
 
-  // Requests a dump or restore, once; its result is in the record. Errors: an option that CRIU
-  // cannot receive in this way; CRIU or the relay has ended.
+  // Requests a dump or restore, once; its result is in the record. Errors: those of
+  // write_criu_request(); CRIU or the relay has ended.
   Status request(CriuRequest type, const CriuWork& work);
   // Ends a CRIU that still waits for a request.
   void hang_up() { socket_.reset(); }

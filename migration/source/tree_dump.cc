@@ -6,17 +6,14 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <future>
 
-#include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/source/changed_limits.h"
 #include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
-#include "processes/memory/small_ranges.h"
 #include "processes/proc_files.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_options.h"
@@ -33,8 +30,6 @@ constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
 // What a tree writes in this time is not worth a round of its own.
 constexpr milliseconds kShortWait{50};
-// Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
-constexpr milliseconds kReaderPatience{30'000};
 // If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
 // stopped.
 constexpr milliseconds kEndPatience{5000};
@@ -62,28 +57,16 @@ Status TreeDump::make_directories() {
   const std::string top = options_.mount.mountpoint + "/" + options_.record.checkpoint;
   if (mkdir(top.c_str(), 0700) != 0) return system_failure("create the checkpoint", top);
   top_ = top;
-  if (Status deferred = defer_errors(options_.record.checkpoint); !deferred) return deferred;
-  return options_.plan.moves_memory_apart() ? make_memory_file() : Status{};
-}
-
-// The file stays open until the memory is in it, because the target takes a closed file for
-// complete.
-Status TreeDump::make_memory_file() {
-  const std::string path = options_.mount.mountpoint + "/" + memory_name();
-  const UniqueFd created(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!created) return system_failure("create the memory checkpoint", path);
-  if (Status deferred = defer_errors(memory_name()); !deferred) return deferred;
-  // This open comes after defer_errors(). So closing the file needs no answer from the daemon,
-  // which may be stopped.
-  memory_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!memory_) return system_failure("open the memory checkpoint", path);
-  return {};
-}
-
-// Errors of writing then appear at the seal, which the frozen tree waits for anyway.
-Status TreeDump::defer_errors(const std::string& checkpoint) const {
-  auto deferred = ask(options_.mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint}});
-  if (!deferred) return failure(EIO, deferred.error().message);
+  if (Status deferred = defer_errors(options_.mount, options_.record.checkpoint); !deferred) {
+    return deferred;
+  }
+  if (!options_.plan.moves_memory_apart()) return {};
+  auto memory = MemoryFile::create({.mount = options_.mount,
+                                    .checkpoint = memory_name(),
+                                    .work = work_,
+                                    .rate = rate_file(store_.path_of(options_.id, kRole))});
+  if (!memory) return failure(memory.error());
+  memory_.emplace(std::move(*memory));
   return {};
 }
 
@@ -99,7 +82,7 @@ void TreeDump::remove_checkpoint() {
   std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top_, ignored);
   if (!options_.plan.moves_memory_apart()) return;
-  memory_.reset();
+  if (memory_) memory_->close();
   std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
 
@@ -128,22 +111,21 @@ Status TreeDump::may_send_frozen(const std::string& why) const {
 }
 
 Status TreeDump::copy_rounds() {
-  const auto began = Clock::now();
-  for (;;) {
-    if (Status copied = copy_round(); !copied) return copied;
-    const auto record = store_.read(options_.id, kRole);
-    if (record && is_over(record->state())) return failure(ECANCELED, record->error);
-    LiveLimits limits = *options_.live_limits;
-    read_changed_limits(store_.path_of(options_.id, kRole), limits);
-    const RoundDecision decision =
-        decide_round(rounds_, live_.count_written_bytes(), Clock::now() - began, limits);
-    if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
-    if (!decision.why.empty()) options_.on_warning(decision.why);
-    if (decision.next == NextStep::kFreeze) {
-      copied_at_ = Clock::now();
-      return {};
-    }
-  }
+  const RoundsOptions options{.limits = [this] { return present_limits(); },
+                              .on_round = options_.on_round,
+                              .on_warning = options_.on_warning};
+  const Status copied = copy_in_rounds(*memory_, live_, options_.record.root, options, rounds_);
+  copied_at_ = Clock::now();
+  return copied;
+}
+
+// The limits, unless the migration is over.
+Result<LiveLimits> TreeDump::present_limits() const {
+  const auto record = store_.read(options_.id, kRole);
+  if (record && is_over(record->state())) return failure(ECANCELED, record->error);
+  LiveLimits limits = *options_.live_limits;
+  read_changed_limits(store_.path_of(options_.id, kRole), limits);
+  return limits;
 }
 
 // Copies what the tree has written while it waited until other trees were copied.
@@ -153,27 +135,11 @@ Status TreeDump::catch_up() {
 }
 
 Status TreeDump::copy_round() {
-  const auto began = Clock::now();
-  const std::string rate = rate_file(store_.path_of(options_.id, kRole));
-  const uint64_t max_rate_bytes_per_s = read_number(rate);
-  const std::string path = fmt::format("{}/{}-{}", work_, kPageIndexFile, rounds_.size());
-  auto reader = PageReaderProcess::start({.index = path, .rate = rate}, MemoryReader::Tree::kRuns);
-  if (!reader) return failure(reader.error());
-  const uint64_t file_offset = live_.sent_bytes();
-  const auto index = live_.next_round(options_.record.root);
-  if (!index) return failure(index.error());
-  if (Status written = write_page_index(path, *index); !written) return written;
-  const Status sent = ask_to_send({{"op", "send-memory"},
-                                   {"checkpoint", memory_name()},
-                                   {"file_offset", file_offset},
-                                   {"memory_bytes", index->memory_bytes},
-                                   {"reader_timeout_ms", kReaderPatience.count()}},
-                                  *reader);
-  unlink(path.c_str());
-  if (!sent) return failure(EIO, sent.error().message);
-  rounds_.push_back({index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s});
+  const auto round = memory_->send_round(live_, options_.record.root);
+  if (!round) return failure(round.error());
+  rounds_.push_back(*round);
   if (options_.on_round) {
-    options_.on_round(static_cast<unsigned>(rounds_.size() - 1), index->memory_bytes);
+    options_.on_round(static_cast<unsigned>(rounds_.size() - 1), round->bytes);
   }
   return {};
 }
@@ -190,9 +156,7 @@ bool TreeDump::describes_in_memory() const {
 // during every delay.
 Status TreeDump::prepare() {
   if (options_.plan.moves_memory_apart()) {
-    auto reader = PageReaderProcess::start({.index = work_ + "/" + kPageIndexFile, .rate = ""});
-    if (!reader) return failure(reader.error());
-    page_reader_.emplace(std::move(*reader));
+    if (Status started = memory_->prepare_frozen(); !started) return started;
   }
   if (is_container()) return {};
   auto held = HeldCriu::start(store_, {.criu = options_.criu,
@@ -281,7 +245,8 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   auto held = await_held();
   if (!held) return failure(held.error());
   if (!*held) {
-    return failure(explain(is_container() ? "runc checkpoint" : "criu dump", work_ + "/" + kLog));
+    return failure(explain_dump(*criu(), is_container() ? "runc checkpoint" : "criu dump",
+                                work_ + "/" + kLog));
   }
   if (!options_.plan.moves_memory_apart()) return seal(options_.record.checkpoint);
   const auto index = index_frozen_memory();
@@ -317,7 +282,9 @@ Status TreeDump::add_description(const PageIndex& index) {
 }
 
 Result<SealedTree> TreeDump::send_and_seal_memory(const FrozenMemoryIndex& index) {
-  if (Status sent = send_memory(index); !sent) return failure(sent.error());
+  const SentWhen when =
+      options_.plan.may_run_before_memory() ? SentWhen::kFollows : SentWhen::kArrived;
+  if (Status sent = memory_->send_frozen(index, when); !sent) return failure(sent.error());
   return seal(memory_name());
 }
 
@@ -335,41 +302,6 @@ Result<FrozenMemoryIndex> TreeDump::index_frozen_memory() const {
     options_.on_warning("all of its memory is sent while it is frozen: " + index->discarded);
   }
   return index;
-}
-
-// A page reader reads the memory from the processes into the pool of the daemon.
-Status TreeDump::ask_to_send(nlohmann::json request, PageReaderProcess& reader) const {
-  const auto sent = ask_at_length(options_.mount, std::move(request), std::nullopt, Timeout::kTotal,
-                                  reader.take_ends());
-  if (!sent) return failure(EIO, "send the memory of the tree: " + sent.error().message);
-  return {};
-}
-
-Status TreeDump::send_memory(const FrozenMemoryIndex& index) {
-  const std::string path = work_ + "/" + kPageIndexFile;
-  if (Status written = write_page_index(path, index.unsent); !written) return written;
-  nlohmann::json request = {{"op", "send-memory"},
-                            {"checkpoint", memory_name()},
-                            {"file_offset", index.sent_bytes},
-                            {"memory_bytes", index.unsent.memory_bytes}};
-  if (options_.plan.may_run_before_memory()) {
-    request["first"] = nlohmann::json::array();
-    for (const PageRange& range : small_ranges(index.unsent)) {
-      request["first"].push_back({range.offset, range.bytes()});
-    }
-  } else {  // after the decision, the migration waits even for a reader that is stopped
-    request["reader_timeout_ms"] = kReaderPatience.count();
-  }
-  const Status sent = ask_to_send(std::move(request), *page_reader_);
-  memory_.reset();
-  return sent;
-}
-
-Result<SealedTree> TreeDump::seal(const std::string& checkpoint) {
-  const auto sealed = ask_at_length(options_.mount, {{"op", "commit"}, {"checkpoint", checkpoint}},
-                                    options_.seal_patience, Timeout::kWithoutProgress);
-  if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
-  return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
 }
 
 // Waits for output of CRIU or for one of `fds`, at most kPollInterval.
@@ -418,16 +350,6 @@ void TreeDump::unblock_criu() {
   }
   // CRIU may be blocked on the mount, and then the tree stays frozen.
   fail_requests_if_silent(options_.mount);
-}
-
-Error TreeDump::explain(const std::string& what, const std::string& log) {
-  std::ifstream file(log);
-  for (std::string line; std::getline(file, line);) {
-    if (!is_harmless(parse_criu_line(line))) criu()->errors().note(line);
-  }
-  std::string message = what + " " + criu()->how_it_ended();
-  if (const std::string why = criu()->errors().summary(); !why.empty()) message += ": " + why;
-  return {ECHILD, message + " (log: " + log + ")"};
 }
 
 }  // namespace ppmr

@@ -13,9 +13,9 @@
 #include "migration/relay/held_criu.h"
 #include "migration/source/dump_images.h"
 #include "migration/source/live_rounds.h"
+#include "migration/source/memory_file.h"
 #include "mount/mount_table.h"
 #include "processes/memory/live_memory.h"
-#include "processes/memory/page_reader.h"
 #include "restart_loader/criu/criu_process.h"
 
 namespace ppmr {
@@ -33,11 +33,6 @@ struct TreeDumpOptions {
   // A sentence for the user: why the move is not live, or does not keep its promise.
   std::function<void(const std::string&)> on_warning;
   std::chrono::milliseconds seal_patience{0};
-};
-
-struct SealedTree {
-  uint64_t bytes = 0;
-  uint64_t files = 0;
 };
 
 // Threads: one.
@@ -70,21 +65,20 @@ class TreeDump {
   Status or_send_frozen(const Status& copied);
   Status may_send_frozen(const std::string& why) const;
   Status copy_rounds();
+  Result<LiveLimits> present_limits() const;
   Status copy_round();
   Status catch_up();
   bool is_container() const { return !options_.record.container.name.empty(); }
   Status prepare();
   Status start();
   std::string memory_name() const { return memory_checkpoint(options_.plan, options_.record); }
-  Status make_memory_file();
   bool describes_in_memory() const;
   Status add_description(const PageIndex& index);
-  Status defer_errors(const std::string& checkpoint) const;
   Result<FrozenMemoryIndex> index_frozen_memory() const;
-  Status ask_to_send(nlohmann::json request, PageReaderProcess& reader) const;
-  Status send_memory(const FrozenMemoryIndex& index);
   Result<SealedTree> send_and_seal_memory(const FrozenMemoryIndex& index);
-  Result<SealedTree> seal(const std::string& checkpoint);
+  Result<SealedTree> seal(const std::string& checkpoint) const {
+    return seal_checkpoint(options_.mount, checkpoint, options_.seal_patience);
+  }
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
   void wait_and_process(std::vector<pollfd> fds = {});
   void wait_until(const std::function<bool()>& is_done);
@@ -92,15 +86,13 @@ class TreeDump {
   bool is_abandoned() const;
   Result<std::vector<std::string>> checkpoint_command(const std::string& images) const;
   Result<bool> await_held();
-  Error explain(const std::string& what, const std::string& log);
 
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
   // Images that are not in the checkpoint yet; none: all are there.
   std::optional<DumpImages> description_;
-  UniqueFd memory_;  // the memory file, while a page reader writes it
-  std::optional<PageReaderProcess> page_reader_;
+  std::optional<MemoryFile> memory_;  // none: the images include the memory
   std::future<Result<SealedTree>> memory_sent_;
   std::string top_;  // the checkpoint's path in the mount; empty until the directory exists
   LiveMemory live_;  // the rounds, and the frozen tree

@@ -19,6 +19,7 @@
 #include "migration/relay/container_fate.h"
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
+#include "migration/target/epoch_requests.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
 #include "mount/mount_table.h"
@@ -78,6 +79,7 @@ class Agent {
     if (operation == "prepare") return audited(request, "prepared", prepare(request));
     if (operation == "look") return audited_refusal(request, look(request));
     if (operation == "vote") return audited_refusal(request, vote(request));
+    if (EpochRequests::knows(operation)) return epoch(request);
     if (operation == "decide") {
       return audited(request, request.value("state", ""), decide(request));
     }
@@ -91,6 +93,7 @@ class Agent {
   json look(const json& request) const;
   json vote(const json& request) const;
   json decide(const json& request) const;
+  json epoch(const json& request) const;
   json carry_out(const TargetStep& step) const;
   OwnershipRecord note_seen(const OwnershipRecord& record) const;
   json refusal_with(const Error& error, const std::string& id) const;
@@ -179,6 +182,7 @@ json Agent::prepare(const json& request) const {
     tree.waiting_at.clear();
     tree.criu = tree.supervisor = {};
     tree.error.clear();
+    tree.protected_as.clear();
   }
   auto created = store_.create(std::move(*record));
   // The coordinator repeats a request whose reply was lost.
@@ -285,6 +289,16 @@ json Agent::decide(const json& request) const {
   }
   const auto step = take_target_step(store_, id, event);
   return step ? carry_out(*step) : refusal_with(step.error(), id);
+}
+
+json Agent::epoch(const json& request) const {
+  const auto policy = restart_policy();
+  if (!policy) return refusal(policy.error());
+  return EpochRequests(store_, {.mountpoint = options_.mountpoint,
+                                .peer = options_.peer,
+                                .audit_file = options_.audit_file,
+                                .restart_policy = to_json(*policy)})
+      .answer(request);
 }
 
 // The source decides what a refusal means, so it gets the record, too.

@@ -90,6 +90,7 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
 }
 
 Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree) {
+  if (!tree.protected_as.empty()) return {};  // the epoch is complete, and may be tried again
   auto mount = find_mount(record.mountpoint);
   if (!mount) return failure(mount.error());
   Status all;

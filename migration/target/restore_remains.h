@@ -21,6 +21,7 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
                             bool criu_was_killed);
 
 // Removes the checkpoints of a tree from the target's store, if they belong to the record's peer.
+// Leaves the epoch of a tree that is taken over.
 // Errors: of the mount and its daemon, EPERM for the checkpoint of another peer.
 Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree);
 

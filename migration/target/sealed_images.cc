@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "daemon/control/control_client.h"
@@ -34,6 +35,18 @@ Result<SealedImages> SealedImages::open(Place place) {
   if (found.st_ino != images.place_.inode) return replaced(path);
   if (Status given = images.request_bundle(); !given) return failure(given.error());
   if (images.bundle_ && images.bundle_->is_flat()) return images;
+  if (Status safe = refuse_links(images.top()); !safe) {
+    return failure(images.with_names(safe.error()));
+  }
+  return images;
+}
+
+Result<SealedImages> SealedImages::open_epoch(const std::string& directory) {
+  const std::filesystem::path path(directory);
+  SealedImages images({"", path.parent_path(), path.filename(), 0});
+  images.checkpoint_ =
+      UniqueFd(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!images.checkpoint_) return system_failure("open the images of the epoch", directory);
   if (Status safe = refuse_links(images.top()); !safe) {
     return failure(images.with_names(safe.error()));
   }

@@ -27,6 +27,10 @@ class SealedImages {
   // replaced; ELOOP if it has symbolic links that CRIU does not make.
   static Result<SealedImages> open(Place place);
 
+  // Opens the images of an epoch (migration/epochs): no daemon has them. Errors: of the file
+  // system; ELOOP.
+  static Result<SealedImages> open_epoch(const std::string& directory);
+
   // Returns a path that any process may use as long as this object exists. The path does not
   // contain the name of the checkpoint: with_names() makes a message readable.
   std::string path() const;

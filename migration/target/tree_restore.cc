@@ -36,6 +36,7 @@
 #include "migration/relay/unit_fate.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
+#include "migration/target/takeover.h"
 #include "mount/mount_table.h"
 #include "preflight/policy/check_restart.h"
 #include "preflight/policy/restart_policy.h"
@@ -96,6 +97,9 @@ class TreeRestore {
   Status await_sealed();
   // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
   // not accept its tree.
+  // From an epoch that this node keeps. Its source sends nothing any more.
+  bool is_taken_over() const { return !record_.trees[tree_].protected_as.empty(); }
+  Result<SealedImages> open_images() const;
   Status judge();
   Status note_parent_death();
   Status take_carried(const RestartPolicy& policy) const;
@@ -170,6 +174,7 @@ uint64_t TreeRestore::arrived_bytes(const std::string& socket) const {
 // not pause for longer than the hold limit. Errors: ECANCELED if the migration was aborted in the
 // meantime, ETIMEDOUT without progress.
 Status TreeRestore::await_sealed() {
+  if (is_taken_over()) return {};
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
   uint64_t bytes = 0;
@@ -211,16 +216,22 @@ Status TreeRestore::await_sealed() {
   }
 }
 
-Status TreeRestore::judge() {
+Result<SealedImages> TreeRestore::open_images() const {
   const TreeRecord& tree = record_.trees[tree_];
+  if (is_taken_over()) return SealedImages::open_epoch(images_path(record_, tree));
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
+  return SealedImages::open({.control_socket = *socket,
+                             .mountpoint = record_.mountpoint,
+                             .checkpoint = tree.checkpoint,
+                             .inode = sealed_inode_});
+}
+
+Status TreeRestore::judge() {
+  const TreeRecord& tree = record_.trees[tree_];
   auto policy = parse_restart_policy(record_.restart_policy);
   if (!policy) return failure(policy.error());
-  auto images = SealedImages::open({.control_socket = *socket,
-                                    .mountpoint = record_.mountpoint,
-                                    .checkpoint = tree.checkpoint,
-                                    .inode = sealed_inode_});
+  auto images = open_images();
   Status accepted = images ? Status{} : failure(images.error());
   if (images) {
     images_ = std::move(*images);
@@ -294,6 +305,7 @@ void TreeRestore::note_refusal(const Error& error) const {
 
 // The memory must come from the peer that asks for the restore. The memory may still be on its way.
 Status TreeRestore::check_owner_of_memory() const {
+  if (is_taken_over()) return {};
   const std::string memory = memory_checkpoint(record_.plan, record_.trees[tree_]);
   if (memory.empty()) return {};
   auto socket = control_socket();
@@ -532,9 +544,10 @@ int TreeRestore::finish(const std::string& lost) {
   insist(target_event::Complete{tree_, end});
   report_outcome(end.empty() ? "complete" : "lost", lost.empty() ? end : lost);
   if (!end.empty()) return to_int(ExitCode::kPagesLost);
-  if (Status removed = remove_checkpoint(record_, record_.trees[tree_]); !removed) {
-    log(removed.error().message);
-  }
+  const TreeRecord& tree = record_.trees[tree_];
+  const Status removed =
+      is_taken_over() ? forget_epochs(tree.protected_as) : remove_checkpoint(record_, tree);
+  if (!removed) log(removed.error().message);
   if (stays_as_parent_) stay_as_parent();
   return to_int(ExitCode::kSuccess);
 }

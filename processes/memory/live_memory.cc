@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -152,6 +153,10 @@ Result<PageIndex> LiveMemory::next_round(pid_t root) {
     const std::string why = why_uncertain(process.pid);
     if (!why.empty()) return failure(EOPNOTSUPP, why);
   }
+  // A tree that is protected for days starts and ends many processes.
+  std::set<pid_t> living;
+  for (const ProcessStat& process : *tree) living.insert(process.pid);
+  std::erase_if(tracked_, [&](const auto& known) { return !living.contains(known.first); });
   Round round;
   round.shares = tree->size() > 1;
   if (round.shares) {

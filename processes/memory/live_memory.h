@@ -57,6 +57,11 @@ class LiveMemory {
   uint64_t count_written_bytes() const;
   // Lists the memory of `tasks`, a frozen tree. Errors: those of PageTables, and ESRCH.
   Result<FrozenMemoryIndex> index_frozen(const std::vector<ProcessIdentity>& tasks) const;
+  // The unsent pages of a frozen tree are at their places now, and the tree goes on. They count as
+  // written, so the next round has them again.
+  void note_frozen_sent(const FrozenMemoryIndex& index) {
+    sent_bytes_ += index.unsent.memory_bytes;
+  }
   // The copies of all rounds count no more. Ends the tracking.
   void forget() { tracked_.clear(); }
   uint64_t sent_bytes() const { return sent_bytes_; }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 
 namespace ppmr {
 namespace {
@@ -161,6 +162,16 @@ void CriuProcess::take_lines(bool all) {
     if (options_.show && !line.empty() && !is_harmless(parse_criu_line(line))) options_.show(line);
   }
   partial_.erase(0, std::min(start, partial_.size()));
+}
+
+Error explain_dump(CriuProcess& process, const std::string& what, const std::string& log) {
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    if (!is_harmless(parse_criu_line(line))) process.errors().note(line);
+  }
+  std::string message = what + " " + process.how_it_ended();
+  if (const std::string why = process.errors().summary(); !why.empty()) message += ": " + why;
+  return {ECHILD, message + " (log: " + log + ")"};
 }
 
 }  // namespace ppmr

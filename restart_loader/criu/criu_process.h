@@ -78,4 +78,7 @@ class CriuProcess {
   ChildProcess child_;  // last member, because the child must end first
 };
 
+// Returns why a dump has failed: how `process` has ended, and its first errors, which are in `log`.
+Error explain_dump(CriuProcess& process, const std::string& what, const std::string& log);
+
 }  // namespace ppmr

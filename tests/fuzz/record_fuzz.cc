@@ -22,7 +22,8 @@ void fuzz(std::span<const uint8_t> input) {
   REQUIRE(!record->trees.empty());
   for (const TreeRecord& tree : record->trees) {
     for (const std::string& path : {images_path(*record, tree), memory_path(*record, tree)}) {
-      if (!path.empty()) REQUIRE(is_inside(path.substr(record->mountpoint.size())));
+      const std::string top = tree.protected_as.empty() ? record->mountpoint : kEpochsDirectory;
+      if (!path.empty()) REQUIRE(is_inside(path.substr(top.size())));
     }
   }
   (void)record->owner();

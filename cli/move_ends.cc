@@ -1,0 +1,55 @@
+#include "cli/move_ends.h"
+
+#include "daemon/control/endpoint_file.h"
+#include "daemon/control/mount_daemon.h"
+#include "daemon/control/target_mount.h"
+#include "migration/relay/agent_client.h"
+
+namespace ppmr {
+namespace {
+
+CommandResult<std::string> find_mountpoint(const MoveEndsOptions& options) {
+  if (options.target_host.empty()) return options.mountpoint;
+  const auto host = parse_target_host(options.target_host);
+  if (!host) return command_failure(ExitCode::kUsage, "--to " + host.error().message);
+  auto made = make_target_mount(*host, {options.key_file, options.state_directory});
+  if (!made) return tl::unexpected(made.error());
+  return host->mountpoint;
+}
+
+}  // namespace
+
+CommandResult<MoveEnds> find_move_ends(const MoveEndsOptions& options) {
+  const auto mountpoint = find_mountpoint(options);
+  if (!mountpoint) return tl::unexpected(mountpoint.error());
+  auto mount = find_mount(*mountpoint);
+  if (!mount || !mount->remainder.empty()) {
+    return command_failure(
+        ExitCode::kNotMounted,
+        *mountpoint + " is not the mount point of a ppmr source (see ppmr status)");
+  }
+  MoveEnds ends{mount->mount, {}};
+  auto status = ask(ends.mount, {{"op", "status"}});
+  if (!status) return tl::unexpected(status.error());
+  if (status->value("role", "") != "source") {
+    return command_failure(ExitCode::kUsage,
+                           *mountpoint +
+                               " is a target mount: run this on the node where the processes run, "
+                               "with its source mount");
+  }
+  if (status->value("draining", false)) {
+    return command_failure(
+        ExitCode::kMigrationAborted,
+        *mountpoint + " is drained and begins nothing new: ppmr drain --resume " + *mountpoint);
+  }
+  auto endpoint = read_endpoint(ends.mount.source);
+  if (!endpoint) return command_failure(ExitCode::kFailure, endpoint.error().message);
+  ends.endpoint = *endpoint;
+  if (parse_endpoint(ends.endpoint).address.empty()) {
+    return command_failure(ExitCode::kUsage,
+                           *mountpoint + " has no target: it was started with --discard");
+  }
+  return ends;
+}
+
+}  // namespace ppmr

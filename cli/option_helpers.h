@@ -1,0 +1,51 @@
+// What the definitions of several subcommands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "daemon/command_line/command_error.h"
+
+namespace ppmr {
+
+// Keeps the memory of a command out of core dumps, because it may hold images of processes, and
+// keys. The programs that the command starts do not inherit this: CRIU, and processes that CRIU
+// restores, can dump their core as before.
+void disable_core_dumps();
+
+// Creates a command that `app` runs; a callback of `app` owns it.
+template <typename Command>
+std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
+  auto command = std::make_shared<Command>();
+  app.callback([command, name = app.get_name(), &exit_code] {
+    disable_core_dumps();
+    try {
+      exit_code = command->run();
+    } catch (const nlohmann::json::exception& error) {
+      exit_code = report(
+          name,
+          {ExitCode::kDaemonSilent,
+           std::string("cannot parse the daemon's reply (version mismatch?): ") + error.what()},
+          command->json);
+    }
+  });
+  return command;
+}
+
+// The options that name the target: --mount, --to and --key-file.
+struct TargetOptions {
+  CLI::Option* mount;
+  CLI::Option* to;
+  bool is_given() const { return mount->count() + to->count() > 0; }
+};
+
+TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::string& target_host,
+                                 std::string& key_file);
+
+// CLI11 reports an unknown option only after parse_complete_callback(). That message is the better
+// one, because a misspelt option looks like a missing option.
+inline bool has_unknown_option(const CLI::App& sub) { return sub.remaining_size() > 0; }
+
+}  // namespace ppmr

@@ -1,0 +1,224 @@
+// Runs the checks of a move once, then protects the process until it ends. A service runs it, so it
+// prints a line for each epoch and nothing else.
+#include "cli/protect_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/json_text.h"
+#include "base/without_exceptions.h"
+#include "cli/interruption.h"
+#include "cli/migrate_command.h"
+#include "cli/move_ends.h"
+#include "cli/option_helpers.h"
+#include "cli/set_command.h"
+#include "daemon/command_line/output.h"
+#include "daemon/command_line/size_option.h"
+#include "migration/protect/protection.h"
+#include "processes/proc_files.h"
+#include "restart_loader/criu/passed_options.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kEveryMin{1000};
+constexpr milliseconds kEveryMax{24 * 3600 * 1000};
+constexpr milliseconds kPauseDefault{150};
+constexpr milliseconds kSignalInterval{200};
+
+// Connections cannot be restored: their peers have gone on since the epoch.
+constexpr const char* kCloseConnections = "--tcp-close";
+
+std::string line_of(const json& event) {
+  const std::string what = event.at("event");
+  if (what == "epoch") {
+    return fmt::format(
+        "epoch {}: {} of memory, {} sent, pause {} ms, took {}", event.at("number").get<uint64_t>(),
+        format_size(event.at("bytes").get<uint64_t>()),
+        format_size(event.at("sent_bytes").get<uint64_t>()), event.at("pause_ms").get<int64_t>(),
+        format_time(milliseconds(event.at("took_ms").get<int64_t>())));
+  }
+  if (what == "warning") return "warning: " + event.at("sentence").get<std::string>();
+  return event.value("reason", what);
+}
+
+class Protect {
+ public:
+  explicit Protect(const ProtectCommand& command) : command_(command) {}
+  int run();
+
+ private:
+  CommandResult<void> identify_tree();
+  CommandResult<void> check() const;
+  Result<PartnerMount> find_partner() const;
+  void show(const json& event) const;
+
+  const ProtectCommand& command_;
+  ProtectionSettings settings_;
+};
+
+CommandResult<void> Protect::identify_tree() {
+  const auto process = identify(command_.pid);
+  const auto stat = read_process_stat(command_.pid);
+  if (!process || !stat) {
+    return command_failure(ExitCode::kUsage,
+                           fmt::format("--pid {}: there is no such process", command_.pid));
+  }
+  settings_.tree = {read_node_id(), read_boot_id(), process->pid, process->start_time, stat->name};
+  settings_.name = command_.name;
+  if (!settings_.name.empty()) return {};
+  settings_.name = fmt::format("{}-{}", stat->name, command_.pid);
+  std::replace_if(
+      settings_.name.begin(), settings_.name.end(),
+      [](char c) { return !is_protection_name(std::string("x") + c); }, '_');
+  if (settings_.name[0] == '.') settings_.name[0] = '_';
+  return {};
+}
+
+// What stops a move stops a takeover, and then it is too late.
+CommandResult<void> Protect::check() const {
+  MigrateCommand move;
+  move.name = "protect";
+  move.pids = {command_.pid};
+  move.mountpoint = command_.mountpoint;
+  move.target_host = command_.target_host;
+  move.key_file = command_.key_file;
+  move.state_directory = command_.state_directory;
+  move.criu_options = settings_.criu_options;
+  move.dry_run = true;
+  move.quiet = true;
+  const int code = move.run();
+  if (code == to_int(ExitCode::kSuccess)) return {};
+  return command_failure(
+      static_cast<ExitCode>(code),
+      fmt::format("process {} is not protected: the partner could not run it", command_.pid));
+}
+
+Result<PartnerMount> Protect::find_partner() const {
+  auto ends = find_move_ends(
+      {command_.mountpoint, command_.target_host, command_.key_file, command_.state_directory});
+  if (!ends) return failure(EIO, ends.error().message);
+  return PartnerMount{std::move(ends->mount), std::move(ends->endpoint)};
+}
+
+void Protect::show(const json& event) const {
+  if (command_.json) {
+    print_to(stdout, "{}\n", json_text(event));
+  } else if (!command_.quiet || event.at("event") != "epoch") {
+    print_to(event.at("event") == "epoch" ? stdout : stderr, "{}\n", line_of(event));
+  }
+  std::fflush(stdout);
+}
+
+int Protect::run() {
+  ignore_sigpipe();
+  const auto fail = [&](const CommandError& error) {
+    return report("protect", error, command_.json);
+  };
+  if (command_.every < kEveryMin || command_.every > kEveryMax) {
+    return fail({ExitCode::kUsage, "--every must be at least 1 s and at most 24 h"});
+  }
+  if (command_.limits.max_downtime <= milliseconds(0)) {
+    return fail({ExitCode::kUsage, "--max-pause must be more than 0"});
+  }
+  if (!command_.name.empty() && !is_protection_name(command_.name)) {
+    return fail({ExitCode::kUsage, "--name '" + command_.name +
+                                       "': letters, digits and ._@-, at most 64, no dot first"});
+  }
+  if (auto passed = check_passed_options(command_.criu_options); !passed) {
+    return fail({ExitCode::kUsage, passed.error().message});
+  }
+  if (auto found = identify_tree(); !found) return fail(found.error());
+  settings_.criu_options = command_.criu_options;
+  auto& options = settings_.criu_options;
+  if (std::find(options.begin(), options.end(), kCloseConnections) == options.end()) {
+    options.push_back(kCloseConnections);
+  }
+  auto criu = find_criu();
+  if (!criu) return fail({ExitCode::kFailure, criu.error().message});
+  settings_.criu = *criu;
+  if (auto possible = check(); !possible) return fail(possible.error());
+  settings_.every = command_.every;
+  settings_.limits = command_.limits;
+  settings_.limits.max_time = command_.every;
+  settings_.find_partner = [this] { return find_partner(); };
+  settings_.on_event = [this](const json& event) { show(event); };
+
+  Interruption interruption;
+  std::atomic<bool> ended = false;
+  std::optional<Result<ProtectionEnd>> end;
+  std::thread thread([&] {
+    end = without_exceptions([&]() -> Result<ProtectionEnd> {
+      return Protection(settings_, interruption.flag()).run();
+    });
+    ended = true;
+  });
+  if (!command_.json && !command_.quiet) {
+    print_to(stdout, "protecting process {} ({}) as {}, every {}\n", command_.pid,
+             settings_.tree.program, settings_.name, format_time(command_.every));
+    std::fflush(stdout);
+  }
+  while (!ended) interruption.poll_signals(kSignalInterval);
+  thread.join();
+  if (!*end) return fail({ExitCode::kFailure, end->error().message});
+  const ProtectionEnd& how = **end;
+  if (how.exit_code != ExitCode::kSuccess) return fail({how.exit_code, how.message});
+  show({{"event", "ended"}, {"reason", how.message}});
+  return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace
+
+int ProtectCommand::run() const { return Protect(*this).run(); }
+
+void add_protect_command(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "protect",
+      "Keep a copy of a running process, seconds old, in the memory of another node, its partner");
+  auto command = make_command<ProtectCommand>(sub, exit_code);
+  command->limits.max_downtime = kPauseDefault;
+  auto* pid =
+      sub.add_option("--pid", command->pid, "process to protect with all of its descendants")
+          ->check(CLI::Range(pid_t{1}, std::numeric_limits<pid_t>::max()))
+          ->type_name("PID");
+  const TargetOptions target =
+      add_target_options(sub, command->mountpoint, command->target_host, command->key_file);
+  sub.add_option("--name", command->name,
+                 "name of the process at the partner; default: program and pid")
+      ->type_name("NAME");
+  add_time_option(sub, "--every", command->every,
+                  "how often a new epoch begins: what the process has done since the last one is "
+                  "lost with its node");
+  add_time_option(sub, "--max-pause", command->limits.max_downtime,
+                  "how long the process may stand still for an epoch");
+  sub.add_option_function<std::string>(
+         "--max-rate",
+         [&limits = command->limits](const std::string& text) {
+           const auto set = parse_changed_limits({"max-rate=" + text});
+           if (!set) throw CLI::ValidationError("--max-rate", set.error().message);
+           limits.max_rate_bytes_per_s = set->max_rate_bytes_per_s.value_or(0);
+         },
+         "bytes per second while the process runs; default: as many as possible")
+      ->type_name("SIZE");
+  sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
+      ->capture_default_str();
+  auto* json_flag =
+      sub.add_flag("--json", command->json, "print events as JSON, one object per line");
+  sub.add_flag("--quiet", command->quiet, "print only warnings and errors")->excludes(json_flag);
+  sub.add_option("CRIU-OPTIONS", command->criu_options,
+                 "after --: options for CRIU on both nodes; allowed are " + passed_options_text())
+      ->take_all();
+  sub.parse_complete_callback([&sub, pid, target] {
+    if (has_unknown_option(sub)) return;
+    if (pid->count() == 0) throw CLI::RequiredError("--pid PID");
+    if (!target.is_given()) throw CLI::RequiredError("--to HOST or --mount MOUNTPOINT");
+  });
+}
+
+}  // namespace ppmr

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "migration/records/record_store.h"
+#include "migration/source/live_rounds.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+// `ppmr protect`: keeps a copy of a running process, seconds old, in the memory of another node.
+struct ProtectCommand {
+  int pid = 0;
+  std::string name;  // empty: program and pid
+  std::string mountpoint;
+  std::string target_host;
+  std::string key_file;
+  std::chrono::milliseconds every{30'000};
+  LiveLimits limits;
+  std::string state_directory = kDefaultStateDirectory;
+  std::vector<std::string> criu_options;
+  bool json = false;
+  bool quiet = false;
+
+  int run() const;  // returns the exit code
+};
+
+void add_protect_command(CLI::App& app, int& exit_code);
+
+}  // namespace ppmr

@@ -1,0 +1,335 @@
+// A wrong answer here doubles a process: so a fence command proves that the other node is dead, or
+// the operator types its name. The restore begins before the fence, and holds the process until the
+// fence has answered.
+#include "cli/takeover_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/exit_code.h"
+#include "base/json_text.h"
+#include "cli/interruption.h"
+#include "cli/lost_node.h"
+#include "cli/option_helpers.h"
+#include "daemon/command_line/command_error.h"
+#include "daemon/command_line/output.h"
+#include "daemon/command_line/size_option.h"
+#include "migration/relay/audit_events.h"
+#include "migration/relay/target_driver.h"
+#include "migration/target/takeover.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+constexpr milliseconds kLookInterval{250};
+constexpr milliseconds kRestorePatience{120'000};
+constexpr milliseconds kSignalInterval{200};
+
+std::string age_of(int64_t since_ns) {
+  return format_time(std::chrono::microseconds((realtime_ns() - since_ns) / 1000));
+}
+
+class Takeover {
+ public:
+  Takeover(const TakeoverCommand& command, RecordStore records, EpochStore epochs)
+      : command_(command), records_(std::move(records)), epochs_(std::move(epochs)) {}
+
+  CommandResult<void> list() const;
+  CommandResult<void> discard() const;
+  CommandResult<void> take_over();
+
+ private:
+  json describe(const EpochState& state) const;
+  void show_changed(const std::vector<ChangedFile>& files) const;
+  CommandResult<void> await_silence();
+  CommandResult<void> fence_or_ask(const EpochState& state) const;
+  Result<OwnershipRecord> await(const std::string& id, TreePhase phase) const;
+  CommandResult<OwnershipRecord> restore_and_decide(const EpochState& state);
+  void say(const std::string& sentence) const {
+    if (!command_.json) print_to(stderr, "{}\n", sentence);
+  }
+
+  const TakeoverCommand& command_;
+  const RecordStore records_;
+  const EpochStore epochs_;
+};
+
+json Takeover::describe(const EpochState& state) const {
+  const auto takeover = takeover_state(records_, state);
+  const auto silent = epochs_.silent_for(state.name);
+  return {{"name", state.name},
+          {"source", node_name(state.peer)},
+          {"pid", state.tree.root},
+          {"program", state.tree.program},
+          {"epoch", state.newest.number},
+          {"age_ms", (realtime_ns() - state.newest.frozen_ns) / 1'000'000},
+          {"pause_ms", state.newest.pause_ms},
+          {"bytes", state.newest.bytes},
+          {"silent_ms", silent ? silent->count() : -1},
+          {"takeover", state.takeover},
+          {"state", takeover ? to_string(*takeover) : "kept"}};
+}
+
+CommandResult<void> Takeover::list() const {
+  const auto all = epochs_.list();
+  if (!all) return command_failure(ExitCode::kFailure, all.error().message);
+  if (command_.json) {
+    for (const EpochState& state : *all) print_to(stdout, "{}\n", json_text(describe(state)));
+    return {};
+  }
+  if (all->empty()) {
+    print_to(stdout,
+             "this node keeps no protected process; ppmr protect, at another node, sends "
+             "one here\n");
+    return {};
+  }
+  for (const EpochState& state : *all) {
+    const json what = describe(state);
+    const std::string source = fmt::format("{} of {}", state.tree.program, node_name(state.peer));
+    if (what.at("state") != "kept") {
+      print_to(stdout, "{}: {}, taken over: migration {} is {}\n", state.name, source,
+               state.takeover, what.at("state").get<std::string>());
+    } else if (state.newest.number == 0) {
+      print_to(stdout, "{}: {}, the first epoch has not arrived\n", state.name, source);
+    } else {
+      print_to(stdout, "{}: {}, epoch {} is {} old, {}; source silent for {}\n", state.name, source,
+               state.newest.number, age_of(state.newest.frozen_ns), format_size(state.newest.bytes),
+               format_time(milliseconds(what.at("silent_ms").get<int64_t>())));
+    }
+  }
+  return {};
+}
+
+CommandResult<void> Takeover::discard() const {
+  auto known = epochs_.read(command_.name);
+  if (!known) return command_failure(ExitCode::kUsage, known.error().message);
+  auto locked = epochs_.lock(command_.name);
+  if (!locked) return command_failure(ExitCode::kFailure, locked.error().message);
+  const auto takeover = takeover_state(records_, locked->state());
+  if (judge_source(takeover) == SourceMay::kGoOnAfterAbort) {
+    return command_failure(ExitCode::kUsage, fmt::format("{} is being taken over: migration {}",
+                                                         command_.name, locked->state().takeover));
+  }
+  if (Status gone = locked->discard(); !gone) {
+    return command_failure(ExitCode::kFailure, gone.error().message);
+  }
+  audit(known->audit_file, "epochs",
+        {{"outcome", "discarded"}, {"protected_as", command_.name}, {"by_uid", getuid()}});
+  if (command_.json) {
+    print_to(stdout, "{}\n", json_text({{"ok", true}, {"name", command_.name}}));
+  } else {
+    print_to(stdout, "{}: its epochs are gone\n", command_.name);
+  }
+  return {};
+}
+
+CommandResult<void> Takeover::await_silence() {
+  if (!command_.dead_after) return {};
+  Interruption interruption;
+  say(
+      fmt::format("watching {}: it is taken over when its source has been silent for {} and the "
+                  "fence says that it is dead",
+                  command_.name, format_time(*command_.dead_after)));
+  std::string told;
+  for (;;) {
+    interruption.poll_signals(kSignalInterval);
+    if (interruption.flag()) {
+      return command_failure(ExitCode::kInterrupted, "interrupted: nothing was changed");
+    }
+    const auto silent = epochs_.silent_for(command_.name);
+    if (!silent) return command_failure(ExitCode::kFailure, silent.error().message);
+    if (*silent < *command_.dead_after) continue;
+    const Status dead = run_fence(command_.fence);
+    if (dead) return {};
+    if (std::exchange(told, dead.error().message) != dead.error().message) {
+      say(fmt::format("the source is silent, but {}", dead.error().message));
+    }
+  }
+}
+
+CommandResult<void> Takeover::fence_or_ask(const EpochState& state) const {
+  if (command_.dead_after) return {};  // the fence has answered
+  if (command_.fence.empty()) {
+    say(fmt::format(
+        "{} ({}) goes on here from epoch {}, {} old; what it did since is lost. If its "
+        "node is alive, the process runs twice until that node reaches this one, and "
+        "is then ended there.",
+        state.name, state.tree.program, state.newest.number, age_of(state.newest.frozen_ns)));
+    if (Status sure = confirm_lost(node_name(state.peer)); !sure) {
+      return command_failure(ExitCode::kFailure, sure.error().message);
+    }
+    return {};
+  }
+  if (Status dead = run_fence(command_.fence); !dead) {
+    return command_failure(ExitCode::kFailure, dead.error().message);
+  }
+  return {};
+}
+
+// Errors: ECANCELED, ECHILD: why the tree cannot run; ETIMEDOUT.
+Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) const {
+  const auto deadline = Clock::now() + kRestorePatience;
+  for (uint64_t version = 0;;) {
+    auto record = records_.wait(id, kRole, version, kLookInterval);
+    if (!record) return record;
+    version = record->version;
+    records_.note_contact(id, kRole);
+    if (record->state() == MigrationState::kAborted) return failure(ECANCELED, record->error);
+    if (record->has_losses()) return failure(ECHILD, record->losses());
+    if (record->all_trees(phase)) return record;
+    if (Clock::now() > deadline) {
+      return failure(ETIMEDOUT, fmt::format("the process was not restored within {}",
+                                            format_time(kRestorePatience)));
+    }
+  }
+}
+
+CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& state) {
+  const auto begun = begin_takeover(records_, epochs_, command_.name);
+  if (!begun) return command_failure(ExitCode::kFailure, begun.error().message);
+  const std::string& id = begun->id;
+  const auto give_up = [&](const CommandError& why) {
+    (void)take_target_step(records_, id, target_event::Abort{why.message});
+    return tl::unexpected(why);
+  };
+  if (const auto dead = fence_or_ask(state); !dead) return give_up(dead.error());
+  const auto failed = [&](const Error& error) {
+    return CommandError{ExitCode::kRestoreFailed,
+                        fmt::format("{} does not run here, and its epoch is kept: {}",
+                                    command_.name, error.message)};
+  };
+  if (const auto ready = await(id, TreePhase::kReady); !ready) {
+    return give_up(failed(ready.error()));
+  }
+  if (const auto decided =
+          decide_takeover(records_, epochs_, command_.name, id, command_.cuts_files);
+      !decided) {
+    return give_up(failed(decided.error()));
+  }
+  auto runs = await(id, TreePhase::kRunning);
+  if (runs) return std::move(*runs);
+  return command_failure(ExitCode::kPagesLost, runs.error().message);
+}
+
+CommandResult<void> Takeover::take_over() {
+  auto known = epochs_.read(command_.name);
+  if (!known) return command_failure(ExitCode::kUsage, known.error().message);
+  if (auto silent = await_silence(); !silent) return silent;
+  const auto began = Clock::now();
+  known = epochs_.read(command_.name);
+  if (!known) return command_failure(ExitCode::kFailure, known.error().message);
+  const auto changed = changed_files(*known).value_or(std::vector<ChangedFile>());
+  const auto runs = restore_and_decide(*known);
+  if (!runs) return tl::unexpected(runs.error());
+  const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
+  const TreeRecord& tree = runs->trees.front();
+  const int64_t lost_ms = (tree.running_ns - known->newest.frozen_ns) / 1'000'000;
+  audit_migration(*runs, "taken-over",
+                  {{"protected_as", command_.name},
+                   {"epoch", tree.epoch},
+                   {"fence", command_.fence},
+                   {"by_uid", getuid()}});
+  if (command_.json) {
+    auto files = json::array();
+    for (const ChangedFile& file : changed) {
+      files.push_back({{"path", file.path},
+                       {"epoch_bytes", file.epoch_bytes},
+                       {"bytes", file.now_bytes},
+                       {"was_cut", command_.cuts_files && file.can_be_cut}});
+    }
+    print_to(stdout, "{}\n",
+             json_text({{"ok", true},
+                        {"name", command_.name},
+                        {"changed_files", files},
+                        {"migration", runs->id},
+                        {"pid", tree.tasks.empty() ? tree.root : tree.tasks.front().pid},
+                        {"epoch", tree.epoch},
+                        {"took_ms", took.count()},
+                        {"lost_ms", lost_ms}}));
+    return {};
+  }
+  print_to(stdout, "{} runs here: pid {}, after {}. What it did in its last {} is lost\n",
+           command_.name, tree.tasks.empty() ? tree.root : tree.tasks.front().pid,
+           format_time(took), format_time(milliseconds(std::max<int64_t>(lost_ms, 0))));
+  show_changed(changed);
+  return {};
+}
+
+void Takeover::show_changed(const std::vector<ChangedFile>& files) const {
+  constexpr size_t kShownMax = 10;
+  for (size_t i = 0; i < files.size() && i < kShownMax; ++i) {
+    const ChangedFile& file = files[i];
+    const bool was_cut = command_.cuts_files && file.can_be_cut;
+    print_to(stdout, "  {}: {} bytes in the epoch, {} since then{}\n", file.path, file.epoch_bytes,
+             file.now_bytes,
+             was_cut           ? "; cut back to the epoch"
+             : file.can_be_cut ? "; it stays (--truncate cuts it back)"
+                               : "; it stays as it is");
+  }
+  if (files.size() > kShownMax) {
+    print_to(stdout, "  and {} more files have changed\n", files.size() - kShownMax);
+  }
+}
+
+}  // namespace
+
+int TakeoverCommand::run() const {
+  ignore_sigpipe();
+  const auto fail = [&](const CommandError& error) { return report("takeover", error, json); };
+  auto records = RecordStore::open(state_directory);
+  if (!records) return fail({ExitCode::kFailure, records.error().message});
+  auto epochs = EpochStore::open();
+  if (!epochs) return fail({ExitCode::kFailure, epochs.error().message});
+  Takeover takeover(*this, std::move(*records), std::move(*epochs));
+  const auto done = name.empty() ? takeover.list()
+                    : discard    ? takeover.discard()
+                                 : takeover.take_over();
+  return done ? to_int(ExitCode::kSuccess) : fail(done.error());
+}
+
+void add_takeover_command(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand(
+      "takeover",
+      "At the partner: list the protected processes that this node keeps, or let one run here "
+      "because its node is lost");
+  auto command = make_command<TakeoverCommand>(sub, exit_code);
+  auto* name = sub.add_option("NAME", command->name, "the protected process; without it: list all");
+  auto* discard =
+      sub.add_flag("--discard", command->discard, "forget its epochs instead")->needs(name);
+  auto* fence =
+      sub.add_option("--fence", command->fence,
+                     "a command that ends with 0 if the other node is certainly dead; without it "
+                     "you type the name of that node")
+          ->type_name("COMMAND")
+          ->needs(name)
+          ->excludes(discard);
+  sub.add_option_function<std::string>(
+         "--dead-after",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--dead-after", time.error().message);
+           command->dead_after = *time;
+         },
+         "wait, and take over when the other node has been silent for so long and the fence says "
+         "that it is dead")
+      ->type_name("SECONDS")
+      ->needs(fence);
+  sub.add_flag("--truncate", command->cuts_files,
+               "cut files to which the process only appends back to what they were in the epoch")
+      ->needs(name)
+      ->excludes(discard);
+  sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
+      ->capture_default_str();
+  sub.add_flag("--json", command->json, "print JSON");
+}
+
+}  // namespace ppmr

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "migration/records/record_store.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+// `ppmr takeover`, at the partner: lists the protected processes that it keeps, and lets one of
+// them run here when its node is lost.
+struct TakeoverCommand {
+  std::string name;  // empty: list
+  bool discard = false;
+  bool cuts_files = false;  // --truncate
+  std::string fence;
+  // Wait until the source has been silent for so long.
+  std::optional<std::chrono::milliseconds> dead_after;
+  std::string state_directory = kDefaultStateDirectory;
+  bool json = false;
+
+  int run() const;  // returns the exit code
+};
+
+void add_takeover_command(CLI::App& app, int& exit_code);
+
+}  // namespace ppmr

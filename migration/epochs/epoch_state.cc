@@ -1,0 +1,163 @@
+#include "migration/epochs/epoch_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kNameMaxBytes = 64;
+
+bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '@' || c == '-';
+}
+
+struct Part {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// The parts of the memory file that an index refers to, by offset, not overlapping.
+std::vector<Part> parts_of(const PageIndex& index) {
+  std::vector<Part> parts;
+  for (const IndexedTask& task : index.tasks) {
+    for (const PageRange& range : task.ranges) {
+      parts.push_back({range.offset, range.offset + range.bytes()});
+    }
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const Part& left, const Part& right) { return left.begin < right.begin; });
+  std::vector<Part> merged;
+  for (const Part& part : parts) {
+    if (!merged.empty() && part.begin <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, part.end);
+    } else {
+      merged.push_back(part);
+    }
+  }
+  return merged;
+}
+
+}  // namespace
+
+bool is_protection_name(const std::string& name) {
+  return !name.empty() && name.size() <= kNameMaxBytes && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), is_name_character);
+}
+
+json to_json(const ProtectedTree& tree) {
+  return {{"node_id", tree.node_id},
+          {"boot_id", tree.boot_id},
+          {"root", tree.root},
+          {"root_start_time", tree.root_start_time},
+          {"program", tree.program}};
+}
+
+ProtectedTree parse_protected_tree(const json& packed) {
+  return {packed.at("node_id"), packed.at("boot_id"), packed.at("root"),
+          packed.at("root_start_time"), packed.at("program")};
+}
+
+json to_json(const EpochState& state) {
+  return {{"name", state.name},
+          {"peer", state.peer},
+          {"mountpoint", state.mountpoint},
+          {"audit_file", state.audit_file},
+          {"tree", to_json(state.tree)},
+          {"run", state.run},
+          {"newest",
+           {{"number", state.newest.number},
+            {"frozen_ns", state.newest.frozen_ns},
+            {"pause_ms", state.newest.pause_ms},
+            {"bytes", state.newest.bytes},
+            {"arrived_bytes", state.newest.arrived_bytes}}},
+          {"criu_options", state.criu_options},
+          {"restart_policy", state.restart_policy},
+          {"takeover", state.takeover}};
+}
+
+Result<EpochState> parse_epoch_state(const json& packed) {
+  try {
+    EpochState state;
+    state.name = packed.at("name");
+    state.peer = packed.at("peer");
+    state.mountpoint = packed.at("mountpoint");
+    state.audit_file = packed.at("audit_file");
+    state.tree = parse_protected_tree(packed.at("tree"));
+    state.run = packed.at("run");
+    const json& newest = packed.at("newest");
+    state.newest = {newest.at("number"), newest.at("frozen_ns"), newest.at("pause_ms"),
+                    newest.at("bytes"), newest.at("arrived_bytes")};
+    state.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
+    state.restart_policy = packed.at("restart_policy");
+    state.takeover = packed.at("takeover");
+    if (!is_protection_name(state.name)) return failure(EPROTO, "an invalid name");
+    if (!is_migration_id(state.run)) return failure(EPROTO, "the run has no ID");
+    if (!state.takeover.empty() && !is_migration_id(state.takeover)) {
+      return failure(EPROTO, "the takeover has no ID");
+    }
+    if (state.tree.root <= 0)
+      return failure(EPROTO, "no process has pid " + std::to_string(state.tree.root));
+    return state;
+  } catch (const json::exception& error) {
+    return failure(EPROTO, error.what());
+  }
+}
+
+SourceMay judge_source(std::optional<MigrationState> takeover) {
+  if (!takeover || *takeover == MigrationState::kAborted) return SourceMay::kGoOn;
+  if (*takeover == MigrationState::kRestoring || *takeover == MigrationState::kReady) {
+    return SourceMay::kGoOnAfterAbort;
+  }
+  return SourceMay::kNotRun;
+}
+
+Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover) {
+  if (judge_source(takeover) == SourceMay::kNotRun) {
+    return failure(EALREADY, fmt::format("{} was taken over already: migration {} (ppmr history)",
+                                         state.name, state.takeover));
+  }
+  if (state.newest.number > 0) return {};
+  return failure(
+      ENOENT, fmt::format("{} has no complete epoch: the first one has not arrived", state.name));
+}
+
+Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
+                    const std::string& peer, const ProtectedTree& tree) {
+  if (known.peer != peer) {
+    return failure(EACCES, fmt::format("'{}' belongs to another source ({}): choose another name",
+                                       known.name, known.peer));
+  }
+  const bool is_kept = known.newest.number > 0 && judge_source(takeover) != SourceMay::kNotRun;
+  if (known.tree == tree || !is_kept) return {};
+  return failure(
+      EEXIST, fmt::format("'{}' is the name of another process ({}, pid {}), whose epoch is kept: "
+                          "run ppmr takeover {} or ppmr takeover --discard {} at the partner, or "
+                          "choose another name",
+                          known.name, known.tree.program, known.tree.root, known.name, known.name));
+}
+
+std::vector<PageRange> stale_parts(const PageIndex& before, const PageIndex& after) {
+  const std::vector<Part> used = parts_of(after);
+  std::vector<PageRange> stale;
+  auto next = used.begin();
+  for (const Part& part : parts_of(before)) {
+    uint64_t at = part.begin;
+    while (at < part.end) {
+      while (next != used.end() && next->end <= at) ++next;
+      if (next == used.end() || next->begin >= part.end) {
+        stale.push_back({0, part.end - at, at});
+        break;
+      }
+      if (next->begin > at) stale.push_back({0, next->begin - at, at});
+      at = next->end;
+    }
+  }
+  return stale;
+}
+
+}  // namespace ppmr

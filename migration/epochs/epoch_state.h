@@ -1,0 +1,91 @@
+// What a partner knows about the epochs of one protected tree, and what it decides from that. Pure.
+//
+//   no epoch --> epoch sealed --> the next one sealed ...
+//                     |  takeover begins                  its source asks: the takeover is aborted
+//                     v
+//                the tree is restored and held here
+//                     |  takeover decided                 its source asks: it must end its copy
+//                     v
+//                the tree runs here
+//
+// Only one of the two may run the tree. Before the decision it is the source, after it the partner.
+// The decision is made under the lock of the tree's directory (epoch_store.h), and so is every
+// answer to the source. So a source that gets an answer that it may go on has not been replaced.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "migration/records/ownership_record.h"
+#include "processes/memory/page_index.h"
+
+namespace ppmr {
+
+// The tree at its source. A new process with the same name is another tree.
+struct ProtectedTree {
+  std::string node_id;  // of the source
+  std::string boot_id;  // of the source: with root and start time, it names one process for ever
+  pid_t root = 0;
+  uint64_t root_start_time = 0;
+  std::string program;  // name of the root's program, for messages
+  bool operator==(const ProtectedTree&) const = default;
+};
+
+struct SealedEpoch {
+  uint64_t number = 0;    // counts from 1; 0: there is none yet
+  int64_t frozen_ns = 0;  // CLOCK_REALTIME of the source when the tree stood still
+  int64_t pause_ms = 0;
+  uint64_t bytes = 0;          // memory of the tree
+  uint64_t arrived_bytes = 0;  // what this epoch has sent
+};
+
+struct EpochState {
+  std::string name;        // see is_protection_name()
+  std::string peer;        // the identity of the source, as the target's daemon has verified it
+  std::string mountpoint;  // of the target's mount through which the epochs arrive
+  std::string audit_file;  // of its daemon; empty: syslog only
+  ProtectedTree tree;
+  // Epochs of one run of `ppmr protect` share a memory file. A 32-digit ID.
+  std::string run;
+  SealedEpoch newest;
+  std::vector<std::string> criu_options;
+  nlohmann::json restart_policy = nlohmann::json::object();
+  std::string takeover;  // ID of the migration that takes the tree over; empty: none
+};
+
+// A name is part of paths: letters, digits and "._@-", at most 64, no dot first.
+bool is_protection_name(const std::string& name);
+
+nlohmann::json to_json(const EpochState& state);
+// Errors: EPROTO; the message names the fault.
+Result<EpochState> parse_epoch_state(const nlohmann::json& json);
+nlohmann::json to_json(const ProtectedTree& tree);
+// Throws nlohmann::json::exception if a field is missing or has another type.
+ProtectedTree parse_protected_tree(const nlohmann::json& json);
+
+// What the partner answers to a source that is alive and asks.
+enum class SourceMay {
+  kGoOn,
+  kGoOnAfterAbort,  // a takeover has begun and is not decided: it is aborted first
+  kNotRun,          // the tree runs at the partner
+};
+// `takeover`: state of the migration that takes the tree over; nullopt: there is none.
+SourceMay judge_source(std::optional<MigrationState> takeover);
+
+// Errors: ENOENT: there is no epoch; EALREADY: the tree was taken over.
+Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover);
+
+// Whether a source may send epochs of `tree` under this name. Errors: EACCES: it belongs to another
+// source; EEXIST: another tree has this name, and its epoch is kept.
+Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
+                    const std::string& peer, const ProtectedTree& tree);
+
+// Returns the parts of the memory file that `before` refers to and `after` does not, by offset.
+// Only `offset` and the length of the ranges count; `start` is 0.
+std::vector<PageRange> stale_parts(const PageIndex& before, const PageIndex& after);
+
+}  // namespace ppmr

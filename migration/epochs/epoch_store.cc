@@ -1,0 +1,306 @@
+// Everything that a power failure could lose is in memory, so nothing here is synced.
+#include "migration/epochs/epoch_store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+#include "base/json_text.h"
+#include "base/parse_json.h"
+#include "base/whole_file.h"
+#include "preflight/policy/checkpoint_links.h"
+#include "restart_loader/pager/borrowed_file.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStateFile = "/state.json";
+constexpr const char* kContactFile = "/contact";
+constexpr const char* kMemoryPrefix = "memory-";
+constexpr const char* kEpochPrefix = "epoch-";
+constexpr uint64_t kCopyBytes = uint64_t{1} << 20;
+
+Status write_file(const std::string& path, const std::string& text) {
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return system_failure("create", path);
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
+    if (count < 0 && errno != EINTR) return system_failure("write", path);
+    done += static_cast<size_t>(std::max<ssize_t>(count, 0));
+  }
+  return {};
+}
+
+Result<EpochState> read_state(const std::string& directory) {
+  const std::string path = directory + kStateFile;
+  auto text = read_whole_file(path);
+  if (!text) return failure(text.error());
+  const auto packed = parse_json(*text);
+  auto state = packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
+  if (!state) return failure(state.error().errno_value, path + ": " + state.error().message);
+  return state;
+}
+
+// Others must not read a single page, and must not place an epoch here.
+Status make_own_tmpfs(const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return failure(error.value(), "create " + directory + ": " + error.message());
+  struct statfs kind {};
+  struct stat here {};
+  struct stat above {};
+  if (statfs(directory.c_str(), &kind) != 0) return system_failure("look at", directory);
+  if (stat(directory.c_str(), &here) != 0 || stat((directory + "/..").c_str(), &above) != 0) {
+    return system_failure("look at", directory);
+  }
+  const bool is_mount_point = here.st_dev != above.st_dev;
+  if (kind.f_type == TMPFS_MAGIC && is_mount_point) {
+    if (here.st_uid == geteuid() && (here.st_mode & 0077) == 0) return {};
+    return failure(EPERM, directory + " is open to other users: chmod 0700 it");
+  }
+  if (mount("ppmr-epochs", directory.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+            "mode=0700") == 0) {
+    return {};
+  }
+  return system_failure("mount a tmpfs for epochs at", directory);
+}
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return bytes.empty() || (bytes[0] == std::byte{} &&
+                           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
+Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int why = errno;
+      return failure(why, fmt::format("keep the memory of an epoch: {}{}", std::strerror(why),
+                                      why == ENOSPC ? " (the tmpfs of the epochs is full: remount "
+                                                      "it with a larger size=)"
+                                                    : ""));
+    }
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    offset += static_cast<uint64_t>(count);
+  }
+  return {};
+}
+
+// Holes stay holes: they take no memory.
+Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to) {
+  BorrowedFile from(arrived.control_socket, arrived.memory, "");
+  if (Status borrowed = from.borrow_all(); !borrowed) return borrowed;
+  std::vector<std::byte> scratch(kCopyBytes);
+  const uint64_t end = from.end_bytes();
+  for (uint64_t at = 0; at < end;) {
+    const auto bytes = from.at(at, kCopyBytes, scratch);
+    if (!bytes) return failure(bytes.error());
+    if (bytes->empty()) return failure(EPROTO, "the memory of an epoch ends too early");
+    if (!is_zero(*bytes)) {
+      if (Status written = write_at(to, *bytes, arrived.memory_offset + at); !written) {
+        return written;
+      }
+    }
+    at += bytes->size();
+  }
+  if (ftruncate(to.get(), static_cast<off_t>(arrived.memory_offset + end)) == 0) return {};
+  return system_failure("resize", "the memory of an epoch");
+}
+
+Status copy_images(const std::string& from, const std::string& to) {
+  if (Status safe = refuse_links(from); !safe) return safe;
+  std::error_code error;
+  fs::create_directories(to, error);
+  if (!error) {
+    // `from` is a link to a directory (SealedImages): "/." is the directory.
+    fs::copy(from + "/.", to, fs::copy_options::recursive | fs::copy_options::copy_symlinks, error);
+  }
+  if (!error) return {};
+  return failure(error.value(), fmt::format("keep the images of an epoch: copy {} to {}: {}", from,
+                                            to, error.message()));
+}
+
+Status check_index(const PageIndex& index, uint64_t memory_bytes) {
+  for (const IndexedTask& task : index.tasks) {
+    for (const PageRange& range : task.ranges) {
+      if (range.offset + range.bytes() <= memory_bytes) continue;
+      return failure(EPROTO, fmt::format("the page index of the epoch has a page at {}, but its "
+                                         "memory ends at {}",
+                                         range.offset, memory_bytes));
+    }
+  }
+  return {};
+}
+
+void punch(const UniqueFd& memory, const std::vector<PageRange>& stale) {
+  for (const PageRange& part : stale) {
+    (void)fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(part.offset), static_cast<off_t>(part.bytes()));
+  }
+}
+
+}  // namespace
+
+Result<EpochStore> EpochStore::open(std::string directory) {
+  if (Status made = make_own_tmpfs(directory); !made) return failure(made.error());
+  return EpochStore(std::move(directory));
+}
+
+Result<LockedEpochs> EpochStore::lock(const std::string& name) const {
+  if (!is_protection_name(name)) {
+    return failure(EINVAL, "'" + name +
+                               "' is not a name for a protected process: letters, digits "
+                               "and ._@-, at most 64");
+  }
+  LockedEpochs locked;
+  locked.directory_ = directory_ + "/" + name;
+  for (;;) {
+    if (mkdir(locked.directory_.c_str(), 0700) != 0 && errno != EEXIST) {
+      return system_failure("create", locked.directory_);
+    }
+    const std::string path = locked.directory_ + "/lock";
+    locked.lock_ = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!locked.lock_ && errno == ENOENT) continue;  // discarded meanwhile
+    if (!locked.lock_) return system_failure("open", path);
+    while (flock(locked.lock_.get(), LOCK_EX) != 0) {
+      if (errno != EINTR) return system_failure("lock", path);
+    }
+    struct stat ours {};
+    struct stat there {};
+    if (fstat(locked.lock_.get(), &ours) != 0) return system_failure("look at", path);
+    if (stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino) break;
+  }
+  auto state = read_state(locked.directory_);
+  if (!state && state.error().errno_value != ENOENT) return failure(state.error());
+  locked.exists_ = state.has_value();
+  if (state) locked.state_ = std::move(*state);
+  return locked;
+}
+
+Result<EpochState> EpochStore::read(const std::string& name) const {
+  if (!is_protection_name(name))
+    return failure(ENOENT, "no process is protected as '" + name + "'");
+  auto state = read_state(directory_ + "/" + name);
+  if (!state && state.error().errno_value == ENOENT) {
+    return failure(ENOENT, "no process is protected as '" + name + "' with this partner");
+  }
+  return state;
+}
+
+Result<std::vector<EpochState>> EpochStore::list() const {
+  std::vector<EpochState> all;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+    if (auto state = read_state(entry.path())) all.push_back(std::move(*state));
+  }
+  if (error) return failure(error.value(), "list " + directory_ + ": " + error.message());
+  std::sort(all.begin(), all.end(),
+            [](const EpochState& left, const EpochState& right) { return left.name < right.name; });
+  return all;
+}
+
+Result<std::chrono::milliseconds> EpochStore::silent_for(const std::string& name) const {
+  const std::string path = directory_ + "/" + name + kContactFile;
+  struct stat contact {};
+  if (stat(path.c_str(), &contact) != 0) return system_failure("look at", path);
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const int64_t silent_ns = (now.tv_sec - contact.st_mtim.tv_sec) * int64_t{1'000'000'000} +
+                            (now.tv_nsec - contact.st_mtim.tv_nsec);
+  return std::chrono::milliseconds(std::max<int64_t>(silent_ns / 1'000'000, 0));
+}
+
+std::string LockedEpochs::epoch_directory(uint64_t number) const {
+  return fmt::format("{}/{}{}", directory_, kEpochPrefix, number);
+}
+
+Status LockedEpochs::write(const EpochState& state) {
+  const std::string path = directory_ + kStateFile;
+  const std::string temporary = path + ".new";
+  if (Status written = write_file(temporary, json_text(to_json(state))); !written) return written;
+  if (rename(temporary.c_str(), path.c_str()) != 0) return system_failure("rename", temporary);
+  state_ = state;
+  exists_ = true;
+  return {};
+}
+
+void LockedEpochs::note_contact() const { (void)write_file(directory_ + kContactFile, ""); }
+
+void LockedEpochs::remove_others() const {
+  const std::string newest = fs::path(epoch_directory(state_.newest.number)).filename();
+  const std::string memory = kMemoryPrefix + state_.run;
+  std::error_code ignored;
+  std::vector<fs::path> outdated;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    const std::string name = entry.path().filename();
+    const bool is_epoch = name.starts_with(kEpochPrefix) && name != newest;
+    const bool is_memory = name.starts_with(kMemoryPrefix) && name != memory;
+    if (is_epoch || is_memory) outdated.push_back(entry.path());
+  }
+  for (const fs::path& path : outdated) fs::remove_all(path, ignored);
+}
+
+void LockedEpochs::remove_epochs() const {
+  std::error_code ignored;
+  std::vector<fs::path> epochs;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kEpochPrefix) || name.starts_with(kMemoryPrefix)) {
+      epochs.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : epochs) fs::remove_all(path, ignored);
+}
+
+Status LockedEpochs::discard() {
+  std::error_code error;
+  fs::remove_all(directory_, error);
+  exists_ = false;
+  if (!error) return {};
+  return failure(error.value(), "remove " + directory_ + ": " + error.message());
+}
+
+Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpoch& arrived) {
+  const EpochState before = locked.state();
+  const std::string file = locked.directory() + "/" + kMemoryPrefix + next.run;
+  const UniqueFd memory(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!memory) return system_failure("create", file);
+  if (Status copied = copy_memory(arrived, memory); !copied) return copied;
+  struct stat size {};
+  if (fstat(memory.get(), &size) != 0) return system_failure("look at", file);
+  const std::string directory = locked.epoch_directory(next.newest.number);
+  std::error_code ignored;
+  fs::remove_all(directory, ignored);  // of an attempt whose answer was lost
+  const std::string images = directory + "/images";
+  if (Status copied = copy_images(arrived.images, images); !copied) return copied;
+  const auto index = read_page_index(images + "/" + kPageIndexFile);
+  if (!index) return failure(index.error());
+  if (Status fits = check_index(*index, static_cast<uint64_t>(size.st_size)); !fits) return fits;
+  const std::string linked = directory + "/memory";
+  if (link(file.c_str(), linked.c_str()) != 0) return system_failure("link", linked);
+  if (Status written = locked.write(next); !written) return written;
+  if (before.run == next.run && before.newest.number > 0) {
+    const std::string earlier = locked.epoch_directory(before.newest.number) + "/images/";
+    if (const auto old = read_page_index(earlier + kPageIndexFile)) {
+      punch(memory, stale_parts(*old, *index));
+    }
+  }
+  locked.remove_others();
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,94 @@
+// The newest epoch of each tree whose partner this node is, in memory: a tmpfs that only root sees.
+// It needs no daemon, so a restart of the target's daemon loses nothing. A restart of the node
+// does.
+//
+//   /run/ppmr/epochs/NAME/lock             held while an epoch is sealed, and while a takeover is
+//                                          decided
+//                        /contact          its modification time: the source's last request
+//                        /state.json       EpochState, replaced by rename(2)
+//                        /memory-RUN       the pages of all kept epochs of a run; sparse
+//                        /epoch-N/images   CRIU's description, with the page index
+//                        /epoch-N/memory   a hard link to memory-RUN
+//
+// Sealing copies the pages of an epoch behind those of the earlier ones, and replaces state.json.
+// Then the pages that only the epoch before used are given back to the kernel. So there is always
+// one complete epoch, and the memory is that of the tree plus what one epoch changes.
+//
+// Rejected: to write changed pages over the old ones. A partner that dies meanwhile would keep a
+// mixture of two epochs.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "migration/epochs/epoch_state.h"
+
+namespace ppmr {
+
+// Holds the lock of one tree's directory. Threads: one.
+class LockedEpochs {
+ public:
+  const EpochState& state() const { return state_; }
+  bool exists() const { return exists_; }  // whether there is a state
+  const std::string& directory() const { return directory_; }
+  std::string epoch_directory(uint64_t number) const;
+
+  // Replaces state.json. Errors: of the file system.
+  Status write(const EpochState& state);
+  // Removes all epochs except the newest, and memory files of other runs.
+  void remove_others() const;
+  // Removes everything but the state, which says that the tree was taken over.
+  void remove_epochs() const;
+  // Removes everything.
+  Status discard();
+  void note_contact() const;
+
+ private:
+  friend class EpochStore;
+  std::string directory_;
+  UniqueFd lock_;
+  EpochState state_;
+  bool exists_ = false;
+};
+
+// What one epoch consists of, at the partner.
+struct ArrivedEpoch {
+  SealedEpoch epoch;
+  std::string control_socket;  // of the target's daemon
+  std::string images;          // a directory: the description
+  std::string memory;          // checkpoint with the pages of this epoch
+  uint64_t memory_offset = 0;  // where they belong in the memory file
+};
+
+// Threads: any. Any number of processes may use one directory.
+class EpochStore {
+ public:
+  // Mounts a tmpfs at the directory if it is none. Errors: of the file system; EPERM if other users
+  // may write to it.
+  static Result<EpochStore> open(std::string directory = kEpochsDirectory);
+
+  // Blocks until no other process has the lock. The state does not exist yet for a new name.
+  // Errors: EINVAL for an invalid name; of the file system; EPROTO for a state that ppmr has not
+  // written.
+  Result<LockedEpochs> lock(const std::string& name) const;
+  // Returns the state as it is now. Errors: ENOENT; EPROTO.
+  Result<EpochState> read(const std::string& name) const;
+  Result<std::vector<EpochState>> list() const;
+  // How long the source has made no request. Errors: ENOENT.
+  Result<std::chrono::milliseconds> silent_for(const std::string& name) const;
+
+ private:
+  explicit EpochStore(std::string directory) : directory_(std::move(directory)) {}
+  std::string directory_;
+};
+
+// Copies an epoch that the daemon has sealed, and makes it the newest of `locked`. `next`: the
+// state with this epoch. On an error the epoch before stays the newest. Errors: those of
+// BorrowedFile; of the file system, ENOSPC above all; EPROTO for a page index that does not fit the
+// memory.
+Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpoch& arrived);
+
+}  // namespace ppmr

@@ -1,0 +1,117 @@
+#include "migration/protect/criu_session.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/ending_signals.h"
+#include "base/exit_code.h"
+#include "daemon/command_line/output.h"
+#include "migration/relay/held_criu.h"
+#include "restart_loader/criu/cheap_reservations.h"
+#include "restart_loader/criu/criu_rpc.h"
+#include "restart_loader/criu/criu_socket.h"
+#include "restart_loader/criu/lazy_dump.h"
+#include "restart_loader/criu/plain_tar.h"
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kLog = "dump.log";
+constexpr std::chrono::milliseconds kEndPatience{5000};
+constexpr const char* kSocket = "3";  // CRIU's name for the descriptor, see CriuProcessOptions
+
+struct DumpingCriu {
+  std::string criu;
+  std::string work_directory;
+
+  int run() const;
+};
+
+int DumpingCriu::run() const {
+  const auto fail = [](const Error& error) {
+    print_to(stderr, "ppmr dumping-criu: {}\n", error.message);
+    return to_int(ExitCode::kFailure);
+  };
+  if (chdir(work_directory.c_str()) != 0) {
+    return fail(system_failure("change to", work_directory).value());
+  }
+  // A signal that ended CRIU in the middle of a dump could end the dumped process, too.
+  block_ending_signals();
+  if (Status opened = open_ended_page_client(); !opened) return fail(opened.error());
+  // Without it, a dump takes longer.
+  if (Status loaded = preload_cheap_reservations(); !loaded) (void)fail(loaded.error());
+  if (Status put = put_plain_tar_in_path(work_directory); !put) return fail(put.error());
+  execl(criu.c_str(), criu.c_str(), "swrk", kSocket, nullptr);
+  return fail(system_failure("run", criu).value());
+}
+
+}  // namespace
+
+void add_dumping_criu_command(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand("dumping-criu")->group("");  // not in --help
+  auto command = std::make_shared<DumpingCriu>();
+  sub.add_option("--criu", command->criu)->required();
+  sub.add_option("--work-dir", command->work_directory)->required();
+  sub.callback([command, &exit_code] { exit_code = command->run(); });
+}
+
+Result<CriuSession> CriuSession::start(const std::string& criu, const std::string& work) {
+  auto sockets = make_criu_sockets();
+  if (!sockets) return failure(sockets.error());
+  auto process = CriuProcess::start(
+      {.argv = {"/proc/self/exe", "dumping-criu", "--criu", std::filesystem::absolute(criu),
+                "--work-dir", std::filesystem::absolute(work)},
+       .log_file = work + "/dump.out",
+       .request_socket = sockets->theirs.get(),
+       .background = true});
+  if (!process) return failure(process.error());
+  CriuSession session;
+  session.work_ = work;
+  session.socket_ = std::move(sockets->ours);
+  session.process_ = std::move(*process);
+  return session;
+}
+
+Result<DumpTimes> CriuSession::dump(pid_t root, const std::string& images,
+                                    const std::vector<std::string>& options,
+                                    const std::function<Status()>& while_frozen) {
+  const auto request = write_criu_request(
+      CriuRequest::kDump, work_, {.images = images, .log = kLog, .options = options, .root = root});
+  if (!request) return failure(request.error());
+  if (!send_criu_message(socket_.get(), {*request, {}})) return failure(explain());
+  DumpTimes times;
+  std::optional<Error> why_not;
+  for (;;) {
+    const auto message = receive_criu_message(socket_.get());
+    if (!message) return failure(why_not ? *why_not : explain());
+    const auto notification = parse_criu_notification(message->bytes);
+    if (!notification) {
+      times.runs_again_ns = realtime_ns();
+      if (why_not) return failure(*why_not);
+      if (!has_succeeded(message->bytes)) return failure(explain());
+      (void)process_->await_end(kEndPatience);
+      return times;
+    }
+    if (notification->script == "pre-dump") times.freeze_began_ns = realtime_ns();
+    Status done;
+    if (notification->script == "post-dump") done = while_frozen();
+    if (!done) why_not = done.error();
+    if (!send_criu_message(socket_.get(), {criu_notification_answer(done.has_value()), {}})) {
+      return failure(explain());
+    }
+  }
+}
+
+Error CriuSession::explain() {
+  socket_.reset();
+  (void)process_->await_end(kEndPatience);
+  return explain_dump(*process_, "criu dump", work_ + "/" + kLog);
+}
+
+}  // namespace ppmr

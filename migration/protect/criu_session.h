@@ -1,0 +1,55 @@
+// A CRIU that dumps a tree and lets it run on, driven by this process over CRIU's RPC.
+//
+//   this process --- request ---> criu swrk: freezes the tree, writes the images
+//                <-- post-dump -- waits, with the tree
+//                --- go on -----> lets the tree run on
+//
+// No decision depends on the dump, so there is no relay and no record (migration/relay): if this
+// process dies, CRIU finds its socket closed, fails, and lets the tree run on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "restart_loader/criu/criu_process.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ppmr {
+
+// Adds `ppmr dumping-criu`: prepares this process for a dump, and becomes CRIU.
+void add_dumping_criu_command(CLI::App& app, int& exit_code);
+
+struct DumpTimes {
+  int64_t freeze_began_ns = 0;  // CLOCK_REALTIME
+  int64_t runs_again_ns = 0;    // not before the tree ran again
+};
+
+// Threads: one.
+class CriuSession {
+ public:
+  // Starts CRIU ahead of time. `work`: a directory for its log and configuration.
+  static Result<CriuSession> start(const std::string& criu, const std::string& work);
+
+  // Dumps the tree. `while_frozen` runs while CRIU holds it; if it fails, so does the dump. In each
+  // case the tree runs on. Errors: ECHILD with CRIU's first error; those of `while_frozen`.
+  Result<DumpTimes> dump(pid_t root, const std::string& images,
+                         const std::vector<std::string>& options,
+                         const std::function<Status()>& while_frozen);
+
+ private:
+  CriuSession() = default;
+  Error explain();
+
+  std::string work_;
+  UniqueFd socket_;
+  std::unique_ptr<CriuProcess> process_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,140 @@
+#include "migration/protect/epoch_dump.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "daemon/control/mount_daemon.h"
+#include "processes/carried/carried_state.h"
+#include "restart_loader/criu/lazy_dump.h"
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kMemorySuffix = ".memory";
+constexpr const char* kRateFile = "/max-rate";
+// Links for processes and shared memories that a tree makes before it is frozen.
+constexpr size_t kSpareLinks = 32;
+
+uint64_t bytes_of(const PageIndex& index) {
+  uint64_t bytes = 0;
+  for (const IndexedTask& task : index.tasks) {
+    for (const PageRange& range : task.ranges) bytes += range.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+EpochDump::~EpochDump() {
+  memory_.reset();
+  if (!ask(options_.mount, {{"op", "status"}})) return;  // a stopped daemon would block this
+  std::error_code ignored;                               // a failed session has removed them
+  std::filesystem::remove_all(top(), ignored);
+  std::filesystem::remove(top() + kMemorySuffix, ignored);
+}
+
+Status EpochDump::prepare() {
+  if (auto alive = ask(options_.mount, {{"op", "status"}}); !alive) {
+    return failure(EIO, alive.error().message);
+  }
+  if (mkdir(top().c_str(), 0700) != 0) return system_failure("create the checkpoint", top());
+  if (Status deferred = defer_errors(options_.mount, options_.checkpoint); !deferred) {
+    return deferred;
+  }
+  auto memory = MemoryFile::create({.mount = options_.mount,
+                                    .checkpoint = options_.checkpoint + kMemorySuffix,
+                                    .work = options_.work,
+                                    .rate = options_.work + kRateFile,
+                                    .first_offset = memory_offset_});
+  if (!memory) return failure(memory.error());
+  memory_.emplace(std::move(*memory));
+  return {};
+}
+
+Result<SentEpoch> EpochDump::send() {
+  if (Status prepared = prepare(); !prepared) return failure(prepared.error());
+  std::vector<Round> rounds;
+  const RoundsOptions copying{.limits = [this]() -> Result<LiveLimits> {
+                                if (Status on = options_.go_on(); !on) return failure(on.error());
+                                return options_.limits;
+                              },
+                              .on_round = {},
+                              .on_warning = options_.on_warning};
+  const Status copied = copy_in_rounds(*memory_, live_, options_.root.pid, copying, rounds);
+  if (!copied) return failure(copied.error());
+  if (Status frozen = freeze(); !frozen) return failure(frozen.error());
+  if (Status added = add_description(); !added) return failure(added.error());
+  for (const std::string& name : {options_.checkpoint, memory_->checkpoint()}) {
+    const auto sealed = seal_checkpoint(options_.mount, name, options_.seal_patience);
+    if (!sealed) return failure(sealed.error());
+  }
+  const int64_t pause_ns = times_.runs_again_ns - times_.freeze_began_ns;
+  return SentEpoch{.epoch = {.number = 0,
+                             .frozen_ns = times_.freeze_began_ns,
+                             .pause_ms = (pause_ns + 500'000) / 1'000'000,
+                             .bytes = bytes_of(index_.all),
+                             .arrived_bytes = live_.sent_bytes() - memory_offset_},
+                   .checkpoint = options_.checkpoint,
+                   .memory = memory_->checkpoint(),
+                   .memory_offset = memory_offset_};
+}
+
+Status EpochDump::freeze() {
+  if (Status ready = memory_->prepare_frozen(); !ready) return ready;
+  auto criu = CriuSession::start(options_.criu, options_.work);
+  if (!criu) return failure(criu.error());
+  criu_.emplace(std::move(*criu));
+  const auto pages_files = count_pages_files(options_.root.pid);
+  if (!pages_files) return failure(pages_files.error());
+  auto made = DumpImages::create(top(), *pages_files + kSpareLinks);
+  if (!made) return failure(made.error());
+  description_.emplace(std::move(*made));
+  std::vector<std::string> options = {"--leave-running"};
+  for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
+  options.insert(options.end(), options_.criu_options.begin(), options_.criu_options.end());
+  const auto dumped = criu_->dump(options_.root.pid, description_->path(), options,
+                                  [this] { return while_frozen(); });
+  if (!dumped) return failure(dumped.error());
+  times_ = *dumped;
+  return {};
+}
+
+Status EpochDump::while_frozen() {
+  const auto tasks = tasks_of_tree(options_.root.pid);
+  if (!tasks) return failure(tasks.error());
+  const auto carried = read_carried_state(*tasks);
+  if (!carried) return failure(carried.error());
+  auto index = live_.index_frozen(*tasks);
+  if (!index) {
+    return failure(index.error().errno_value,
+                   "list the memory of the frozen tree: " + index.error().message);
+  }
+  index_ = std::move(*index);
+  if (Status sent = memory_->send_frozen(index_, SentWhen::kInThePool); !sent) return sent;
+  live_.note_frozen_sent(index_);
+  return write_carried_state(description_->path() + "/" + kCarriedStateFile, *carried);
+}
+
+Status EpochDump::add_description() {
+  if (!index_.discarded.empty()) {
+    options_.on_warning("all of its memory was sent while it was frozen: " + index_.discarded);
+  }
+  const Status written = write_page_index(description_->path() + "/" + kPageIndexFile, index_.all);
+  if (!written) return written;
+  auto bundle = description_->bundle();
+  if (!bundle) return failure(bundle.error());
+  std::vector<UniqueFd> files;
+  files.push_back(std::move(*bundle));
+  const auto added =
+      ask_at_length(options_.mount, {{"op", "add-files"}, {"checkpoint", options_.checkpoint}},
+                    options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
+  description_.reset();
+  if (added) return {};
+  return failure(EIO,
+                 "send the images of the tree to the source's daemon: " + added.error().message);
+}
+
+}  // namespace ppmr

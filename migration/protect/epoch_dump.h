@@ -1,0 +1,72 @@
+// One epoch at the source: rounds while the tree runs, a short freeze, and the rest while it runs
+// on.
+//
+//   running   rounds                          the pages written since the epoch before
+//   frozen    description, page index         CRIU and LiveMemory
+//             the last written pages          into the pool of the source's daemon
+//   running   the rest travels, both checkpoints are sealed
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "migration/epochs/epoch_state.h"
+#include "migration/protect/criu_session.h"
+#include "migration/source/dump_images.h"
+#include "migration/source/memory_file.h"
+#include "processes/memory/live_memory.h"
+
+namespace ppmr {
+
+struct EpochOptions {
+  std::string criu;
+  MountEntry mount;
+  std::string checkpoint;  // a name that no other epoch has
+  std::string work;        // directory for logs and page indexes
+  ProcessIdentity root;
+  LiveLimits limits;
+  std::vector<std::string> criu_options;
+  std::chrono::milliseconds seal_patience{0};
+  std::function<Status()> go_on;  // asked after each round; an error ends the epoch
+  std::function<void(const std::string&)> on_warning;
+};
+
+struct SentEpoch {
+  SealedEpoch epoch;  // without its number
+  std::string checkpoint;
+  std::string memory;          // name of the checkpoint with the pages of this epoch
+  uint64_t memory_offset = 0;  // their place among those of all epochs of the run
+};
+
+// Threads: one.
+class EpochDump {
+ public:
+  // `live`: of the whole run. If an epoch fails, its pages are nowhere, and the run must end.
+  EpochDump(LiveMemory& live, EpochOptions options)
+      : live_(live), options_(std::move(options)), memory_offset_(live.sent_bytes()) {}
+  // Removes the names of the checkpoints at the source. The target keeps what is sealed.
+  ~EpochDump();
+
+  // Returns when the target has verified the epoch. In each case the tree runs on. Errors: those of
+  // copy_in_rounds(), CriuSession::dump() and of the daemon.
+  Result<SentEpoch> send();
+
+ private:
+  Status prepare();
+  Status freeze();
+  Status while_frozen();
+  Status add_description();
+  std::string top() const { return options_.mount.mountpoint + "/" + options_.checkpoint; }
+
+  LiveMemory& live_;
+  const EpochOptions options_;
+  const uint64_t memory_offset_;
+  std::optional<MemoryFile> memory_;
+  std::optional<CriuSession> criu_;
+  std::optional<DumpImages> description_;
+  FrozenMemoryIndex index_;
+  DumpTimes times_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,231 @@
+#include "migration/protect/protection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/clock.h"
+#include "processes/frozen_tasks.h"
+#include "restart_loader/criu/work_directory.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kAskPatience{10'000};
+// The partner copies the epoch in this time.
+constexpr milliseconds kKeepPatience{120'000};
+constexpr milliseconds kContactInterval{2000};
+constexpr milliseconds kContactPatience{1500};
+constexpr milliseconds kLookInterval{200};
+constexpr milliseconds kAfterFailure{5000};
+constexpr milliseconds kKillPatience{10'000};
+
+// Everything else may be mended: the partner starts again, memory becomes free.
+bool ends_protection(int error) {
+  return error == EOWNERDEAD || error == ESRCH || error == EINTR || error == EPERM;
+}
+
+// What the partner refuses before the first epoch, it refuses for ever.
+bool is_refusal(int error) { return error == EACCES || error == EEXIST || error == EINVAL; }
+
+}  // namespace
+
+Clock::time_point next_epoch_at(Clock::time_point began, Clock::time_point ended, bool failed,
+                                milliseconds every) {
+  if (failed) return ended + std::min(every, kAfterFailure);
+  return std::max(began + every, ended);
+}
+
+// What epochs share until one of them fails.
+struct Protection::Run {
+  Run(WorkDirectory directory, PartnerMount found)
+      : id(random_migration_id()),
+        work(std::move(directory)),
+        partner(std::move(found)),
+        agent(parse_endpoint(partner.endpoint)) {}
+
+  const std::string id;
+  WorkDirectory work;
+  const PartnerMount partner;
+  AgentClient agent;
+  LiveMemory live;
+};
+
+void Protection::report_event(json event) const {
+  event["name"] = settings_.name;
+  event["time_ns"] = realtime_ns();
+  if (settings_.on_event) settings_.on_event(event);
+}
+
+void Protection::warn(const std::string& sentence) const {
+  report_event({{"event", "warning"}, {"sentence", sentence}});
+}
+
+Status Protection::check_tree() const {
+  if (stop_) return failure(EINTR, "interrupted");
+  const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
+  if (is_alive(root)) return {};
+  return failure(ESRCH, fmt::format("process {} ({}) has ended", root.pid, settings_.tree.program));
+}
+
+Status Protection::ask_partner(AgentClient& agent, json request, milliseconds patience) const {
+  request["name"] = settings_.name;
+  request["tree"] = to_json(settings_.tree);
+  const auto answer = agent.insist(request, patience);
+  return answer ? Status{} : failure(answer.error());
+}
+
+Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
+  auto partner = settings_.find_partner();
+  if (!partner) return failure(partner.error());
+  auto work = WorkDirectory::create("");
+  if (!work) return failure(work.error());
+  auto run = std::make_unique<Run>(std::move(*work), std::move(*partner));
+  json request = {{"op", "epoch-open"},
+                  {"name", settings_.name},
+                  {"tree", to_json(settings_.tree)},
+                  {"run", run->id},
+                  {"criu_options", settings_.criu_options}};
+  const auto opened = run->agent.insist(request, kAskPatience);
+  if (!opened && is_refusal(opened.error().errno_value)) {
+    return failure(EPERM, opened.error().message);
+  }
+  if (!opened) return failure(opened.error());
+  number_ = opened->value("newest", uint64_t{0});
+  return run;
+}
+
+Status Protection::send_epoch(Run& run) {
+  EpochDump dump(run.live, {.criu = settings_.criu,
+                            .mount = run.partner.mount,
+                            .checkpoint = fmt::format("{}-{}-{}", settings_.name,
+                                                      run.id.substr(0, 8), number_ + 1),
+                            .work = run.work.path(),
+                            .root = {settings_.tree.root, settings_.tree.root_start_time},
+                            .limits = settings_.limits,
+                            .criu_options = settings_.criu_options,
+                            .seal_patience = settings_.seal_patience,
+                            .go_on = [this] { return check_tree(); },
+                            .on_warning = [this](const std::string& sentence) { warn(sentence); }});
+  const auto began = Clock::now();
+  auto sent = dump.send();
+  if (!sent) {
+    const Status alive = check_tree();  // the better reason
+    return failure(alive ? sent.error() : alive.error());
+  }
+  sent->epoch.number = number_ + 1;
+  const SealedEpoch& epoch = sent->epoch;
+  const Status kept = ask_partner(run.agent,
+                                  {{"op", "epoch-seal"},
+                                   {"run", run.id},
+                                   {"epoch",
+                                    {{"number", epoch.number},
+                                     {"frozen_ns", epoch.frozen_ns},
+                                     {"pause_ms", epoch.pause_ms},
+                                     {"bytes", epoch.bytes},
+                                     {"arrived_bytes", epoch.arrived_bytes}}},
+                                   {"checkpoint", sent->checkpoint},
+                                   {"memory", sent->memory},
+                                   {"memory_offset", sent->memory_offset},
+                                   {"criu_options", settings_.criu_options}},
+                                  kKeepPatience);
+  if (!kept) return kept;
+  number_ = epoch.number;
+  report_event(
+      {{"event", "epoch"},
+       {"number", epoch.number},
+       {"bytes", epoch.bytes},
+       {"sent_bytes", epoch.arrived_bytes},
+       {"pause_ms", epoch.pause_ms},
+       {"took_ms", std::chrono::duration_cast<milliseconds>(Clock::now() - began).count()}});
+  return {};
+}
+
+Status Protection::wait_until(Clock::time_point next, Run* run) {
+  auto contact_at = Clock::now() + kContactInterval;
+  while (Clock::now() < next) {
+    if (Status alive = check_tree(); !alive) return alive;
+    if (run != nullptr && Clock::now() >= contact_at) {
+      contact_at = Clock::now() + kContactInterval;
+      const Status asked =
+          ask_partner(run->agent, {{"op", "epoch-contact"}, {"run", run->id}}, kContactPatience);
+      if (!asked && ends_protection(asked.error().errno_value)) return asked;
+    }
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  return check_tree();
+}
+
+// The tasks are stopped first, so that none can start another one while they are killed.
+ProtectionEnd Protection::end_own_copy(const std::string& why) {
+  const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
+  if (const auto tasks = stop_trees({root})) {
+    tasks->kill();
+    if (!tasks->await_end(kKillPatience)) warn("a process here has not ended yet: it was killed");
+  }
+  report_event({{"event", "replaced"}, {"reason", why}});
+  return {ExitCode::kReplaced, why + "; the copy here was ended"};
+}
+
+ProtectionEnd Protection::end(const Error& error, Run* run) {
+  switch (error.errno_value) {
+    case EOWNERDEAD:
+      return end_own_copy(error.message);
+    case ESRCH:
+      if (run != nullptr) {
+        const Status closed =
+            ask_partner(run->agent, {{"op", "epoch-close"}, {"run", run->id}}, kAskPatience);
+        if (!closed && closed.error().errno_value != EOWNERDEAD) {
+          return {
+              ExitCode::kPeerFailed,
+              fmt::format("{}, but the partner keeps its epoch: {}; run ppmr takeover --discard "
+                          "{} there",
+                          error.message, closed.error().message, settings_.name)};
+        }
+      }
+      return {ExitCode::kSuccess, error.message};
+    case EINTR:
+      return {ExitCode::kInterrupted,
+              fmt::format("interrupted: the process runs on without protection; the partner keeps "
+                          "epoch {}",
+                          number_)};
+    default:
+      return {ExitCode::kFailure, error.message};
+  }
+}
+
+ProtectionEnd Protection::run() {
+  std::unique_ptr<Run> run;
+  std::string told;  // the last failure
+  for (;;) {
+    const auto began = Clock::now();
+    Status done = check_tree();
+    if (done && !run) {
+      auto opened = begin_run();
+      done = opened ? Status{} : failure(opened.error());
+      if (opened) run = std::move(*opened);
+    }
+    if (done) done = send_epoch(*run);
+    if (!done && ends_protection(done.error().errno_value)) return end(done.error(), run.get());
+    if (!done) {
+      if (std::exchange(told, done.error().message) != done.error().message) {
+        warn(fmt::format("no new epoch: {}; the process runs on, and ppmr tries again",
+                         done.error().message));
+      }
+      run.reset();
+    } else {
+      told.clear();
+    }
+    const auto next = next_epoch_at(began, Clock::now(), !done, settings_.every);
+    if (Status waited = wait_until(next, run.get()); !waited) {
+      return end(waited.error(), run.get());
+    }
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,85 @@
+// `ppmr protect`: sends epochs of one running tree to its partner until the tree ends. A partner
+// keeps the newest one (migration/epochs), and lets it run if this node is lost.
+//
+//   open the name at the partner -> epoch -> partner keeps it -> wait -> epoch ...
+//     ^                                |
+//     '-------- a new run -------------' failed: the tree runs on, all its memory is sent again
+//
+// Whatever fails here, the tree runs on, with one exception: the partner says that it has taken the
+// tree over. Then the copy here is ended, because it must not run twice.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/exit_code.h"
+#include "migration/epochs/epoch_state.h"
+#include "migration/protect/epoch_dump.h"
+#include "migration/relay/agent_client.h"
+
+namespace ppmr {
+
+struct PartnerMount {
+  MountEntry mount;
+  nlohmann::json endpoint;  // of the partner's agent, see parse_endpoint()
+};
+
+struct ProtectionSettings {
+  std::string name;
+  ProtectedTree tree;
+  std::string criu;
+  std::chrono::milliseconds every{30'000};
+  LiveLimits limits;  // max_downtime: the pause of an epoch
+  std::vector<std::string> criu_options;
+  std::chrono::milliseconds seal_patience{120'000};
+  // Finds the source mount, or makes it again. Called before each run.
+  std::function<Result<PartnerMount>()> find_partner;
+  std::function<void(const nlohmann::json& event)> on_event;
+};
+
+struct ProtectionEnd {
+  ExitCode exit_code = ExitCode::kSuccess;
+  std::string message;
+};
+
+// When the next epoch begins: every `every` since the last one began, but not while it still
+// travels, and soon after a failure. Pure.
+std::chrono::steady_clock::time_point next_epoch_at(std::chrono::steady_clock::time_point began,
+                                                    std::chrono::steady_clock::time_point ended,
+                                                    bool failed, std::chrono::milliseconds every);
+
+// Threads: one calls run(); any may set `stop`.
+class Protection {
+ public:
+  Protection(const ProtectionSettings& settings, const std::atomic<bool>& stop)
+      : settings_(settings), stop_(stop) {}
+  // Returns when the tree has ended, when it was taken over, or on `stop`. The partner keeps the
+  // newest epoch, unless the tree has ended by itself.
+  ProtectionEnd run();
+
+ private:
+  struct Run;
+
+  Result<std::unique_ptr<Run>> begin_run();
+  Status send_epoch(Run& run);
+  // Waits until the next epoch, and asks the partner meanwhile. Errors: EOWNERDEAD; EINTR; ESRCH.
+  Status wait_until(std::chrono::steady_clock::time_point next, Run* run);
+  Status check_tree() const;
+  ProtectionEnd end(const Error& error, Run* run);
+  ProtectionEnd end_own_copy(const std::string& why);
+  Status ask_partner(AgentClient& agent, nlohmann::json request,
+                     std::chrono::milliseconds patience) const;
+  void report_event(nlohmann::json event) const;
+  void warn(const std::string& sentence) const;
+
+  const ProtectionSettings& settings_;
+  const std::atomic<bool>& stop_;
+  uint64_t number_ = 0;  // of the newest epoch that the partner keeps
+};
+
+}  // namespace ppmr

@@ -1,0 +1,131 @@
+#include "migration/source/memory_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/number_file.h"
+#include "daemon/control/mount_daemon.h"
+#include "processes/memory/small_ranges.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
+constexpr milliseconds kReaderPatience{30'000};
+
+}  // namespace
+
+Status defer_errors(const MountEntry& mount, const std::string& checkpoint) {
+  auto deferred = ask(mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint}});
+  if (!deferred) return failure(EIO, deferred.error().message);
+  return {};
+}
+
+Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& checkpoint,
+                                   milliseconds patience) {
+  const auto sealed = ask_at_length(mount, {{"op", "commit"}, {"checkpoint", checkpoint}}, patience,
+                                    Timeout::kWithoutProgress);
+  if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
+  return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
+}
+
+Result<MemoryFile> MemoryFile::create(MemoryFilePlace place) {
+  MemoryFile memory;
+  memory.place_ = std::move(place);
+  const std::string path = memory.place_.mount.mountpoint + "/" + memory.place_.checkpoint;
+  const UniqueFd created(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!created) return system_failure("create the memory checkpoint", path);
+  if (Status deferred = defer_errors(memory.place_.mount, memory.place_.checkpoint); !deferred) {
+    return failure(deferred.error());
+  }
+  // This open comes after defer_errors(). So closing the file needs no answer from the daemon,
+  // which may be stopped.
+  memory.file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!memory.file_) return system_failure("open the memory checkpoint", path);
+  return memory;
+}
+
+Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root) {
+  const auto began = Clock::now();
+  const uint64_t max_rate_bytes_per_s = read_number(place_.rate);
+  const std::string path = fmt::format("{}/{}-{}", place_.work, kPageIndexFile, rounds_);
+  auto reader =
+      PageReaderProcess::start({.index = path, .rate = place_.rate}, MemoryReader::Tree::kRuns);
+  if (!reader) return failure(reader.error());
+  const uint64_t file_offset = live.sent_bytes() - place_.first_offset;
+  const auto index = live.next_round(root);
+  if (!index) return failure(index.error());
+  if (Status written = write_page_index(path, *index); !written) return failure(written.error());
+  const Status sent = ask_to_send({{"op", "send-memory"},
+                                   {"checkpoint", place_.checkpoint},
+                                   {"file_offset", file_offset},
+                                   {"memory_bytes", index->memory_bytes},
+                                   {"reader_timeout_ms", kReaderPatience.count()}},
+                                  *reader);
+  unlink(path.c_str());
+  if (!sent) return failure(EIO, sent.error().message);
+  ++rounds_;
+  return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s};
+}
+
+Status MemoryFile::prepare_frozen() {
+  auto reader = PageReaderProcess::start({.index = place_.work + "/" + kPageIndexFile, .rate = ""});
+  if (!reader) return failure(reader.error());
+  reader_.emplace(std::move(*reader));
+  return {};
+}
+
+// A page reader reads the memory from the processes into the pool of the daemon.
+Status MemoryFile::ask_to_send(nlohmann::json request, PageReaderProcess& reader) const {
+  const auto sent = ask_at_length(place_.mount, std::move(request), std::nullopt, Timeout::kTotal,
+                                  reader.take_ends());
+  if (!sent) return failure(EIO, "send the memory of the tree: " + sent.error().message);
+  return {};
+}
+
+Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when) {
+  const std::string path = place_.work + "/" + kPageIndexFile;
+  if (Status written = write_page_index(path, index.unsent); !written) return written;
+  nlohmann::json request = {{"op", "send-memory"},
+                            {"checkpoint", place_.checkpoint},
+                            {"file_offset", index.sent_bytes - place_.first_offset},
+                            {"memory_bytes", index.unsent.memory_bytes},
+                            {"until", when == SentWhen::kInThePool ? "read" : "arrived"}};
+  if (when == SentWhen::kFollows) {
+    request["first"] = nlohmann::json::array();
+    for (const PageRange& range : small_ranges(index.unsent)) {
+      request["first"].push_back({range.offset, range.bytes()});
+    }
+  } else {  // after the decision, the migration waits even for a reader that is stopped
+    request["reader_timeout_ms"] = kReaderPatience.count();
+  }
+  const Status sent = ask_to_send(std::move(request), *reader_);
+  close();
+  return sent;
+}
+
+Status copy_in_rounds(MemoryFile& file, LiveMemory& live, pid_t root, const RoundsOptions& options,
+                      std::vector<Round>& rounds) {
+  const auto began = Clock::now();
+  for (;;) {
+    const auto round = file.send_round(live, root);
+    if (!round) return failure(round.error());
+    rounds.push_back(*round);
+    if (options.on_round) options.on_round(static_cast<unsigned>(rounds.size() - 1), round->bytes);
+    const auto limits = options.limits();
+    if (!limits) return failure(limits.error());
+    const RoundDecision decision =
+        decide_round(rounds, live.count_written_bytes(), Clock::now() - began, *limits);
+    if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
+    if (!decision.why.empty()) options.on_warning(decision.why);
+    if (decision.next == NextStep::kFreeze) return {};
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,88 @@
+// The memory file of one tree, a checkpoint of its own: the rounds of a running tree, one behind
+// the other, then what the frozen tree has that no round has sent (processes/memory).
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "migration/source/live_rounds.h"
+#include "mount/mount_table.h"
+#include "processes/memory/live_memory.h"
+#include "processes/memory/page_reader.h"
+
+namespace ppmr {
+
+struct SealedTree {
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+};
+
+struct MemoryFilePlace {
+  MountEntry mount;
+  std::string checkpoint;  // the name of the file in the mount
+  std::string work;        // a directory for page indexes
+  std::string rate;        // see PageReaderFiles
+  // Where the file begins in the places of the page index: epochs share them.
+  uint64_t first_offset = 0;
+};
+
+// When a frozen tree may go on.
+enum class SentWhen {
+  kArrived,    // the target has the memory
+  kFollows,    // post-copy: the target may want pages out of their order
+  kInThePool,  // the daemon has read the memory; it is sent while the tree runs
+};
+
+// Errors of writing to the checkpoint then appear at its seal, which the tree waits for anyway.
+Status defer_errors(const MountEntry& mount, const std::string& checkpoint);
+
+// Returns when the target has verified the checkpoint. `patience`: without progress.
+Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& checkpoint,
+                                   std::chrono::milliseconds patience);
+
+// Threads: one at a time.
+class MemoryFile {
+ public:
+  // The file stays open until the memory is in it, because the target takes a closed file for
+  // complete. Errors: of the file system and of the daemon.
+  static Result<MemoryFile> create(MemoryFilePlace place);
+
+  // Sends what the running tree has written since the round before. Errors: those of
+  // LiveMemory::next_round(), of the page reader and of the daemon (EIO).
+  Result<Round> send_round(LiveMemory& live, pid_t root);
+  // Starts the page reader of the frozen tree, ahead of time.
+  Status prepare_frozen();
+  Status send_frozen(const FrozenMemoryIndex& index, SentWhen when);
+  // The memory is complete, or will never be.
+  void close() { file_.reset(); }
+
+  const std::string& checkpoint() const { return place_.checkpoint; }
+
+ private:
+  MemoryFile() = default;
+  Status ask_to_send(nlohmann::json request, PageReaderProcess& reader) const;
+
+  MemoryFilePlace place_;
+  UniqueFd file_;
+  std::optional<PageReaderProcess> reader_;  // of the frozen tree
+  size_t rounds_ = 0;
+};
+
+struct RoundsOptions {
+  // The limits, which may change meanwhile. An error ends the copying.
+  std::function<Result<LiveLimits>()> limits;
+  std::function<void(unsigned round, uint64_t bytes)> on_round;
+  std::function<void(const std::string&)> on_warning;  // a sentence for the user
+};
+
+// Copies memory in rounds until what is left fits the promised downtime. Appends the rounds.
+// Errors: those of MemoryFile::send_round() and of `limits`; ETIME if a limit cancels.
+Status copy_in_rounds(MemoryFile& file, LiveMemory& live, pid_t root, const RoundsOptions& options,
+                      std::vector<Round>& rounds);
+
+}  // namespace ppmr

@@ -1,0 +1,210 @@
+#include "migration/target/epoch_requests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "daemon/control/control_client.h"
+#include "migration/relay/target_driver.h"
+#include "migration/target/sealed_images.h"
+#include "migration/target/takeover.h"
+#include "mount/mount_table.h"
+#include "restart_loader/criu/passed_options.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDaemonPatience{2000};
+constexpr milliseconds kRemovePatience{10'000};
+constexpr const char* kSourceIsAlive = "its source is alive";
+
+Error replaced(const std::string& name, const std::string& takeover) {
+  return {EOWNERDEAD,
+          fmt::format("{} was taken over and runs at the partner: migration {}", name, takeover)};
+}
+
+SealedEpoch parse_epoch(const json& packed) {
+  return {packed.at("number"), packed.at("frozen_ns"), packed.at("pause_ms"), packed.at("bytes"),
+          packed.at("arrived_bytes")};
+}
+
+}  // namespace
+
+bool EpochRequests::knows(const std::string& operation) {
+  constexpr std::array kKnown = {"epoch-open", "epoch-contact", "epoch-seal", "epoch-close"};
+  return std::find(kKnown.begin(), kKnown.end(), operation) != kKnown.end();
+}
+
+json EpochRequests::answer(const json& request) const {
+  const std::string operation = request.at("op");
+  auto answer = operation == "epoch-open"      ? open(request)
+                : operation == "epoch-contact" ? contact(request)
+                : operation == "epoch-seal"    ? seal(request)
+                                               : close(request);
+  if (!answer) {
+    return {
+        {"ok", false}, {"errno", answer.error().errno_value}, {"error", answer.error().message}};
+  }
+  (*answer)["ok"] = true;
+  return std::move(*answer);
+}
+
+// After a restart of this node only the record knows.
+Status EpochRequests::check_replaced(const std::string& name, const ProtectedTree& tree) const {
+  const auto records = records_.list();
+  if (!records) return failure(records.error());
+  for (const OwnershipRecord& record : *records) {
+    const TreeRecord& taken = record.trees.front();
+    const bool is_same = record.role == MigrationRole::kTarget && record.peer == context_.peer &&
+                         taken.protected_as == name && taken.root == tree.root &&
+                         taken.root_start_time == tree.root_start_time;
+    if (is_same && judge_source(record.state()) == SourceMay::kNotRun) {
+      return failure(replaced(name, record.id));
+    }
+  }
+  return {};
+}
+
+Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
+  const std::string name = request.at("name");
+  const ProtectedTree tree = parse_protected_tree(request.at("tree"));
+  auto epochs = EpochStore::open(context_.directory);
+  if (!epochs) return failure(epochs.error());
+  auto locked = epochs->lock(name);
+  if (!locked) return failure(locked.error());
+  EpochState state = locked->state();
+  const auto takeover = takeover_state(records_, state);
+  if (!locked->exists()) {
+    if (Status free = check_replaced(name, tree); !free) {
+      (void)locked->discard();
+      return failure(free.error());
+    }
+    state.newest = {};
+  } else if (Status its = check_source(state, takeover, context_.peer, tree); !its) {
+    return failure(its.error());
+  } else if (state.tree == tree) {
+    switch (judge_source(takeover)) {
+      case SourceMay::kGoOn:
+        break;
+      case SourceMay::kNotRun:
+        return failure(replaced(name, state.takeover));
+      case SourceMay::kGoOnAfterAbort:
+        if (auto step =
+                take_target_step(records_, state.takeover, target_event::Abort{kSourceIsAlive});
+            !step) {
+          return failure(step.error());
+        }
+        break;
+    }
+  } else {
+    state.newest = {};
+  }
+  state.name = name;
+  state.tree = tree;
+  state.peer = context_.peer;
+  state.mountpoint = context_.mountpoint;
+  state.audit_file = context_.audit_file;
+  state.restart_policy = context_.restart_policy;
+  state.takeover.clear();
+  if (state.newest.number == 0) state.run = request.at("run");
+  if (Status written = locked->write(state); !written) return failure(written.error());
+  locked->note_contact();
+  return locked;
+}
+
+Result<json> EpochRequests::open(const json& request) const {
+  if (!is_migration_id(request.at("run"))) return failure(EINVAL, "the run has no ID");
+  const std::vector<std::string> options = request.at("criu_options");
+  if (Status passed = check_passed_options(options); !passed) return failure(passed.error());
+  const auto locked = lock_for_source(request);
+  if (!locked) return failure(locked.error());
+  return json{{"newest", locked->state().newest.number}};
+}
+
+Result<json> EpochRequests::contact(const json& request) const {
+  const auto locked = lock_for_source(request);
+  if (!locked) return failure(locked.error());
+  return json{{"newest", locked->state().newest.number}};
+}
+
+Result<std::string> EpochRequests::control_socket() const {
+  auto mount = find_mount(context_.mountpoint);
+  if (!mount) return failure(mount.error());
+  return mount->mount.source;
+}
+
+// The checkpoint must come from the peer that asks.
+Result<uint64_t> EpochRequests::sealed_inode(const std::string& socket,
+                                             const std::string& checkpoint) const {
+  const auto answer = call(socket,
+                           {{"op", "wait"},
+                            {"checkpoint", checkpoint},
+                            {"owner", context_.peer},
+                            {"until", "sealed"},
+                            {"timeout_ms", 0}},
+                           kDaemonPatience);
+  if (!answer) return failure(answer.error());
+  if (Status sealed = accepted(*answer); !sealed) return failure(sealed.error());
+  return answer->at("inode").get<uint64_t>();
+}
+
+Status EpochRequests::keep(LockedEpochs& locked, const EpochState& next,
+                           const json& request) const {
+  const auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const std::string checkpoint = request.at("checkpoint");
+  const std::string memory = request.at("memory");
+  const auto inode = sealed_inode(*socket, checkpoint);
+  if (!inode) return failure(inode.error());
+  if (auto sealed = sealed_inode(*socket, memory); !sealed) return failure(sealed.error());
+  const auto images = SealedImages::open({.control_socket = *socket,
+                                          .mountpoint = context_.mountpoint,
+                                          .checkpoint = checkpoint,
+                                          .inode = *inode});
+  if (!images) return failure(images.error());
+  const Status kept = seal_epoch(locked, next,
+                                 {.epoch = next.newest,
+                                  .control_socket = *socket,
+                                  .images = images->path(),
+                                  .memory = memory,
+                                  .memory_offset = request.at("memory_offset")});
+  if (!kept) return failure(images->with_names(kept.error()));
+  for (const std::string& name : {checkpoint, memory}) {
+    (void)call(*socket, {{"op", "remove"}, {"checkpoint", name}, {"owner", context_.peer}},
+               kRemovePatience);
+  }
+  return {};
+}
+
+Result<json> EpochRequests::seal(const json& request) const {
+  if (!is_migration_id(request.at("run"))) return failure(EINVAL, "the run has no ID");
+  auto locked = lock_for_source(request);
+  if (!locked) return failure(locked.error());
+  EpochState next = locked->state();
+  const SealedEpoch epoch = parse_epoch(request.at("epoch"));
+  const bool was_kept = next.run == request.at("run") && next.newest.number == epoch.number;
+  if (!was_kept) {
+    next.newest = epoch;
+    next.run = request.at("run");
+    next.criu_options = request.at("criu_options").get<std::vector<std::string>>();
+    if (Status passed = check_passed_options(next.criu_options); !passed) {
+      return failure(passed.error());
+    }
+    if (Status kept = keep(*locked, next, request); !kept) return failure(kept.error());
+  }
+  return json{{"newest", epoch.number}};
+}
+
+Result<json> EpochRequests::close(const json& request) const {
+  auto locked = lock_for_source(request);
+  if (!locked) return failure(locked.error());
+  if (Status gone = locked->discard(); !gone) return failure(gone.error());
+  return json::object();
+}
+
+}  // namespace ppmr

@@ -1,0 +1,167 @@
+#include "migration/target/takeover.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "migration/relay/audit_events.h"
+#include "migration/relay/source_driver.h"
+#include "migration/relay/target_driver.h"
+#include "migration/target/supervisors.h"
+#include "restart_loader/images/open_files.h"
+
+namespace ppmr {
+namespace {
+
+constexpr MigrationRole kRole = MigrationRole::kTarget;
+// Nothing waits at the source, so only the time for a restore counts.
+constexpr std::chrono::milliseconds kHoldLimit{120'000};
+
+OwnershipRecord record_of(const EpochState& state) {
+  OwnershipRecord record;
+  record.id = random_migration_id();
+  record.role = kRole;
+  record.peer = state.peer;
+  record.endpoint = nlohmann::json::object();
+  record.node_id = read_node_id();
+  record.boot_id = read_boot_id();
+  record.mountpoint = state.mountpoint;
+  record.audit_file = state.audit_file;
+  record.hold_limit_ms = kHoldLimit.count();
+  record.criu_options = state.criu_options;
+  record.restart_policy = state.restart_policy;
+  TreeRecord tree;
+  tree.root = state.tree.root;
+  tree.root_start_time = state.tree.root_start_time;
+  tree.name = state.tree.program;
+  tree.checkpoint = state.name;
+  tree.protected_as = state.name;
+  tree.epoch = state.newest.number;
+  tree.bytes = state.newest.bytes;
+  record.trees.push_back(std::move(tree));
+  return record;
+}
+
+// The images as they arrived, before the sizes were taken out.
+std::string original_files(const std::string& epoch) { return epoch + "/files.img"; }
+
+// CRIU refuses a file whose size is not that of the dump, and the tree has written since.
+Status forget_sizes(const std::string& epoch) {
+  const std::string original = original_files(epoch);
+  const std::string image = epoch + "/images/files.img";
+  std::error_code error;
+  if (!std::filesystem::exists(original, error)) {
+    const std::string copy = original + ".new";
+    std::filesystem::copy_file(image, copy, std::filesystem::copy_options::overwrite_existing,
+                               error);
+    if (!error) std::filesystem::rename(copy, original, error);
+    if (error) return failure(error.value(), "copy " + image + ": " + error.message());
+  }
+  return write_without_sizes(original, image);
+}
+
+std::string epoch_directory(const EpochState& state) {
+  return fmt::format("{}/{}/epoch-{}", kEpochsDirectory, state.name, state.newest.number);
+}
+
+Status cut(const ChangedFile& file) {
+  if (truncate(file.path.c_str(), static_cast<off_t>(file.epoch_bytes)) == 0) return {};
+  return system_failure("cut back to the epoch", file.path);
+}
+
+}  // namespace
+
+Result<std::vector<ChangedFile>> changed_files(const EpochState& state) {
+  const std::string epoch = epoch_directory(state);
+  const std::string original = original_files(epoch);
+  const bool has_begun = access(original.c_str(), F_OK) == 0;
+  const auto files = read_open_files(has_begun ? original : epoch + "/images/files.img");
+  if (!files) return failure(files.error());
+  std::vector<ChangedFile> changed;
+  for (const OpenFile& file : *files) {
+    struct stat now {};
+    if (!file.is_written || stat(file.path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) continue;
+    const auto now_bytes = static_cast<uint64_t>(now.st_size);
+    if (now_bytes == file.size_bytes) continue;
+    if (changed.size() == kChangedFilesMax) break;
+    changed.push_back(
+        {file.path, file.size_bytes, now_bytes, file.is_appended && now_bytes > file.size_bytes});
+  }
+  return changed;
+}
+
+std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state) {
+  if (state.takeover.empty()) return std::nullopt;
+  const auto record = records.read(state.takeover, kRole);
+  return record ? record->state() : MigrationState::kFinished;
+}
+
+Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
+                                       const std::string& name) {
+  if (auto known = epochs.read(name); !known) return failure(known.error());
+  auto locked = epochs.lock(name);
+  if (!locked) return failure(locked.error());
+  EpochState state = locked->state();
+  const auto takeover = takeover_state(records, state);
+  if (Status possible = check_takeover(state, takeover); !possible) {
+    return failure(possible.error());
+  }
+  if (judge_source(takeover) == SourceMay::kGoOnAfterAbort) {
+    return records.read(state.takeover, kRole);
+  }
+  if (Status forgotten = forget_sizes(epoch_directory(state)); !forgotten) {
+    return failure(forgotten.error());
+  }
+  auto created = records.create(record_of(state));
+  if (!created) return created;
+  state.takeover = created->id;
+  if (Status written = locked->write(state); !written) {
+    (void)take_target_step(records, created->id, target_event::Abort{written.error().message});
+    return failure(written.error());
+  }
+  if (Status started = start_supervisor(records, created->id, 0); !started) {
+    (void)take_target_step(records, created->id,
+                           target_event::Failed{.tree = 0, .error = started.error().message});
+    return failure(ECHILD, started.error().message);
+  }
+  audit_migration(*created, "takeover-begun",
+                  {{"protected_as", name}, {"epoch", state.newest.number}});
+  return created;
+}
+
+Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochStore& epochs,
+                                        const std::string& name, const std::string& id,
+                                        bool cuts_files) {
+  auto locked = epochs.lock(name);
+  if (!locked) return failure(locked.error());
+  if (locked->state().takeover != id) {
+    return failure(ECANCELED, "the source has asked for its process meanwhile: it is alive");
+  }
+  const auto ready = records.read(id, kRole);
+  if (!ready) return ready;
+  if (cuts_files && ready->state() == MigrationState::kReady) {
+    const auto changed = changed_files(locked->state());
+    if (!changed) return failure(changed.error());
+    for (const ChangedFile& file : *changed) {
+      if (!file.can_be_cut) continue;
+      if (Status done = cut(file); !done) return failure(done.error());
+    }
+  }
+  auto step = take_target_step(records, id, target_event::SourceIsGone{.run_here = true});
+  if (!step) return failure(step.error());
+  return std::move(step->record);
+}
+
+Status forget_epochs(const std::string& name) {
+  auto epochs = EpochStore::open();
+  if (!epochs) return failure(epochs.error());
+  auto locked = epochs->lock(name);
+  if (!locked) return failure(locked.error());
+  locked->remove_epochs();
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,56 @@
+// Takes over a protected tree whose source is lost: this node restores its newest epoch, holds it,
+// and lets it run when it is decided that the source's copy never runs again.
+//
+//   begin_takeover()   record (restoring) -> supervisor -> tree_restore -> hook: ready
+//   decide_takeover()  under the lock of the epochs: running
+//
+// It is a migration without a source: the same record, supervisor and hook, and the event with
+// which an operator decides for a lost node. A source that is alive after all asks before its next
+// epoch (epoch_requests.h), under the same lock: it either aborts the takeover, or ends its own
+// copy.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migration/epochs/epoch_store.h"
+#include "migration/records/record_store.h"
+
+namespace ppmr {
+
+// Starts the restore, or returns the record of one that has begun and is not decided. The
+// directory of `records` must be that of the target's daemon. Errors: those of
+// check_takeover(); of the file system; ECHILD if no supervisor can be started.
+Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
+                                       const std::string& name);
+
+struct ChangedFile {
+  std::string path;
+  uint64_t epoch_bytes = 0;
+  uint64_t now_bytes = 0;
+  bool can_be_cut = false;  // the tree only appends to it, and it has grown
+};
+
+// The files that the tree writes and whose size is not that of the epoch: it has written them
+// since, or this node has another file of the name. At most kChangedFilesMax. Errors: of the file
+// system; EPROTO.
+inline constexpr size_t kChangedFilesMax = 10'000;
+Result<std::vector<ChangedFile>> changed_files(const EpochState& state);
+
+// Lets the restored tree run. With `cuts_files`, cuts the files that it appends to back to the
+// epoch first. Errors: ECANCELED if the source has asked meanwhile; ECHILD if the tree could not be
+// restored; EPERM if it is not restored yet.
+Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochStore& epochs,
+                                        const std::string& name, const std::string& id,
+                                        bool cuts_files);
+
+// The state of the migration that takes a tree over; nullopt: there is none. A record that cannot
+// be read counts as finished, because the tree may run.
+std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state);
+
+// The tree runs here with all of its memory: gives the memory of its epochs back. What remains
+// tells the source that it was replaced.
+Status forget_epochs(const std::string& name);
+
+}  // namespace ppmr
