@@ -2,13 +2,17 @@
 // prints a line for each epoch and nothing else.
 #include "cli/protect_command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/json_text.h"
+#include "base/unique_fd.h"
 #include "base/without_exceptions.h"
 #include "cli/interruption.h"
 #include "cli/migrate_command.h"
@@ -27,6 +31,7 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
+constexpr const char* kLockDirectory = "/run/ppmr";
 constexpr milliseconds kEveryMin{1000};
 constexpr milliseconds kEveryMax{24 * 3600 * 1000};
 constexpr milliseconds kPauseDefault{150};
@@ -56,6 +61,7 @@ class Protect {
  private:
   CommandResult<void> identify_tree();
   CommandResult<void> check() const;
+  CommandResult<UniqueFd> lock_name() const;
   Result<PartnerMount> find_partner() const;
   void show(const json& event) const;
 
@@ -98,6 +104,21 @@ CommandResult<void> Protect::check() const {
   return command_failure(
       static_cast<ExitCode>(code),
       fmt::format("process {} is not protected: the partner could not run it", command_.pid));
+}
+
+// Two epochs of one name would remove each other's checkpoints.
+CommandResult<UniqueFd> Protect::lock_name() const {
+  (void)mkdir(kLockDirectory, 0700);
+  const std::string path = fmt::format("{}/protect-{}.lock", kLockDirectory, settings_.name);
+  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) {
+    return command_failure(ExitCode::kFailure, system_failure("open", path).value().message);
+  }
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  return command_failure(ExitCode::kUsage,
+                         fmt::format("another ppmr protect has the name {}: end it, or choose "
+                                     "another --name",
+                                     settings_.name));
 }
 
 Result<PartnerMount> Protect::find_partner() const {
@@ -143,6 +164,8 @@ int Protect::run() {
   auto criu = find_criu();
   if (!criu) return fail({ExitCode::kFailure, criu.error().message});
   settings_.criu = *criu;
+  const auto lock = lock_name();
+  if (!lock) return fail(lock.error());
   if (auto possible = check(); !possible) return fail(possible.error());
   settings_.every = command_.every;
   settings_.limits = command_.limits;

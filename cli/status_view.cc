@@ -87,6 +87,16 @@ std::string open_line(const json& open) {
               fmt::format("{} {}: {}", count, count == 1 ? "migration" : "migrations", migrations));
 }
 
+std::string protected_line(const json& process) {
+  return line("protects",
+              fmt::format("{} ({}, pid {}): epoch {}, {} old, pause {} ms, {}, {} sent",
+                          text(process, "name"), text(process, "program"), number(process, "pid"),
+                          number(process, "epoch"),
+                          format_time(std::chrono::milliseconds(number(process, "age_ms"))),
+                          number(process, "pause_ms"), format_size(number(process, "bytes")),
+                          format_size(number(process, "sent_bytes"))));
+}
+
 // Describes the rights of a daemon that drops rights after the set-up.
 std::string confinement_line(const json& confinement) {
   const std::string user = text(confinement, "user");
@@ -213,6 +223,7 @@ std::string status_text(const json& status, const MountEntry& mount) {
     page += confinement_line(*own);
   if (const auto open = status.find("open_migrations"); open != status.end() && open->is_object())
     page += open_line(*open);
+  for (const json& process : objects(status, "protected")) page += protected_line(process);
   for (const json& peer : objects(status, "peers")) page += peer_line(peer);
   if (objects(status, "peers").empty()) page += line("peer", "none");
 

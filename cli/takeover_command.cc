@@ -19,7 +19,6 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "migration/relay/audit_events.h"
-#include "migration/relay/target_driver.h"
 #include "migration/target/takeover.h"
 
 namespace ppmr {
@@ -65,7 +64,7 @@ class Takeover {
 
 json Takeover::describe(const EpochState& state) const {
   const auto takeover = takeover_state(records_, state);
-  const auto silent = epochs_.silent_for(state.name);
+  const auto contact_ns = epochs_.contact_ns(state.name);
   return {{"name", state.name},
           {"source", node_name(state.peer)},
           {"pid", state.tree.root},
@@ -74,7 +73,7 @@ json Takeover::describe(const EpochState& state) const {
           {"age_ms", (realtime_ns() - state.newest.frozen_ns) / 1'000'000},
           {"pause_ms", state.newest.pause_ms},
           {"bytes", state.newest.bytes},
-          {"silent_ms", silent ? silent->count() : -1},
+          {"silent_ms", contact_ns ? (realtime_ns() - *contact_ns) / 1'000'000 : -1},
           {"takeover", state.takeover},
           {"state", takeover ? to_string(*takeover) : "kept"}};
 }
@@ -140,14 +139,22 @@ CommandResult<void> Takeover::await_silence() {
                   "fence says that it is dead",
                   command_.name, format_time(*command_.dead_after)));
   std::string told;
+  int64_t seen_ns = 0;
+  auto silent_since = Clock::now();  // by a clock that nobody sets
   for (;;) {
     interruption.poll_signals(kSignalInterval);
     if (interruption.flag()) {
       return command_failure(ExitCode::kInterrupted, "interrupted: nothing was changed");
     }
-    const auto silent = epochs_.silent_for(command_.name);
-    if (!silent) return command_failure(ExitCode::kFailure, silent.error().message);
-    if (*silent < *command_.dead_after) continue;
+    const auto contact_ns = epochs_.contact_ns(command_.name);
+    if (!contact_ns) {
+      return command_failure(ExitCode::kFailure,
+                             command_.name +
+                                 " is not protected any more: the process has ended, "
+                                 "or its epochs were discarded");
+    }
+    if (std::exchange(seen_ns, *contact_ns) != *contact_ns) silent_since = Clock::now();
+    if (Clock::now() - silent_since < *command_.dead_after) continue;
     const Status dead = run_fence(command_.fence);
     if (dead) return {};
     if (std::exchange(told, dead.error().message) != dead.error().message) {
@@ -198,7 +205,7 @@ CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& st
   if (!begun) return command_failure(ExitCode::kFailure, begun.error().message);
   const std::string& id = begun->id;
   const auto give_up = [&](const CommandError& why) {
-    (void)take_target_step(records_, id, target_event::Abort{why.message});
+    abandon_takeover(records_, id, why.message);
     return tl::unexpected(why);
   };
   if (const auto dead = fence_or_ask(state); !dead) return give_up(dead.error());

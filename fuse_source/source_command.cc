@@ -128,7 +128,14 @@ class BusyLook {
     const auto& checkpoints = status.at("checkpoints");
     const bool is_open = std::any_of(checkpoints.begin(), checkpoints.end(),
                                      [](const auto& one) { return one.at("state") == "open"; });
-    return is_open || bytes != bytes_ || status.at("open_migrations").at("count") != 0;
+    const auto& protects = status.at("protected");
+    // `ppmr protect` may have been killed.
+    const bool awaits_epoch =
+        std::any_of(protects.begin(), protects.end(), [](const auto& process) {
+          return process.at("age_ms") < 3 * process.at("every_ms").template get<int64_t>();
+        });
+    return is_open || awaits_epoch || bytes != bytes_ ||
+           status.at("open_migrations").at("count") != 0;
   }
 
  private:

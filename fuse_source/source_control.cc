@@ -1,5 +1,5 @@
 // Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// stay, add-files, send-memory, wait-for-peer, note_outcome and note_open.
+// stay, add-files, send-memory, wait-for-peer, note_outcome, note_open and note_epoch.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -50,6 +50,7 @@ nlohmann::json SourceMount::answer(const nlohmann::json& request, PassedDescript
   }
   if (operation == "note_outcome") return answer_of(migrations_.note(request));
   if (operation == "note_open") return answer_of(open_migrations_.note(request));
+  if (operation == "note_epoch") return answer_of(protected_.note(request));
   if (operation == "stay") {
     if (!options_.idle || options_.idle->stay(std::chrono::steady_clock::now()))
       return {{"ok", true}};
@@ -154,6 +155,7 @@ nlohmann::json SourceMount::status() {
       {"reconnections", totals.reconnections},
       {"migrations", migrations_.counts()},
       {"open_migrations", open_migrations_.status()},
+      {"protected", protected_.status()},
       {"confinement", describe(options_.confinement)},
       {"parked_readers", 0},
       {"stalls", pool.waits},

@@ -26,6 +26,7 @@
 #include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/open_migrations.h"
 #include "daemon/metrics/outcome_tally.h"
+#include "daemon/metrics/protected_processes.h"
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
 #include "fuse_source/quiet_flusher.h"
@@ -265,6 +266,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   std::shared_ptr<Outlet> outlet_ PPMR_GUARDED_BY(outlet_mutex_);  // outlet of the present session
   OutletTotals earlier_ PPMR_GUARDED_BY(outlet_mutex_);            // of earlier sessions
   OpenMigrations open_migrations_;
+  ProtectedProcesses protected_;
   OutcomeTally migrations_{migrations_tally()};
 
   SourceTree tree_;

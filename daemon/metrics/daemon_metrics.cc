@@ -110,6 +110,36 @@ MetricFamily integrity_failures(const json& status) {
   return family;
 }
 
+struct EpochNumber {
+  const char* name;
+  const char* field;  // of a protected process
+  double unit;
+  const char* help;
+};
+
+constexpr EpochNumber kOfEpochs[] = {
+    {"ppmr_epoch_age_seconds", "age_ms", 1e-3,
+     "Age of the newest epoch of a protected process: the work that its node's loss would cost."},
+    {"ppmr_epoch_interval_seconds", "every_ms", 1e-3, "How often a new epoch begins."},
+    {"ppmr_epoch_pause_seconds", "pause_ms", 1e-3, "How long the process stood still for it."},
+    {"ppmr_epoch_memory_bytes", "bytes", 1, "Memory of the process in it."},
+    {"ppmr_epoch_sent_bytes", "sent_bytes", 1, "Bytes that were sent for it."},
+};
+
+void add_epochs(std::vector<MetricFamily>& families, const json& status) {
+  const json none = json::array();
+  const auto found = status.find("protected");
+  const json& processes = found != status.end() ? *found : none;
+  for (const EpochNumber& entry : kOfEpochs) {
+    MetricFamily family{entry.name, entry.help, kGauge, {}};
+    for (const json& process : processes) {
+      add(family, process.value(entry.field, 0.0) * entry.unit,
+          {{"process", process.value("name", "")}});
+    }
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+}
+
 const char* state_of_peer(const json& peer) {
   if (peer.contains("error")) return "failed";
   return peer.value("connected", false) ? "connected" : "disconnected";
@@ -170,6 +200,7 @@ std::vector<MetricFamily> metrics_of_status(const json& status) {
   families.push_back(silence(status));
   if (role == "source") {
     add_numbers(families, status, kOfSource);
+    add_epochs(families, status);
     families.push_back(pool_slots(status));
     families.push_back(checkpoints(status, {"open", "sealed", "failed", "removed"}));
   } else {

@@ -50,6 +50,22 @@ TEST(DaemonMetrics, CountCheckpointsAndSessionsByStateButNeverByName) {
   }
 }
 
+TEST(DaemonMetrics, ShowTheNewestEpochOfEachProtectedProcess) {
+  json status = {{"role", "source"}, {"peers", json::array()}, {"checkpoints", json::array()}};
+  EXPECT_THAT(page_of(status), Not(HasSubstr("ppmr_epoch")));
+  status["protected"] = {{{"name", "db"},
+                          {"age_ms", 41'500},
+                          {"every_ms", 30'000},
+                          {"pause_ms", 25},
+                          {"bytes", 1 << 20},
+                          {"sent_bytes", 4096}}};
+  const std::string page = page_of(status);
+  EXPECT_THAT(page, HasSubstr("ppmr_epoch_age_seconds{process=\"db\""));
+  EXPECT_THAT(page, HasSubstr(" 41.5\n"));
+  EXPECT_THAT(page, HasSubstr("ppmr_epoch_pause_seconds{process=\"db\""));
+  EXPECT_THAT(page, HasSubstr(" 0.025\n"));
+}
+
 TEST(DaemonMetrics, ShowIntegrityFailuresByTheCheckThatFoundThem) {
   const std::string page = page_of({{"role", "target"},
                                     {"crc_failures", 3},

@@ -10,6 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kNameMaxBytes = 64;
+constexpr size_t kRunDigits = 8;  // of the ID of a run
 
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -47,6 +48,15 @@ std::vector<Part> parts_of(const PageIndex& index) {
 bool is_protection_name(const std::string& name) {
   return !name.empty() && name.size() <= kNameMaxBytes && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), is_name_character);
+}
+
+std::string epoch_checkpoint(const std::string& name, const std::string& run, uint64_t number) {
+  return fmt::format("{}+{}+{}", name, run.substr(0, kRunDigits), number);
+}
+
+// No name of a tree has a "+".
+bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name) {
+  return checkpoint.starts_with(name + "+");
 }
 
 json to_json(const ProtectedTree& tree) {
@@ -139,6 +149,15 @@ Status check_source(const EpochState& known, std::optional<MigrationState> takeo
                           "run ppmr takeover {} or ppmr takeover --discard {} at the partner, or "
                           "choose another name",
                           known.name, known.tree.program, known.tree.root, known.name, known.name));
+}
+
+Status check_sequence(const EpochState& kept, const std::string& run, uint64_t number,
+                      uint64_t memory_offset) {
+  if (memory_offset == 0) return {};
+  if (kept.run == run && kept.newest.number + 1 == number) return {};
+  return failure(
+      ESTALE, fmt::format("epoch {} does not follow the epoch that the partner keeps ({})", number,
+                          kept.newest.number));
 }
 
 std::vector<PageRange> stale_parts(const PageIndex& before, const PageIndex& after) {

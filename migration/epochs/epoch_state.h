@@ -60,6 +60,11 @@ struct EpochState {
 // A name is part of paths: letters, digits and "._@-", at most 64, no dot first.
 bool is_protection_name(const std::string& name);
 
+// The name of the checkpoint with the description of an epoch. Its memory has the suffix ".memory".
+std::string epoch_checkpoint(const std::string& name, const std::string& run, uint64_t number);
+// Whether a checkpoint is of an epoch of the tree with this name.
+bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name);
+
 nlohmann::json to_json(const EpochState& state);
 // Errors: EPROTO; the message names the fault.
 Result<EpochState> parse_epoch_state(const nlohmann::json& json);
@@ -83,6 +88,11 @@ Status check_takeover(const EpochState& state, std::optional<MigrationState> tak
 // source; EEXIST: another tree has this name, and its epoch is kept.
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
                     const std::string& peer, const ProtectedTree& tree);
+
+// Whether an epoch continues what is kept: the first one of a run has all memory, each other one
+// only what has changed since the epoch before. Errors: ESTALE.
+Status check_sequence(const EpochState& kept, const std::string& run, uint64_t number,
+                      uint64_t memory_offset);
 
 // Returns the parts of the memory file that `before` refers to and `after` does not, by offset.
 // Only `offset` and the length of the ranges count; `start` is 0.

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 
 #include "base/json_text.h"
@@ -213,15 +212,11 @@ Result<std::vector<EpochState>> EpochStore::list() const {
   return all;
 }
 
-Result<std::chrono::milliseconds> EpochStore::silent_for(const std::string& name) const {
+Result<int64_t> EpochStore::contact_ns(const std::string& name) const {
   const std::string path = directory_ + "/" + name + kContactFile;
   struct stat contact {};
   if (stat(path.c_str(), &contact) != 0) return system_failure("look at", path);
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  const int64_t silent_ns = (now.tv_sec - contact.st_mtim.tv_sec) * int64_t{1'000'000'000} +
-                            (now.tv_nsec - contact.st_mtim.tv_nsec);
-  return std::chrono::milliseconds(std::max<int64_t>(silent_ns / 1'000'000, 0));
+  return contact.st_mtim.tv_sec * int64_t{1'000'000'000} + contact.st_mtim.tv_nsec;
 }
 
 std::string LockedEpochs::epoch_directory(uint64_t number) const {

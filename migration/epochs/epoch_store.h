@@ -18,8 +18,6 @@
 // mixture of two epochs.
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -77,8 +75,8 @@ class EpochStore {
   // Returns the state as it is now. Errors: ENOENT; EPROTO.
   Result<EpochState> read(const std::string& name) const;
   Result<std::vector<EpochState>> list() const;
-  // How long the source has made no request. Errors: ENOENT.
-  Result<std::chrono::milliseconds> silent_for(const std::string& name) const;
+  // When the source has made its last request (CLOCK_REALTIME). Errors: ENOENT.
+  Result<int64_t> contact_ns(const std::string& name) const;
 
  private:
   explicit EpochStore(std::string directory) : directory_(std::move(directory)) {}

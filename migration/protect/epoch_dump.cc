@@ -8,6 +8,7 @@
 
 #include "daemon/control/mount_daemon.h"
 #include "processes/carried/carried_state.h"
+#include "processes/carried/written_files.h"
 #include "restart_loader/criu/lazy_dump.h"
 
 namespace ppmr {
@@ -15,8 +16,8 @@ namespace {
 
 constexpr const char* kMemorySuffix = ".memory";
 constexpr const char* kRateFile = "/max-rate";
-// Links for processes and shared memories that a tree makes before it is frozen.
-constexpr size_t kSpareLinks = 32;
+// A partner that takes nothing while the pool is full must not hold the tree for longer.
+constexpr std::chrono::milliseconds kFrozenPatience{1000};
 
 uint64_t bytes_of(const PageIndex& index) {
   uint64_t bytes = 0;
@@ -87,9 +88,8 @@ Status EpochDump::freeze() {
   auto criu = CriuSession::start(options_.criu, options_.work);
   if (!criu) return failure(criu.error());
   criu_.emplace(std::move(*criu));
-  const auto pages_files = count_pages_files(options_.root.pid);
-  if (!pages_files) return failure(pages_files.error());
-  auto made = DumpImages::create(top(), *pages_files + kSpareLinks);
+  // No links into the mount: CRIU would wait for the partner while the tree is frozen.
+  auto made = DumpImages::create(top(), /*links=*/0);
   if (!made) return failure(made.error());
   description_.emplace(std::move(*made));
   std::vector<std::string> options = {"--leave-running"};
@@ -107,14 +107,20 @@ Status EpochDump::while_frozen() {
   if (!tasks) return failure(tasks.error());
   const auto carried = read_carried_state(*tasks);
   if (!carried) return failure(carried.error());
+  const auto written = read_written_files(*tasks);
+  if (!written) return failure(written.error());
   auto index = live_.index_frozen(*tasks);
   if (!index) {
     return failure(index.error().errno_value,
                    "list the memory of the frozen tree: " + index.error().message);
   }
   index_ = std::move(*index);
-  if (Status sent = memory_->send_frozen(index_, SentWhen::kInThePool); !sent) return sent;
+  if (Status sent = memory_->send_frozen(index_, SentWhen::kInThePool, kFrozenPatience); !sent) {
+    return sent;
+  }
   live_.note_frozen_sent(index_);
+  const std::string files = description_->path() + "/" + kWrittenFilesFile;
+  if (Status noted = write_written_files(files, *written); !noted) return noted;
   return write_carried_state(description_->path() + "/" + kCarriedStateFile, *carried);
 }
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "base/clock.h"
+#include "daemon/control/mount_daemon.h"
 #include "processes/frozen_tasks.h"
 #include "restart_loader/criu/work_directory.h"
 
@@ -29,6 +31,8 @@ constexpr milliseconds kKillPatience{10'000};
 bool ends_protection(int error) {
   return error == EOWNERDEAD || error == ESRCH || error == EINTR || error == EPERM;
 }
+
+bool cannot_be_tracked(int error) { return error == EOPNOTSUPP || error == ENOSYS; }
 
 // What the partner refuses before the first epoch, it refuses for ever.
 bool is_refusal(int error) { return error == EACCES || error == EEXIST || error == EINVAL; }
@@ -80,9 +84,20 @@ Status Protection::ask_partner(AgentClient& agent, json request, milliseconds pa
   return answer ? Status{} : failure(answer.error());
 }
 
+// An earlier `ppmr protect` may have been killed in the middle of an epoch.
+void Protection::remove_leftovers(const MountEntry& mount) const {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(mount.mountpoint, ignored)) {
+    if (is_epoch_checkpoint(entry.path().filename(), settings_.name)) found.push_back(entry.path());
+  }
+  for (const auto& path : found) std::filesystem::remove_all(path, ignored);
+}
+
 Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
   auto partner = settings_.find_partner();
   if (!partner) return failure(partner.error());
+  remove_leftovers(partner->mount);
   auto work = WorkDirectory::create("");
   if (!work) return failure(work.error());
   auto run = std::make_unique<Run>(std::move(*work), std::move(*partner));
@@ -103,8 +118,7 @@ Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
 Status Protection::send_epoch(Run& run) {
   EpochDump dump(run.live, {.criu = settings_.criu,
                             .mount = run.partner.mount,
-                            .checkpoint = fmt::format("{}-{}-{}", settings_.name,
-                                                      run.id.substr(0, 8), number_ + 1),
+                            .checkpoint = epoch_checkpoint(settings_.name, run.id, number_ + 1),
                             .work = run.work.path(),
                             .root = {settings_.tree.root, settings_.tree.root_start_time},
                             .limits = settings_.limits,
@@ -114,6 +128,11 @@ Status Protection::send_epoch(Run& run) {
                             .on_warning = [this](const std::string& sentence) { warn(sentence); }});
   const auto began = Clock::now();
   auto sent = dump.send();
+  if (!sent && !has_sent_ && cannot_be_tracked(sent.error().errno_value)) {
+    return failure(EPERM,
+                   fmt::format("process {} ({}) cannot be protected: {}", settings_.tree.root,
+                               settings_.tree.program, sent.error().message));
+  }
   if (!sent) {
     const Status alive = check_tree();  // the better reason
     return failure(alive ? sent.error() : alive.error());
@@ -136,6 +155,18 @@ Status Protection::send_epoch(Run& run) {
                                   kKeepPatience);
   if (!kept) return kept;
   number_ = epoch.number;
+  has_sent_ = true;
+  // For `ppmr status` and the metrics.
+  (void)ask(run.partner.mount, {{"op", "note_epoch"},
+                                {"process", settings_.name},
+                                {"pid", settings_.tree.root},
+                                {"program", settings_.tree.program},
+                                {"epoch", epoch.number},
+                                {"frozen_ns", epoch.frozen_ns},
+                                {"pause_ms", epoch.pause_ms},
+                                {"bytes", epoch.bytes},
+                                {"sent_bytes", epoch.arrived_bytes},
+                                {"every_ms", settings_.every.count()}});
   report_event(
       {{"event", "epoch"},
        {"number", epoch.number},
@@ -173,6 +204,10 @@ ProtectionEnd Protection::end_own_copy(const std::string& why) {
 }
 
 ProtectionEnd Protection::end(const Error& error, Run* run) {
+  if (run != nullptr) {
+    (void)ask(run->partner.mount,
+              {{"op", "note_epoch"}, {"process", settings_.name}, {"ended", true}});
+  }
   switch (error.errno_value) {
     case EOWNERDEAD:
       return end_own_copy(error.message);

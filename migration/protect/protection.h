@@ -66,6 +66,7 @@ class Protection {
   struct Run;
 
   Result<std::unique_ptr<Run>> begin_run();
+  void remove_leftovers(const MountEntry& mount) const;
   Status send_epoch(Run& run);
   // Waits until the next epoch, and asks the partner meanwhile. Errors: EOWNERDEAD; EINTR; ESRCH.
   Status wait_until(std::chrono::steady_clock::time_point next, Run* run);
@@ -79,7 +80,8 @@ class Protection {
 
   const ProtectionSettings& settings_;
   const std::atomic<bool>& stop_;
-  uint64_t number_ = 0;  // of the newest epoch that the partner keeps
+  uint64_t number_ = 0;    // of the newest epoch that the partner keeps
+  bool has_sent_ = false;  // an epoch of this process
 };
 
 }  // namespace ppmr

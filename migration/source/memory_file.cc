@@ -82,14 +82,16 @@ Status MemoryFile::prepare_frozen() {
 }
 
 // A page reader reads the memory from the processes into the pool of the daemon.
-Status MemoryFile::ask_to_send(nlohmann::json request, PageReaderProcess& reader) const {
-  const auto sent = ask_at_length(place_.mount, std::move(request), std::nullopt, Timeout::kTotal,
+Status MemoryFile::ask_to_send(nlohmann::json request, PageReaderProcess& reader,
+                               std::optional<milliseconds> patience) const {
+  const auto sent = ask_at_length(place_.mount, std::move(request), patience, Timeout::kTotal,
                                   reader.take_ends());
   if (!sent) return failure(EIO, "send the memory of the tree: " + sent.error().message);
   return {};
 }
 
-Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when) {
+Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when,
+                               std::optional<milliseconds> patience) {
   const std::string path = place_.work + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index.unsent); !written) return written;
   nlohmann::json request = {{"op", "send-memory"},
@@ -105,7 +107,7 @@ Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when) {
   } else {  // after the decision, the migration waits even for a reader that is stopped
     request["reader_timeout_ms"] = kReaderPatience.count();
   }
-  const Status sent = ask_to_send(std::move(request), *reader_);
+  const Status sent = ask_to_send(std::move(request), *reader_, patience);
   close();
   return sent;
 }

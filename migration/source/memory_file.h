@@ -57,7 +57,9 @@ class MemoryFile {
   Result<Round> send_round(LiveMemory& live, pid_t root);
   // Starts the page reader of the frozen tree, ahead of time.
   Status prepare_frozen();
-  Status send_frozen(const FrozenMemoryIndex& index, SentWhen when);
+  // `patience`: nullopt: as long as the daemon answers.
+  Status send_frozen(const FrozenMemoryIndex& index, SentWhen when,
+                     std::optional<std::chrono::milliseconds> patience = {});
   // The memory is complete, or will never be.
   void close() { file_.reset(); }
 
@@ -65,7 +67,8 @@ class MemoryFile {
 
  private:
   MemoryFile() = default;
-  Status ask_to_send(nlohmann::json request, PageReaderProcess& reader) const;
+  Status ask_to_send(nlohmann::json request, PageReaderProcess& reader,
+                     std::optional<std::chrono::milliseconds> patience = {}) const;
 
   MemoryFilePlace place_;
   UniqueFd file_;

@@ -123,6 +123,7 @@ Result<json> EpochRequests::open(const json& request) const {
   if (Status passed = check_passed_options(options); !passed) return failure(passed.error());
   const auto locked = lock_for_source(request);
   if (!locked) return failure(locked.error());
+  remove_failed(locked->state().name);
   return json{{"newest", locked->state().newest.number}};
 }
 
@@ -136,6 +137,20 @@ Result<std::string> EpochRequests::control_socket() const {
   auto mount = find_mount(context_.mountpoint);
   if (!mount) return failure(mount.error());
   return mount->mount.source;
+}
+
+// A source that ended in the middle of an epoch has left parts of it in the image store.
+void EpochRequests::remove_failed(const std::string& name) const {
+  const auto socket = control_socket();
+  if (!socket) return;
+  const auto status = call(*socket, {{"op", "status"}}, kDaemonPatience);
+  if (!status) return;
+  for (const json& checkpoint : status->value("checkpoints", json::array())) {
+    const std::string found = checkpoint.value("name", "");
+    if (checkpoint.value("state", "") != "failed" || !is_epoch_checkpoint(found, name)) continue;
+    (void)call(*socket, {{"op", "remove"}, {"checkpoint", found}, {"owner", context_.peer}},
+               kRemovePatience);
+  }
 }
 
 // The checkpoint must come from the peer that asks.
@@ -189,6 +204,9 @@ Result<json> EpochRequests::seal(const json& request) const {
   const SealedEpoch epoch = parse_epoch(request.at("epoch"));
   const bool was_kept = next.run == request.at("run") && next.newest.number == epoch.number;
   if (!was_kept) {
+    const Status follows =
+        check_sequence(next, request.at("run"), epoch.number, request.at("memory_offset"));
+    if (!follows) return failure(follows.error());
     next.newest = epoch;
     next.run = request.at("run");
     next.criu_options = request.at("criu_options").get<std::vector<std::string>>();

@@ -43,6 +43,7 @@ class EpochRequests {
   Status check_replaced(const std::string& name, const ProtectedTree& tree) const;
   Result<std::string> control_socket() const;
   Result<uint64_t> sealed_inode(const std::string& socket, const std::string& checkpoint) const;
+  void remove_failed(const std::string& name) const;
   Status keep(LockedEpochs& locked, const EpochState& next, const nlohmann::json& request) const;
 
   const RecordStore& records_;

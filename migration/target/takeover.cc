@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <cstdio>
 
 #include "migration/relay/audit_events.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
 #include "migration/target/supervisors.h"
+#include "processes/carried/written_files.h"
+#include "processes/frozen_tasks.h"
 #include "restart_loader/images/open_files.h"
 
 namespace ppmr {
@@ -19,6 +21,7 @@ namespace {
 constexpr MigrationRole kRole = MigrationRole::kTarget;
 // Nothing waits at the source, so only the time for a restore counts.
 constexpr std::chrono::milliseconds kHoldLimit{120'000};
+constexpr std::chrono::milliseconds kAbortPatience{10'000};
 
 OwnershipRecord record_of(const EpochState& state) {
   OwnershipRecord record;
@@ -45,22 +48,22 @@ OwnershipRecord record_of(const EpochState& state) {
   return record;
 }
 
-// The images as they arrived, before the sizes were taken out.
-std::string original_files(const std::string& epoch) { return epoch + "/files.img"; }
-
 // CRIU refuses a file whose size is not that of the dump, and the tree has written since.
 Status forget_sizes(const std::string& epoch) {
-  const std::string original = original_files(epoch);
   const std::string image = epoch + "/images/files.img";
-  std::error_code error;
-  if (!std::filesystem::exists(original, error)) {
-    const std::string copy = original + ".new";
-    std::filesystem::copy_file(image, copy, std::filesystem::copy_options::overwrite_existing,
-                               error);
-    if (!error) std::filesystem::rename(copy, original, error);
-    if (error) return failure(error.value(), "copy " + image + ": " + error.message());
+  const std::string changed = epoch + "/files.img";
+  if (Status written = write_without_sizes(image, changed); !written) return written;
+  if (rename(changed.c_str(), image.c_str()) == 0) return {};
+  return system_failure("replace", image);
+}
+
+// An aborted restore may still have the pids.
+void await_supervisor(const RecordStore& records, const std::string& id) {
+  const auto record = records.read(id, kRole);
+  if (!record || record->state() != MigrationState::kAborted) return;
+  if (const auto supervisor = FrozenTasks::open({record->trees.front().supervisor})) {
+    (void)supervisor->await_end(kAbortPatience);
   }
-  return write_without_sizes(original, image);
 }
 
 std::string epoch_directory(const EpochState& state) {
@@ -75,15 +78,12 @@ Status cut(const ChangedFile& file) {
 }  // namespace
 
 Result<std::vector<ChangedFile>> changed_files(const EpochState& state) {
-  const std::string epoch = epoch_directory(state);
-  const std::string original = original_files(epoch);
-  const bool has_begun = access(original.c_str(), F_OK) == 0;
-  const auto files = read_open_files(has_begun ? original : epoch + "/images/files.img");
+  const auto files = load_written_files(epoch_directory(state) + "/images/" + kWrittenFilesFile);
   if (!files) return failure(files.error());
   std::vector<ChangedFile> changed;
-  for (const OpenFile& file : *files) {
+  for (const WrittenFile& file : *files) {
     struct stat now {};
-    if (!file.is_written || stat(file.path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) continue;
+    if (stat(file.path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) continue;
     const auto now_bytes = static_cast<uint64_t>(now.st_size);
     if (now_bytes == file.size_bytes) continue;
     if (changed.size() == kChangedFilesMax) break;
@@ -101,7 +101,9 @@ std::optional<MigrationState> takeover_state(const RecordStore& records, const E
 
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
                                        const std::string& name) {
-  if (auto known = epochs.read(name); !known) return failure(known.error());
+  const auto known = epochs.read(name);
+  if (!known) return failure(known.error());
+  if (!known->takeover.empty()) await_supervisor(records, known->takeover);
   auto locked = epochs.lock(name);
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
@@ -153,6 +155,11 @@ Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochS
   auto step = take_target_step(records, id, target_event::SourceIsGone{.run_here = true});
   if (!step) return failure(step.error());
   return std::move(step->record);
+}
+
+void abandon_takeover(const RecordStore& records, const std::string& id, const std::string& why) {
+  (void)take_target_step(records, id, target_event::Abort{why});
+  await_supervisor(records, id);
 }
 
 Status forget_epochs(const std::string& name) {

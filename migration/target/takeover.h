@@ -45,6 +45,9 @@ Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochS
                                         const std::string& name, const std::string& id,
                                         bool cuts_files);
 
+// Gives a takeover up that is not decided. Returns when nothing of it runs any more.
+void abandon_takeover(const RecordStore& records, const std::string& id, const std::string& why);
+
 // The state of the migration that takes a tree over; nullopt: there is none. A record that cannot
 // be read counts as finished, because the tree may run.
 std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state);

@@ -154,6 +154,11 @@ class Running:
         except (LabError, FileNotFoundError, ProcessLookupError):
             pass
 
+    def events(self):
+        """Returns the events so far, with --json."""
+        lines = self._read()[0].splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
     def wait(self, timeout=60):
         timeout = patience(timeout)
         try:
@@ -173,9 +178,9 @@ class Running:
 
     def _read(self):
         texts = []
-        for file in (self._out, self._err):
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
+        for file in (self._out, self._err):  # the command writes where the file ends
+            size = os.fstat(file.fileno()).st_size
+            texts.append(os.pread(file.fileno(), size, 0).decode(errors="replace"))
         return texts
 
 

@@ -1,0 +1,32 @@
+// The processes that `ppmr protect` protects through this mount, as it last reported them. If it is
+// killed, its processes stay listed, and the age of their newest epochs grows.
+//
+// A report: {"process":"NAME","pid":N,"program":"..","epoch":N,"frozen_ns":N,"pause_ms":N,
+// "bytes":N,"sent_bytes":N,"every_ms":N}, or {"process":"NAME","ended":true}.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/result.h"
+
+namespace ppmr {
+
+inline constexpr size_t kProtectedProcessesMax = 1024;
+
+// Threads: any.
+class ProtectedProcesses {
+ public:
+  // Errors: EINVAL; ENOSPC for too many.
+  Status note(const nlohmann::json& report);
+  // An array of the reports, by name. Each has also "age_ms", which counts from "frozen_ns".
+  nlohmann::json status() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, nlohmann::json> processes_ PPMR_GUARDED_BY(mutex_);
+};
+
+}  // namespace ppmr

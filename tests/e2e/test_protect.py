@@ -1,0 +1,299 @@
+"""Epochs of a running process at its partner, and the takeover when its node is lost."""
+import json
+import random
+import signal
+import time
+
+import pytest
+
+from lab.migrations import Running
+from lab.node import happens, wait_until
+from lab.ppmr import find_ppmr
+
+REPLACED, RESTORE_FAILED = 13, 9
+MIB = 1 << 20
+NAME = "ledger"
+
+# Every word of its memory follows from the number of the turn, so a mixture of two epochs shows. It
+# appends a line for each turn.
+LEDGER = """
+import os, sys, time
+path, mib = sys.argv[1], int(sys.argv[2])
+memory = memoryview(bytearray(mib << 20)).cast("Q")
+memory[:] = memoryview(bytes(range(256)) * (mib << 12)).cast("Q")
+pages, counts = mib << 8, {}
+lines = open(path, "a", buffering=1)
+turn = 0
+while True:
+    for step in range(50):
+        page = (turn * 7919 + step * 31) % (pages // 8)
+        counts[page] = counts.get(page, 0) + 1
+        memory[page * 512] = counts[page]
+    wrong = sum(memory[page * 512] != count for page, count in counts.items())
+    wrong += sum(memory[page * 512 + 1] != memory[1] for page in range(turn % 97, pages, 97))
+    print(turn, os.uname().nodename, wrong, file=lines)
+    turn += 1
+    time.sleep(0.01)
+"""
+
+
+class Ledger:
+    def __init__(self, lab, nodes, mib=16):
+        self.nodes = nodes
+        self.path = lab.home / "ledger"
+        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", LEDGER, self.path, mib])
+        self.wait_for_lines(10)
+
+    def lines(self):
+        text = self.path.read_text() if self.path.exists() else ""
+        return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait_for_lines(self, count, node=None):
+        def enough():
+            lines = [line for line in self.lines() if node is None or line[1] == node.name]
+            return len(lines) >= begun + count
+
+        begun = 0 if node else len(self.lines())
+        wait_until(enough, 30, f"{count} lines")
+
+    def check_continuous(self):
+        """After a takeover that has cut the file back, it is as if nothing had happened."""
+        lines = self.lines()
+        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
+        assert {wrong for _, _, wrong in lines} == {"0"}, "memory of another epoch"
+
+    def is_tracked(self):
+        smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout
+        return any(line.startswith("VmFlags:") and " uw" in line for line in smaps.splitlines())
+
+    def end(self):
+        for node in (self.nodes.source, self.nodes.target):
+            if node.alive(self.pid):
+                node.signal(self.pid, signal.SIGKILL)
+
+
+class Protection:
+    """`ppmr protect` of a process at the source, and `ppmr takeover` at its partner."""
+
+    def __init__(self, migrations, pid, every="1", options=(), name=NAME):
+        self.migrations, self.name = migrations, name
+        words = ["protect", "--pid", pid, "--mount", migrations.out, "--every", every, "--json"]
+        words += ["--name", name, "--state-dir", migrations.states["source"], *options]
+        self.running = Running(migrations.source_at, [find_ppmr(), *words])
+
+    def epochs(self):
+        return [event for event in self.running.events() if event.get("event") == "epoch"]
+
+    def wait_for_epochs(self, count, timeout=30):
+        begun = len(self.epochs())
+        wait_until(
+            lambda: len(self.epochs()) >= begun + count or not self.running.running(),
+            timeout,
+            f"{count} epochs",
+        )
+        assert self.running.running(), self.running.wait(1).output
+
+    def takeover(self, *options, check=True, **keywords):
+        words = ["takeover", "--json", "--state-dir", self.migrations.states["target"], *options]
+        return self.migrations.target_at.run([find_ppmr(), *words], check=check, **keywords)
+
+    def take_over(self, *options, **keywords):
+        return self.takeover(self.name, "--fence", "true", *options, **keywords)
+
+    def kept(self):
+        listed = map(json.loads, self.takeover().stdout.splitlines())
+        return {process["name"]: process for process in listed}
+
+    def end(self):
+        if self.running.running():
+            self.running.signal(signal.SIGINT)
+            self.running.wait()
+
+
+@pytest.fixture
+def ledger(lab, nodes):
+    ledger = Ledger(lab, nodes)
+    yield ledger
+    ledger.end()
+
+
+@pytest.fixture
+def protection(migrations, ledger):
+    protection = Protection(migrations, ledger.pid)
+    yield protection
+    protection.end()
+
+
+def lose(node):
+    """Everything on the node ends at once, its daemons too."""
+    node.run(["sh", "-c", "kill -KILL -1"], check=False)
+
+
+def test_takeover_goes_on_from_the_newest_epoch(nodes, ledger, protection):
+    protection.wait_for_epochs(3)
+    [first, second, third, *_] = protection.epochs()
+    assert first["sent_bytes"] >= 16 * MIB > second["sent_bytes"]
+    assert [first["number"], second["number"], third["number"]] == [1, 2, 3]
+    kept = protection.kept()[NAME]
+    assert kept["pid"] == ledger.pid and kept["state"] == "kept" and kept["epoch"] >= 3
+    ledger.wait_for_lines(5)
+    lose(nodes.source)
+    taken = json.loads(protection.take_over("--truncate").stdout)
+    assert taken["pid"] == ledger.pid and 0 <= taken["lost_ms"] < 60_000
+    [file] = [each for each in taken["changed_files"] if each["path"] == str(ledger.path)]
+    assert file["was_cut"] and file["bytes"] >= file["epoch_bytes"]
+    ledger.wait_for_lines(20, nodes.target)
+    ledger.check_continuous()
+    assert nodes.target.alive(ledger.pid)
+    again = protection.take_over(check=False)
+    assert again.returncode != 0 and "taken over already" in again.stderr
+
+
+def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, long):
+    """The node is lost at random moments of an epoch, and between two."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in range(200 if long else 3):
+        ledger = Ledger(lab, nodes)
+        protection = Protection(migrations, ledger.pid)
+        protection.wait_for_epochs(1)
+        time.sleep(chance.uniform(0, 1.5))  # the moment of the loss
+        lose(nodes.source)
+        protection.take_over("--truncate")
+        ledger.wait_for_lines(20, nodes.target)
+        ledger.check_continuous()
+        ledger.end()
+        nodes.target.await_end(ledger.pid)
+        ledger.path.unlink()
+        migrations.restart_dead()
+
+
+def test_source_that_comes_back_ends_its_copy(nodes, ledger, protection):
+    protection.wait_for_epochs(2)
+    nodes.link.set_up(False)
+    wrong = protection.takeover(NAME, check=False, input="somebody\n")
+    assert wrong.returncode != 0 and "Type the name of the lost node" in wrong.stderr
+    typed = protection.takeover(NAME, "--truncate", input=f"{nodes.source.name}\n")
+    assert json.loads(typed.stdout)["pid"] == ledger.pid
+    assert nodes.source.alive(ledger.pid), "nobody can tell the source yet"
+    nodes.link.set_up(True)
+    nodes.source.await_end(ledger.pid, 60)
+    done = protection.running.wait(60)
+    assert done.code == REPLACED and "was taken over" in done.output
+    ledger.wait_for_lines(20, nodes.target)
+    assert nodes.target.alive(ledger.pid)
+
+
+def test_source_that_is_alive_aborts_a_takeover(nodes, ledger, protection):
+    """The fence takes longer than the source needs for its next request."""
+    protection.wait_for_epochs(1)
+    wrong = protection.takeover(NAME, "--fence", "sleep 6", check=False)
+    assert wrong.returncode == RESTORE_FAILED and "its source is alive" in wrong.stderr
+    assert not nodes.target.alive(ledger.pid)
+    protection.wait_for_epochs(2)
+    ledger.check_continuous()
+
+
+def test_fence_that_fails_changes_nothing(nodes, ledger, protection):
+    protection.wait_for_epochs(1)
+    refused = protection.takeover(NAME, "--fence", "exit 3", check=False)
+    assert refused.returncode != 0 and "may be alive" in refused.stderr
+    nodes.target.await_end(ledger.pid)
+    protection.wait_for_epochs(1)
+
+
+def test_silent_node_is_taken_over_alone(nodes, ledger, protection, migrations):
+    protection.wait_for_epochs(1)
+    watch = Running(
+        nodes.target,
+        [find_ppmr(), "takeover", NAME, "--fence", "true", "--dead-after", "3", "--truncate"]
+        + ["--state-dir", migrations.states["target"]],
+    )
+    assert not happens(lambda: not watch.running(), 4), "the source is alive"
+    lose(nodes.source)
+    assert watch.wait(60).code == 0
+    ledger.wait_for_lines(20, nodes.target)
+    ledger.check_continuous()
+
+
+def test_partner_that_starts_again_keeps_the_epoch(nodes, ledger, protection, migrations):
+    protection.wait_for_epochs(1)
+    migrations.target.kill()
+    assert protection.kept()[NAME]["epoch"] >= 1
+    migrations.restart_dead()
+    protection.wait_for_epochs(2, timeout=60)
+    lose(nodes.source)
+    protection.take_over("--truncate")
+    ledger.wait_for_lines(20, nodes.target)
+    ledger.check_continuous()
+
+
+def test_killed_protection_leaves_the_process_as_it_was(nodes, ledger, migrations):
+    chance = random.Random(7)
+    for _ in range(5):
+        protection = Protection(migrations, ledger.pid)
+        protection.wait_for_epochs(1)
+        time.sleep(chance.uniform(0.7, 1.1))  # around the next freeze
+        protection.running.signal(signal.SIGKILL)
+        protection.running.wait()
+        ledger.wait_for_lines(5)
+        wait_until(lambda: not ledger.is_tracked(), 10, "the tracking to end")
+    ledger.check_continuous()
+    protection = Protection(migrations, ledger.pid)
+    protection.wait_for_epochs(1)
+    assert len([name for name in nodes.source.names(migrations.out)]) <= 2, "leftovers"
+    protection.end()
+
+
+def test_end_of_the_process_forgets_its_epochs(nodes, ledger, protection):
+    protection.wait_for_epochs(1)
+    nodes.source.signal(ledger.pid, signal.SIGKILL)
+    done = protection.running.wait(30)
+    assert done.code == 0 and "has ended" in done.output
+    assert protection.kept() == {}
+    gone = protection.take_over(check=False)
+    assert gone.returncode != 0 and "no process is protected as 'ledger'" in gone.stderr
+
+
+def test_slow_link_does_not_hold_the_process(nodes, ledger, protection):
+    """The rest of an epoch travels while the process runs."""
+    protection.wait_for_epochs(2)
+    nodes.link.set_up(False)
+    gaps, before = [], len(ledger.lines())
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        began = time.monotonic()
+        ledger.wait_for_lines(1)
+        gaps.append(time.monotonic() - began)
+    assert len(ledger.lines()) > before and max(gaps) < 3
+    nodes.link.set_up(True)
+    protection.wait_for_epochs(2, timeout=90)
+
+
+def test_names_and_second_protections(nodes, ledger, protection, migrations):
+    protection.wait_for_epochs(1)
+    second = Protection(migrations, ledger.pid).running.wait(30)
+    assert second.code != 0 and "another ppmr protect has the name ledger" in second.output
+    third = Protection(migrations, ledger.pid, name="no/name").running.wait(30)
+    assert third.code != 0 and "letters, digits" in third.output
+    protection.end()
+    other = nodes.source.spawn(["/usr/bin/sleep", "60"])
+    taken = Protection(migrations, other).running.wait(30)
+    assert taken.code != 0 and "the name of another process" in taken.output
+    discarded = json.loads(protection.takeover(NAME, "--discard").stdout)
+    assert discarded == {"ok": True, "name": NAME}
+    free = Protection(migrations, other)
+    free.wait_for_epochs(1)
+    free.end()
+    nodes.source.signal(other, signal.SIGKILL)
+
+
+def test_status_and_metrics_show_the_newest_epoch(nodes, protection, migrations):
+    protection.wait_for_epochs(2)
+    [shown] = migrations.source.status()["protected"]
+    assert shown["name"] == NAME and shown["epoch"] >= 2 and shown["age_ms"] < 60_000
+    text = nodes.source.run([find_ppmr(), "status", migrations.out]).stdout
+    assert f"{NAME} (python3, pid" in text
+    protection.end()
+    assert migrations.source.status()["protected"] == []
