@@ -18,7 +18,6 @@
 #include "base/parse_json.h"
 #include "base/whole_file.h"
 #include "preflight/policy/checkpoint_links.h"
-#include "restart_loader/pager/borrowed_file.h"
 
 namespace ppmr {
 namespace {
@@ -101,12 +100,9 @@ Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t
 
 // Holes stay holes: they take no memory.
 Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to) {
-  BorrowedFile from(arrived.control_socket, arrived.memory, "");
-  if (Status borrowed = from.borrow_all(); !borrowed) return borrowed;
   std::vector<std::byte> scratch(kCopyBytes);
-  const uint64_t end = from.end_bytes();
-  for (uint64_t at = 0; at < end;) {
-    const auto bytes = from.at(at, kCopyBytes, scratch);
+  for (uint64_t at = 0; at < arrived.memory_bytes;) {
+    const auto bytes = arrived.read(at, scratch);
     if (!bytes) return failure(bytes.error());
     if (bytes->empty()) return failure(EPROTO, "the memory of an epoch ends too early");
     if (!is_zero(*bytes)) {
@@ -116,7 +112,8 @@ Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to) {
     }
     at += bytes->size();
   }
-  if (ftruncate(to.get(), static_cast<off_t>(arrived.memory_offset + end)) == 0) return {};
+  const uint64_t end = arrived.memory_offset + arrived.memory_bytes;
+  if (ftruncate(to.get(), static_cast<off_t>(end)) == 0) return {};
   return system_failure("resize", "the memory of an epoch");
 }
 

@@ -18,6 +18,8 @@
 // mixture of two epochs.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,11 +56,13 @@ class LockedEpochs {
 
 // What one epoch consists of, at the partner.
 struct ArrivedEpoch {
-  SealedEpoch epoch;
-  std::string control_socket;  // of the target's daemon
   std::string images;          // a directory: the description
-  std::string memory;          // checkpoint with the pages of this epoch
-  uint64_t memory_offset = 0;  // where they belong in the memory file
+  uint64_t memory_offset = 0;  // where the pages of this epoch belong in the memory file
+  uint64_t memory_bytes = 0;
+  // Returns bytes at an offset of these pages: at least one, at most as many as the scratch has
+  // room for. They may be in the scratch.
+  std::function<Result<std::span<const std::byte>>(uint64_t offset, std::span<std::byte> scratch)>
+      read;
 };
 
 // Threads: any. Any number of processes may use one directory.

@@ -12,6 +12,7 @@
 #include "migration/target/takeover.h"
 #include "mount/mount_table.h"
 #include "restart_loader/criu/passed_options.h"
+#include "restart_loader/pager/borrowed_file.h"
 
 namespace ppmr {
 namespace {
@@ -182,12 +183,16 @@ Status EpochRequests::keep(LockedEpochs& locked, const EpochState& next,
                                           .checkpoint = checkpoint,
                                           .inode = *inode});
   if (!images) return failure(images.error());
+  BorrowedFile pages(*socket, memory, "");
+  if (Status borrowed = pages.borrow_all(); !borrowed) return borrowed;
+  const auto read = [&](uint64_t offset, std::span<std::byte> scratch) {
+    return pages.at(offset, scratch.size(), scratch);
+  };
   const Status kept = seal_epoch(locked, next,
-                                 {.epoch = next.newest,
-                                  .control_socket = *socket,
-                                  .images = images->path(),
-                                  .memory = memory,
-                                  .memory_offset = request.at("memory_offset")});
+                                 {.images = images->path(),
+                                  .memory_offset = request.at("memory_offset"),
+                                  .memory_bytes = pages.end_bytes(),
+                                  .read = read});
   if (!kept) return failure(images->with_names(kept.error()));
   for (const std::string& name : {checkpoint, memory}) {
     (void)call(*socket, {{"op", "remove"}, {"checkpoint", name}, {"owner", context_.peer}},

@@ -1,0 +1,250 @@
+// Thousands of histories of a protected tree, its partner and the link between them: power losses,
+// cut links, restarts of the partner, fences, operators who are mistaken. The decisions are those
+// of the product; the actors are a model of migration/target/epoch_requests and takeover.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "migration/epochs/epoch_state.h"
+#include "migration/protocol/target_protocol.h"
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+
+// The rules under test. A test of this test replaces one by a faulty one.
+struct Rules {
+  std::function<SourceMay(std::optional<MigrationState>)> judge_source = ppmr::judge_source;
+  std::function<Status(const EpochState&, std::optional<MigrationState>)> check_takeover =
+      ppmr::check_takeover;
+  bool checks_that_takeover_stands = true;  // before the decision
+  bool remembers_takeovers = true;          // after a restart of the partner
+  bool fences = true;
+};
+
+class World {
+ public:
+  World(uint64_t seed, const Rules& rules) : rules_(rules), random_(seed) {
+    state_.name = "db";
+    state_.run = std::string(32, 'a');
+    state_.tree = {"node", "boot", 17, 1, "db"};
+  }
+
+  // Returns what went wrong; empty: nothing.
+  std::string play() {
+    for (int step = 0; step < 60; ++step) {
+      act();
+      if (const std::string wrong = judge(); !wrong.empty()) return story_ + wrong;
+    }
+    // The link comes back, and the source asks.
+    link_ = true;
+    source_asks();
+    return copies() > 1 ? story_ + "two run although both nodes have met" : "";
+  }
+
+  const std::string& story() const { return story_; }
+  bool was_taken_over() const { return was_taken_over_; }
+
+ private:
+  bool chance(unsigned percent) { return random_() % 100 < percent; }
+  void tell(const std::string& what) { story_ += what + "\n"; }
+  int copies() const { return (source_runs_ ? 1 : 0) + (partner_runs_ ? 1 : 0); }
+
+  void act() {
+    switch (random_() % 10) {
+      case 0:
+      case 1:
+      case 2:
+        return source_asks();
+      case 3:
+        link_ = !link_;
+        return tell(link_ ? "link up" : "link down");
+      case 4:
+        if (!chance(20) || !source_runs_) return;
+        source_runs_ = source_is_up_ = false;
+        return tell("power loss at the source");
+      case 5:
+        if (!chance(15)) return;
+        return partner_restarts();
+      case 6:
+        return begin();
+      case 7:
+        return restored();
+      default:
+        return decide();
+    }
+  }
+
+  OwnershipRecord* takeover() {
+    const auto found = records_.find(state_.takeover);
+    return found != records_.end() ? &found->second : nullptr;
+  }
+  std::optional<MigrationState> takeover_state() {
+    if (state_.takeover.empty()) return std::nullopt;
+    const OwnershipRecord* const record = takeover();
+    return record != nullptr ? record->state() : kFinished;
+  }
+  Status take(OwnershipRecord& record, const TargetEvent& event) {
+    auto step = target_step(record, {}, event);
+    if (!step) return failure(step.error());
+    record = std::move(step->record);
+    return {};
+  }
+
+  // epoch-contact and epoch-seal, under the lock.
+  void source_asks() {
+    if (!source_runs_ || !link_) return;
+    tell("the source asks");
+    if (!exists_) {
+      bool replaced = false;
+      for (const auto& [id, record] : records_) {
+        replaced |= rules_.judge_source(record.state()) == SourceMay::kNotRun;
+      }
+      if (replaced && rules_.remembers_takeovers) return end_source();
+      exists_ = true;
+      state_.takeover.clear();
+      state_.newest = {};
+    }
+    switch (rules_.judge_source(takeover_state())) {
+      case SourceMay::kNotRun:
+        return end_source();
+      case SourceMay::kGoOnAfterAbort:
+        (void)take(*takeover(), target_event::Abort{"alive"});
+        break;
+      case SourceMay::kGoOn:
+        break;
+    }
+    state_.takeover.clear();
+    ++state_.newest.number;
+  }
+  void end_source() {
+    tell("the source ends its copy");
+    source_runs_ = false;
+  }
+
+  void begin() {
+    if (!exists_) return;
+    if (!rules_.check_takeover(state_, takeover_state())) return;
+    if (const auto now = takeover_state(); now && *now != kAborted) return;  // goes on with it
+    tell("a takeover begins");
+    OwnershipRecord record;
+    record.id = std::string(31, '0') + static_cast<char>('a' + records_.size() % 26);
+    record.role = MigrationRole::kTarget;
+    record.begin(0);
+    record.trees.emplace_back();
+    state_.takeover = record.id;
+    begun_ = record.id;
+    records_[record.id] = std::move(record);
+  }
+
+  void restored() {
+    const auto found = records_.find(begun_);
+    if (found == records_.end() || found->second.state() != kRestoring) return;
+    if (take(found->second, target_event::Ready{.tree = 0})) tell("the tree is restored");
+  }
+
+  // The fence, or an operator who may be mistaken; then the decision, under the lock.
+  void decide() {
+    const auto found = records_.find(begun_);
+    if (found == records_.end() || found->second.state() != kReady || !exists_) return;
+    const bool is_mistaken = source_runs_;
+    if (is_mistaken && rules_.fences && !chance(30)) return;  // the fence fails
+    if (chance(30)) source_asks();                            // meanwhile
+    if (rules_.checks_that_takeover_stands && state_.takeover != begun_) return;
+    if (!take(found->second, target_event::SourceIsGone{.run_here = true})) return;
+    tell(source_runs_ ? "decided, by a mistaken operator" : "decided");
+    partner_runs_ = was_taken_over_ = true;
+    met_since_ = false;
+  }
+
+  // The epochs are in memory; records are on disk. What runs here ends.
+  void partner_restarts() {
+    tell("the partner restarts");
+    exists_ = false;
+    partner_runs_ = false;
+    state_.takeover.clear();
+    state_.newest = {};
+    begun_.clear();
+  }
+
+  std::string judge() {
+    if (copies() < 2) return "";
+    // Both may run only while the source cannot know.
+    return link_ && asked_since_decision() ? "two run" : "";
+  }
+  bool asked_since_decision() {
+    if (met_since_) return true;
+    source_asks();
+    met_since_ = true;
+    return copies() > 1;
+  }
+
+  const Rules& rules_;
+  std::mt19937_64 random_;
+  EpochState state_;
+  bool exists_ = false;  // the state, at the partner
+  std::map<std::string, OwnershipRecord> records_;
+  std::string begun_;  // the newest takeover
+  bool source_runs_ = true;
+  bool source_is_up_ = true;
+  bool partner_runs_ = false;
+  bool link_ = true;
+  bool met_since_ = false;
+  bool was_taken_over_ = false;
+  std::string story_;
+};
+
+constexpr uint64_t kHistories = 10'000;
+
+// The first violation in `histories`; empty: none.
+std::string first_violation(const Rules& rules, uint64_t histories = kHistories) {
+  for (uint64_t seed = 1; seed <= histories; ++seed) {
+    const std::string wrong = World(seed, rules).play();
+    if (!wrong.empty()) return "seed " + std::to_string(seed) + "\n" + wrong;
+  }
+  return "";
+}
+
+TEST(EpochHistories, NeverTwoThatHaveMet) {
+  EXPECT_EQ(first_violation({}), "");
+  uint64_t taken_over = 0;
+  const Rules rules;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    World world(seed, rules);
+    (void)world.play();
+    taken_over += world.was_taken_over() ? 1 : 0;
+  }
+  EXPECT_GT(taken_over, 200u) << "the histories must show takeovers";
+}
+
+TEST(EpochHistories, SourceThatIsNotToldRunsTwice) {
+  Rules rules;
+  rules.judge_source = [](std::optional<MigrationState>) { return SourceMay::kGoOn; };
+  EXPECT_NE(first_violation(rules), "");
+}
+
+TEST(EpochHistories, TakeoverThatIsNotAbortedRunsTwice) {
+  Rules rules;
+  rules.judge_source = [](std::optional<MigrationState> takeover) {
+    const SourceMay may = judge_source(takeover);
+    return may == SourceMay::kGoOnAfterAbort ? SourceMay::kGoOn : may;
+  };
+  rules.checks_that_takeover_stands = false;
+  EXPECT_NE(first_violation(rules), "");
+}
+
+TEST(EpochHistories, PartnerThatForgetsItsTakeoverRunsTwice) {
+  Rules rules;
+  rules.remembers_takeovers = false;
+  rules.judge_source = [](std::optional<MigrationState> takeover) {
+    return takeover == kRunning ? SourceMay::kGoOn : judge_source(takeover);
+  };
+  EXPECT_NE(first_violation(rules), "");
+}
+
+}  // namespace
+}  // namespace ppmr

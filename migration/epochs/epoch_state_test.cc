@@ -1,0 +1,156 @@
+#include "migration/epochs/epoch_state.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace ppmr {
+namespace {
+
+using enum MigrationState;
+
+EpochState some_state() {
+  EpochState state;
+  state.name = "db";
+  state.peer = "tls-psk one";
+  state.mountpoint = "/mnt/in";
+  state.tree = {"node", "boot", 17, 4711, "redis"};
+  state.run = std::string(32, 'a');
+  state.newest = {.number = 3, .frozen_ns = 5, .pause_ms = 20, .bytes = 4096, .arrived_bytes = 1};
+  state.criu_options = {"--tcp-close"};
+  return state;
+}
+
+TEST(EpochState, NamesArePartsOfPaths) {
+  for (const char* name : {"db", "redis-17", "a.b", "web@1", "A_1"}) {
+    EXPECT_TRUE(is_protection_name(name)) << name;
+  }
+  for (const char* name : {"", ".", "..", ".hidden", "a/b", "a b", "a+b", "a\n", "\xff"}) {
+    EXPECT_FALSE(is_protection_name(name)) << name;
+  }
+  EXPECT_FALSE(is_protection_name(std::string(65, 'n')));
+}
+
+TEST(EpochState, CheckpointsAreOfOneNameOnly) {
+  const std::string checkpoint = epoch_checkpoint("db", std::string(32, 'a'), 7);
+  EXPECT_TRUE(is_epoch_checkpoint(checkpoint, "db"));
+  EXPECT_TRUE(is_epoch_checkpoint(checkpoint + ".memory", "db"));
+  EXPECT_FALSE(is_epoch_checkpoint(checkpoint, "d"));
+  EXPECT_FALSE(is_epoch_checkpoint("db-2+aaaaaaaa+7", "db"));
+}
+
+TEST(EpochState, IsReadAsItWasWritten) {
+  EpochState state = some_state();
+  state.takeover = std::string(32, '0');
+  const auto read = parse_epoch_state(to_json(state));
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(to_json(*read), to_json(state));
+}
+
+TEST(EpochState, RefusesWhatPpmrHasNotWritten) {
+  for (const char* field : {"name", "peer", "tree", "run", "newest", "takeover"}) {
+    nlohmann::json packed = to_json(some_state());
+    packed.erase(field);
+    EXPECT_EQ(parse_epoch_state(packed).error().errno_value, EPROTO) << field;
+  }
+  nlohmann::json packed = to_json(some_state());
+  packed["name"] = "../x";
+  EXPECT_FALSE(parse_epoch_state(packed));
+  packed = to_json(some_state());
+  packed["run"] = "short";
+  EXPECT_FALSE(parse_epoch_state(packed));
+}
+
+TEST(JudgeSource, MayGoOnUntilTheTakeoverIsDecided) {
+  EXPECT_EQ(judge_source(std::nullopt), SourceMay::kGoOn);
+  EXPECT_EQ(judge_source(kAborted), SourceMay::kGoOn);
+  EXPECT_EQ(judge_source(kRestoring), SourceMay::kGoOnAfterAbort);
+  EXPECT_EQ(judge_source(kReady), SourceMay::kGoOnAfterAbort);
+  EXPECT_EQ(judge_source(kRunning), SourceMay::kNotRun);
+  EXPECT_EQ(judge_source(kFinished), SourceMay::kNotRun);
+}
+
+TEST(CheckTakeover, NeedsOneCompleteEpochAndNoEarlierTakeover) {
+  EpochState state = some_state();
+  EXPECT_TRUE(check_takeover(state, std::nullopt));
+  EXPECT_TRUE(check_takeover(state, kAborted));
+  EXPECT_TRUE(check_takeover(state, kReady)) << "the one in progress goes on";
+  EXPECT_EQ(check_takeover(state, kRunning).error().errno_value, EALREADY);
+  state.newest = {};
+  EXPECT_EQ(check_takeover(state, std::nullopt).error().errno_value, ENOENT);
+}
+
+TEST(CheckSource, NameBelongsToOneTreeOfOneSource) {
+  const EpochState state = some_state();
+  EXPECT_TRUE(check_source(state, std::nullopt, state.peer, state.tree));
+  EXPECT_EQ(check_source(state, std::nullopt, "tls-psk two", state.tree).error().errno_value,
+            EACCES);
+  ProtectedTree other = state.tree;
+  other.root_start_time = 1;
+  EXPECT_EQ(check_source(state, std::nullopt, state.peer, other).error().errno_value, EEXIST);
+  EXPECT_TRUE(check_source(state, kFinished, state.peer, other)) << "the first one runs here";
+  EpochState empty = state;
+  empty.newest = {};
+  EXPECT_TRUE(check_source(empty, std::nullopt, state.peer, other));
+}
+
+TEST(CheckSequence, PagesOfAnEpochBelongBehindThoseOfTheOneBefore) {
+  const EpochState state = some_state();
+  EXPECT_TRUE(check_sequence(state, state.run, 4, 8192));
+  EXPECT_EQ(check_sequence(state, state.run, 5, 8192).error().errno_value, ESTALE);
+  EXPECT_EQ(check_sequence(state, std::string(32, 'b'), 4, 8192).error().errno_value, ESTALE);
+  EXPECT_TRUE(check_sequence(state, std::string(32, 'b'), 4, 0)) << "all memory";
+}
+
+PageIndex index_of(const std::vector<PageRange>& ranges) {
+  PageIndex index;
+  index.tasks.push_back({1, 1, ranges, 0});
+  return index;
+}
+
+std::set<uint64_t> pages_of(const std::vector<PageRange>& ranges) {
+  std::set<uint64_t> pages;
+  for (const PageRange& range : ranges) {
+    for (uint64_t page = 0; page < range.bytes(); page += kPageBytes) {
+      EXPECT_TRUE(pages.insert(range.offset + page).second) << "listed twice";
+    }
+  }
+  return pages;
+}
+
+TEST(StaleParts, AreWhatOnlyTheEarlierIndexRefersTo) {
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    std::set<uint64_t> before, after;
+    PageIndex indexes[2];
+    for (int which = 0; which < 2; ++which) {
+      for (int task = 0; task < 2; ++task) {
+        std::vector<PageRange> ranges;
+        uint64_t address = 0;
+        for (unsigned i = random() % 6; i > 0; --i) {
+          const uint64_t bytes = (1 + random() % 4) * kPageBytes;
+          const uint64_t offset = random() % 24 * kPageBytes;
+          ranges.push_back({address, address + bytes, offset});
+          address += bytes + kPageBytes;
+          for (uint64_t at = offset; at < offset + bytes; at += kPageBytes) {
+            (which == 0 ? before : after).insert(at);
+          }
+        }
+        indexes[which].tasks.push_back({task + 1, task + 1, ranges, 0});
+      }
+    }
+    std::set<uint64_t> expected;
+    for (const uint64_t page : before) {
+      if (!after.contains(page)) expected.insert(page);
+    }
+    EXPECT_EQ(pages_of(stale_parts(indexes[0], indexes[1])), expected) << "seed " << seed;
+  }
+}
+
+TEST(StaleParts, NothingIsStaleWithoutAnEarlierEpoch) {
+  EXPECT_TRUE(stale_parts({}, index_of({{0, 8192, 0}})).empty());
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,210 @@
+#include "migration/epochs/epoch_store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/whole_file.h"
+
+namespace ppmr {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kPage = kPageBytes;
+
+// Pages of one process, each filled with one letter.
+class EpochStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root: mounts a tmpfs";
+    fs::create_directories(images_);
+    auto store = EpochStore::open(directory_);
+    ASSERT_TRUE(store) << store.error().message;
+    store_.emplace(std::move(*store));
+  }
+  void TearDown() override {
+    store_.reset();
+    umount2(directory_.c_str(), MNT_DETACH);
+    fs::remove_all(directory_);
+    fs::remove_all(images_);
+  }
+
+  EpochState state(uint64_t number, char run = 'a') const {
+    EpochState state;
+    state.name = "db";
+    state.peer = "tls-psk one";
+    state.tree = {"node", "boot", 17, 4711, "redis"};
+    state.run = std::string(32, run);
+    state.newest.number = number;
+    return state;
+  }
+
+  // Seals an epoch whose pages are `letters` at `offset` of the memory file, and whose index says
+  // that the process has its pages at `places`. A letter "0" is a page of zeros.
+  Status seal(const EpochState& next, uint64_t offset, const std::string& letters,
+              const std::vector<uint64_t>& places) {
+    PageIndex index;
+    index.tasks.push_back({17, 17, {}, 0});
+    uint64_t address = kPage;
+    for (const uint64_t place : places) {
+      index.tasks[0].ranges.push_back({address, address + kPage, place * kPage});
+      address += 2 * kPage;
+    }
+    index.memory_bytes = offset * kPage + letters.size() * kPage;
+    EXPECT_TRUE(write_page_index(images_ + "/" + kPageIndexFile, index));
+    auto locked = store_->lock("db");
+    EXPECT_TRUE(locked);
+    const auto read = [&](uint64_t at, std::span<std::byte> scratch) {
+      const char letter = letters[at / kPage];
+      std::memset(scratch.data(), letter == '0' ? 0 : letter, kPage);
+      if (letter == '!') return Result<std::span<const std::byte>>(failure(EIO, "no such page"));
+      return Result<std::span<const std::byte>>(scratch.first(kPage));
+    };
+    return seal_epoch(*locked, next,
+                      {.images = images_,
+                       .memory_offset = offset * kPage,
+                       .memory_bytes = letters.size() * kPage,
+                       .read = read});
+  }
+
+  std::string epoch_path(uint64_t number) const {
+    return directory_ + "/db/epoch-" + std::to_string(number);
+  }
+  // The pages of the newest epoch, by address.
+  std::string kept() const {
+    const auto now = store_->read("db");
+    if (!now) return now.error().message;
+    const auto index =
+        read_page_index(epoch_path(now->newest.number) + "/images/" + kPageIndexFile);
+    const auto memory = read_whole_file(epoch_path(now->newest.number) + "/memory");
+    if (!index || !memory) return "unreadable";
+    std::string letters;
+    for (const PageRange& range : index->tasks[0].ranges) {
+      const char letter = (*memory)[range.offset];
+      letters += letter == 0 ? '0' : letter;
+    }
+    return letters;
+  }
+  uint64_t memory_pages(uint64_t number) const {
+    struct stat status {};
+    EXPECT_EQ(stat((epoch_path(number) + "/memory").c_str(), &status), 0);
+    return static_cast<uint64_t>(status.st_blocks) * 512 / kPage;
+  }
+
+  const std::string images_ = testing::TempDir() + "images-" + std::to_string(getpid());
+  const std::string directory_ = testing::TempDir() + "epochs-" + std::to_string(getpid());
+  std::optional<EpochStore> store_;
+};
+
+TEST_F(EpochStoreTest, OnlyRootSeesTheEpochs) {
+  struct stat status {};
+  ASSERT_EQ(stat(directory_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  ASSERT_TRUE(seal(state(1), 0, "abc", {0, 1, 2}));
+  ASSERT_EQ(stat((directory_ + "/db").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0077, 0u);
+}
+
+TEST_F(EpochStoreTest, LaterEpochReplacesPagesOfTheEarlierOne) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  EXPECT_EQ(kept(), "abcd");
+  ASSERT_TRUE(seal(state(2), 4, "XY", {0, 4, 2, 5}));
+  EXPECT_EQ(kept(), "aXcY");
+  EXPECT_FALSE(fs::exists(epoch_path(1)));
+}
+
+TEST_F(EpochStoreTest, MemoryIsThatOfOneEpoch) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  for (uint64_t epoch = 2; epoch < 50; ++epoch) {
+    const uint64_t offset = 4 + (epoch - 2) * 2;
+    ASSERT_TRUE(seal(state(epoch), offset, "xy", {0, offset, 2, offset + 1}));
+    EXPECT_EQ(memory_pages(epoch), 4u) << epoch;
+  }
+  EXPECT_EQ(kept(), "axcy");
+}
+
+TEST_F(EpochStoreTest, PagesOfZerosTakeNoMemory) {
+  ASSERT_TRUE(seal(state(1), 0, "a00b", {0, 1, 2, 3}));
+  EXPECT_EQ(kept(), "a00b");
+  EXPECT_EQ(memory_pages(1), 2u);
+}
+
+TEST_F(EpochStoreTest, EpochThatCannotBeReadLeavesTheOneBefore) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  EXPECT_EQ(seal(state(2), 4, "X!", {0, 4, 2, 5}).error().errno_value, EIO);
+  EXPECT_EQ(kept(), "abcd");
+  ASSERT_TRUE(seal(state(2, 'b'), 0, "efgh", {0, 1, 2, 3}));
+  EXPECT_EQ(kept(), "efgh");
+}
+
+TEST_F(EpochStoreTest, IndexThatDoesNotFitTheMemoryIsRefused) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  EXPECT_EQ(seal(state(2), 4, "X", {0, 1, 2, 5}).error().errno_value, EPROTO);
+  EXPECT_EQ(kept(), "abcd");
+}
+
+TEST_F(EpochStoreTest, NewRunHasItsOwnMemory) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  ASSERT_TRUE(seal(state(2, 'b'), 0, "wxyz", {3, 2, 1, 0}));
+  EXPECT_EQ(kept(), "zyxw");
+  const auto left = std::distance(fs::directory_iterator(directory_ + "/db"), {});
+  EXPECT_EQ(left, 4) << "state, lock, one epoch, one memory file";
+}
+
+TEST_F(EpochStoreTest, FullTmpfsLeavesTheEpochBefore) {
+  ASSERT_EQ(mount("none", directory_.c_str(), nullptr, MS_REMOUNT, "size=256k"), 0);
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  const Status full = seal(state(2), 4, std::string(100, 'x'), {0, 1, 2, 5});
+  EXPECT_EQ(full.error().errno_value, ENOSPC);
+  EXPECT_NE(full.error().message.find("remount it with a larger size"), std::string::npos);
+  EXPECT_EQ(kept(), "abcd");
+}
+
+TEST_F(EpochStoreTest, DiscardedNameIsFree) {
+  ASSERT_TRUE(seal(state(1), 0, "a", {0}));
+  {
+    auto locked = store_->lock("db");
+    ASSERT_TRUE(locked);
+    ASSERT_TRUE(locked->discard());
+  }
+  EXPECT_EQ(store_->read("db").error().errno_value, ENOENT);
+  EXPECT_TRUE(store_->list()->empty());
+  const auto locked = store_->lock("db");
+  ASSERT_TRUE(locked);
+  EXPECT_FALSE(locked->exists());
+}
+
+TEST_F(EpochStoreTest, WhoWaitsForTheLockFindsTheNewState) {
+  ASSERT_TRUE(seal(state(1), 0, "a", {0}));
+  auto first = store_->lock("db");
+  ASSERT_TRUE(first);
+  uint64_t seen = 0;
+  std::thread second([&] {
+    const auto locked = store_->lock("db");
+    if (locked) seen = locked->state().newest.number;
+  });
+  EpochState next = state(1);
+  next.newest.number = 9;
+  ASSERT_TRUE(first->write(next));
+  { const LockedEpochs ends = std::move(*first); }
+  second.join();
+  EXPECT_EQ(seen, 9u);
+}
+
+TEST_F(EpochStoreTest, ForeignStateIsAnError) {
+  ASSERT_TRUE(seal(state(1), 0, "a", {0}));
+  std::ofstream(directory_ + "/db/state.json") << "{}";
+  EXPECT_EQ(store_->lock("db").error().errno_value, EPROTO);
+  EXPECT_EQ(store_->lock("a/b").error().errno_value, EINVAL);
+}
+
+}  // namespace
+}  // namespace ppmr
