@@ -583,7 +583,9 @@ int Migrate::run() {
     print_error("ppmr " + command_.name, tree + " stays because of the findings above");
   }
   if (stops(findings_) || trees_.empty()) {
-    return failed({ExitCode::kMigrationAborted, "nothing was moved because of the findings above"});
+    return failed({ExitCode::kMigrationAborted,
+                   command_.dry_run ? "the findings above stop the move"
+                                    : "nothing was moved because of the findings above"});
   }
   ExitCode worst = excluded_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   print_needs();

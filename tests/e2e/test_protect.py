@@ -9,6 +9,7 @@ import pytest
 from lab.migrations import Running
 from lab.node import happens, wait_until
 from lab.ppmr import find_ppmr
+from lab.programs import Program
 
 REPLACED, RESTORE_FAILED = 13, 9
 MIB = 1 << 20
@@ -75,10 +76,11 @@ class Ledger:
 class Protection:
     """`ppmr protect` of a process at the source, and `ppmr takeover` at its partner."""
 
-    def __init__(self, migrations, pid, every="1", options=(), name=NAME):
+    def __init__(self, migrations, pid, every="1", criu_options=(), name=NAME):
         self.migrations, self.name = migrations, name
         words = ["protect", "--pid", pid, "--mount", migrations.out, "--every", every, "--json"]
-        words += ["--name", name, "--state-dir", migrations.states["source"], *options]
+        words += ["--name", name, "--state-dir", migrations.states["source"]]
+        words += ["--", *criu_options] if criu_options else []
         self.running = Running(migrations.source_at, [find_ppmr(), *words])
 
     def epochs(self):
@@ -297,3 +299,30 @@ def test_status_and_metrics_show_the_newest_epoch(nodes, protection, migrations)
     assert f"{NAME} (python3, pid" in text
     protection.end()
     assert migrations.source.status()["protected"] == []
+
+
+# Trees, shared pages, mappings that come and go, pipes, sockets and shared memory in an epoch.
+@pytest.mark.parametrize(
+    "program, arguments",
+    [("memory_changer", [32, 100]), ("conversation", "pipes"), ("conversation", "shared-memory")],
+    ids=["memory", "pipes", "shared-memory"],
+)
+def test_program_is_whole_after_a_takeover(lab, nodes, migrations, program, arguments):
+    directory = lab.home / "program"
+    if program == "conversation":
+        words = [arguments, directory]
+    else:
+        words = [directory, *arguments]
+    moved = Program(nodes.source, program, words, directory)
+    moved.wait_for_lines(50)
+    options = ["--ghost-limit", "5M"] if arguments == "shared-memory" else []
+    protection = Protection(migrations, moved.pid, criu_options=options, name="program")
+    protection.wait_for_epochs(3)
+    lose(nodes.source)
+    protection.take_over("--truncate")
+    moved.node = nodes.target
+    moved.wait_for_lines(200, nodes.target, timeout=60)
+    lines = moved.lines()
+    assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[-1].get("wrong", 0) == 0
+    nodes.target.signal(moved.pid, signal.SIGKILL)
