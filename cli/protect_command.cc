@@ -43,11 +43,16 @@ constexpr const char* kCloseConnections = "--tcp-close";
 std::string line_of(const json& event) {
   const std::string what = event.at("event");
   if (what == "epoch") {
-    return fmt::format(
-        "epoch {}: {} of memory, {} sent, pause {} ms, took {}", event.at("number").get<uint64_t>(),
-        format_size(event.at("bytes").get<uint64_t>()),
-        format_size(event.at("sent_bytes").get<uint64_t>()), event.at("pause_ms").get<int64_t>(),
-        format_time(milliseconds(event.at("took_ms").get<int64_t>())));
+    const auto pause_ms = event.at("pause_ms").get<int64_t>();
+    const auto max_pause_ms = event.at("max_pause_ms").get<int64_t>();
+    const std::string longer = pause_ms > max_pause_ms
+                                   ? fmt::format(" (longer than --max-pause, {} ms)", max_pause_ms)
+                                   : "";
+    return fmt::format("epoch {}: {} of memory, {} sent, pause {} ms{}, took {}",
+                       event.at("number").get<uint64_t>(),
+                       format_size(event.at("bytes").get<uint64_t>()),
+                       format_size(event.at("sent_bytes").get<uint64_t>()), pause_ms, longer,
+                       format_time(milliseconds(event.at("took_ms").get<int64_t>())));
   }
   if (what == "warning") return "warning: " + event.at("sentence").get<std::string>();
   return event.value("reason", what);

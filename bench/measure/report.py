@@ -20,6 +20,7 @@ CHAPTERS = {
     "application": "Run time of an MPI program, undisturbed and with migrations.",
     "shapes": "Moves of trees of many shapes, with `ppmr migrate` in its three modes. Downtime: from the last sign of life of a tree before its move to the first one after it. "
     "Plain CRIU does not move the tree: dump into tmpfs and restore from there, together.",
+    "epochs": "How long a process stands still for an epoch of `ppmr protect`, which reaches another node, and for a dump into tmpfs at its own node: the longest time without a sign of life.",
     "costs": "Moves of one process with and without encryption, with each method of compression, and while strangers connect: from the freeze until all memory is in place.",
     "pipelined moves": "Several processes over a limited link with one `ppmr migrate`, against one command per process, and against the time that the link alone needs for their bytes.",
     "jobs": "MPI programs in job nodes with and without evacuations, against plain `mpirun`; and the stall of a ring of ranks in an evacuation.",

@@ -63,7 +63,7 @@ Result<SentEpoch> EpochDump::send() {
                                 return options_.limits;
                               },
                               .on_round = {},
-                              .on_warning = options_.on_warning};
+                              .on_warning = [](const std::string&) {}};
   const Status copied = copy_in_rounds(*memory_, live_, options_.root.pid, copying, rounds);
   if (!copied) return failure(copied.error());
   if (Status frozen = freeze(); !frozen) return failure(frozen.error());
@@ -79,6 +79,7 @@ Result<SentEpoch> EpochDump::send() {
                              .bytes = bytes_of(index_.all),
                              .arrived_bytes = live_.sent_bytes() - memory_offset_},
                    .checkpoint = options_.checkpoint,
+                   .fixed_part = std::chrono::nanoseconds(pause_ns) - sending_,
                    .memory = memory_->checkpoint(),
                    .memory_offset = memory_offset_};
 }
@@ -115,9 +116,11 @@ Status EpochDump::while_frozen() {
                    "list the memory of the frozen tree: " + index.error().message);
   }
   index_ = std::move(*index);
+  const auto began = std::chrono::steady_clock::now();
   if (Status sent = memory_->send_frozen(index_, SentWhen::kInThePool, kFrozenPatience); !sent) {
     return sent;
   }
+  sending_ = std::chrono::steady_clock::now() - began;
   live_.note_frozen_sent(index_);
   const std::string files = description_->path() + "/" + kWrittenFilesFile;
   if (Status noted = write_written_files(files, *written); !noted) return noted;

@@ -29,14 +29,15 @@ struct EpochOptions {
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{0};
   std::function<Status()> go_on;  // asked after each round; an error ends the epoch
-  std::function<void(const std::string&)> on_warning;
+  std::function<void(const std::string&)> on_warning;  // all memory was sent while it was frozen
 };
 
 struct SentEpoch {
   SealedEpoch epoch;  // without its number
   std::string checkpoint;
-  std::string memory;          // name of the checkpoint with the pages of this epoch
-  uint64_t memory_offset = 0;  // their place among those of all epochs of the run
+  std::chrono::nanoseconds fixed_part{0};  // of the pause: what does not depend on the pages sent
+  std::string memory;                      // name of the checkpoint with the pages of this epoch
+  uint64_t memory_offset = 0;              // their place among those of all epochs of the run
 };
 
 // Threads: one.
@@ -67,6 +68,7 @@ class EpochDump {
   std::optional<DumpImages> description_;
   FrozenMemoryIndex index_;
   DumpTimes times_;
+  std::chrono::nanoseconds sending_{0};  // how long the tree stood still for its memory
 };
 
 }  // namespace ppmr

@@ -121,7 +121,7 @@ Status Protection::send_epoch(Run& run) {
                             .checkpoint = epoch_checkpoint(settings_.name, run.id, number_ + 1),
                             .work = run.work.path(),
                             .root = {settings_.tree.root, settings_.tree.root_start_time},
-                            .limits = settings_.limits,
+                            .limits = limits_,
                             .criu_options = settings_.criu_options,
                             .seal_patience = settings_.seal_patience,
                             .go_on = [this] { return check_tree(); },
@@ -156,6 +156,7 @@ Status Protection::send_epoch(Run& run) {
   if (!kept) return kept;
   number_ = epoch.number;
   has_sent_ = true;
+  limits_.fixed_part = sent->fixed_part;
   // For `ppmr status` and the metrics.
   (void)ask(run.partner.mount, {{"op", "note_epoch"},
                                 {"process", settings_.name},
@@ -173,6 +174,7 @@ Status Protection::send_epoch(Run& run) {
        {"bytes", epoch.bytes},
        {"sent_bytes", epoch.arrived_bytes},
        {"pause_ms", epoch.pause_ms},
+       {"max_pause_ms", settings_.limits.max_downtime.count()},
        {"took_ms", std::chrono::duration_cast<milliseconds>(Clock::now() - began).count()}});
   return {};
 }

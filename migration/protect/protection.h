@@ -57,7 +57,7 @@ std::chrono::steady_clock::time_point next_epoch_at(std::chrono::steady_clock::t
 class Protection {
  public:
   Protection(const ProtectionSettings& settings, const std::atomic<bool>& stop)
-      : settings_(settings), stop_(stop) {}
+      : settings_(settings), stop_(stop), limits_(settings.limits) {}
   // Returns when the tree has ended, when it was taken over, or on `stop`. The partner keeps the
   // newest epoch, unless the tree has ended by itself.
   ProtectionEnd run();
@@ -80,6 +80,7 @@ class Protection {
 
   const ProtectionSettings& settings_;
   const std::atomic<bool>& stop_;
+  LiveLimits limits_;      // with what the last epoch has shown
   uint64_t number_ = 0;    // of the newest epoch that the partner keeps
   bool has_sent_ = false;  // an epoch of this process
 };

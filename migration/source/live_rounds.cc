@@ -63,8 +63,8 @@ RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_by
   const double rate = rate_of(rounds);
   const nanoseconds transfer{static_cast<int64_t>(static_cast<double>(pending_bytes) / rate)};
   const auto memory_bytes = static_cast<double>(rounds.front().bytes);
-  const nanoseconds fixed =
-      kFixedPart + nanoseconds{static_cast<int64_t>(memory_bytes * kFixedPerByteNs)};
+  const nanoseconds fixed = limits.fixed_part.value_or(
+      kFixedPart + nanoseconds{static_cast<int64_t>(memory_bytes * kFixedPerByteNs)});
   RoundDecision decision;
   decision.expected_downtime = duration_cast<milliseconds>(fixed + transfer);
   const bool fits = fixed + transfer <= limits.max_downtime;

@@ -30,6 +30,8 @@ struct LiveLimits {
   OnTimeout on_timeout = OnTimeout::kFreeze;
   // At first; of the rounds of one tree; 0: as fast as it goes.
   uint64_t max_rate_bytes_per_s = 0;
+  // How long the tree stands still without memory to send, as measured before; nullopt: unknown.
+  std::optional<std::chrono::nanoseconds> fixed_part;
   // How often the target has room for the memory of the trees. It keeps all rounds until the trees
   // run, and the trees need their memory, too.
   double room_times = std::numeric_limits<double>::infinity();

@@ -130,5 +130,15 @@ TEST(LiveRounds, RateThatIsHeldBackSaysNothingAboutTheFrozenPart) {
   EXPECT_GT(downtime_after(0), seconds(1));
 }
 
+TEST(LiveRounds, MeasuredFixedPartReplacesTheEstimate) {
+  LiveLimits limits{.max_downtime = milliseconds(150)};
+  const std::vector<Round> rounds = {{4096 * kMib, seconds(4), 0}, {kMib, milliseconds(9), 0}};
+  EXPECT_NE(decide_round(rounds, 4096, seconds(5), limits).why, "") << "0.34 s are expected";
+  limits.fixed_part = milliseconds(90);
+  const RoundDecision decision = decide_round(rounds, 4096, seconds(5), limits);
+  EXPECT_EQ(decision.next, NextStep::kFreeze);
+  EXPECT_EQ(decision.why, "");
+}
+
 }  // namespace
 }  // namespace ppmr
