@@ -67,6 +67,8 @@ void add_commit(CLI::App& app, int& exit_code) {
   sub.add_option("DIR", command->path,
                  "checkpoint (a directory or a file) in a source or target mount")
       ->required();
+  sub.add_flag("--kept", command->kept,
+               "also wait until it is in the target's --keep-dir; at the target");
   add_timeout(sub, command, "time limit; default: the time limits of the daemon");
   sub.add_flag("--json", command->json, "print the result as one JSON object");
 }

@@ -22,6 +22,24 @@ struct Sealed {
   std::chrono::microseconds took{0};
 };
 
+// Only the target knows what is on its disk.
+CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
+                                    const CommitCommand& command) {
+  const auto status = ask(checkpoint.mount, {{"op", "status"}});
+  if (!status) return tl::unexpected(status.error());
+  if (status->value("role", "") != "target") {
+    return command_failure(ExitCode::kUsage,
+                           command.path +
+                               " is sealed, but --kept waits at the target only: run `ppmr commit "
+                               "--kept` there, with a path in its mount");
+  }
+  const json request = {{"op", "wait"}, {"checkpoint", checkpoint.name}, {"until", "kept"}};
+  const auto kept =
+      ask_at_length(checkpoint.mount, request, command.timeout.value_or(std::chrono::hours(24)));
+  if (!kept) return tl::unexpected(kept.error());
+  return {};
+}
+
 CommandResult<Sealed> seal(const CommitCommand& command) {
   auto checkpoint = find_checkpoint(command.path);
   if (!checkpoint) return tl::unexpected(checkpoint.error());
@@ -34,6 +52,10 @@ CommandResult<Sealed> seal(const CommitCommand& command) {
   const auto began = std::chrono::steady_clock::now();
   auto answer = ask_at_length(
       checkpoint->mount, {{"op", "commit"}, {"checkpoint", checkpoint->name}}, command.timeout);
+  if (answer && command.kept) {
+    const auto kept = wait_until_kept(*checkpoint, command);
+    if (!kept) return tl::unexpected(kept.error());
+  }
   const auto took = std::chrono::duration_cast<std::chrono::microseconds>(
       std::chrono::steady_clock::now() - began);
   if (!answer) {
@@ -58,10 +80,12 @@ int CommitCommand::run() const {
                         {"mountpoint", sealed->checkpoint.mount.mountpoint},
                         {"files", sealed->files},
                         {"bytes", sealed->bytes},
+                        {"kept", kept},
                         {"took_us", sealed->took.count()}}));
   } else {
-    print_to(stdout, "sealed {}: {} file{}, {} verified at the target in {}\n", path, sealed->files,
-             sealed->files == 1 ? "" : "s", format_size(sealed->bytes), format_time(sealed->took));
+    print_to(stdout, "sealed {}: {} file{}, {} verified at the target{} in {}\n", path,
+             sealed->files, sealed->files == 1 ? "" : "s", format_size(sealed->bytes),
+             kept ? ", and kept there," : "", format_time(sealed->took));
   }
   return to_int(ExitCode::kSuccess);
 }

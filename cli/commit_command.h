@@ -9,6 +9,7 @@ namespace ppmr {
 struct CommitCommand {
   std::string path;
   std::optional<std::chrono::milliseconds> timeout;
+  bool kept = false;  // also waits until the target has it on the disk
   bool json = false;
 
   int run() const;  // returns the exit code

@@ -32,7 +32,14 @@ Work work_in(const json& status) {
   for (const json& checkpoint : status.at("checkpoints")) {
     const std::string state = checkpoint.at("state");
     if (state == "open" || state == "complete") ++work.open;
-    if (state == "sealed" && status.at("role") == "target") ++work.sealed;
+    const std::string kept = checkpoint.value("kept", "");
+    // What waits for its turn, or is being written, is finished before the daemon ends.
+    const bool will_be_kept = kept == "writing" || (kept == "no" && state == "sealed" &&
+                                                    checkpoint.value("keep_error", "").empty());
+    if (will_be_kept) ++work.open;
+    if (state == "sealed" && status.at("role") == "target" && kept != "kept" && !will_be_kept) {
+      ++work.sealed;
+    }
   }
   return work;
 }

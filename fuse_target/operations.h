@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "fuse_target/keep/keeper.h"
 #include "fuse_target/store/image_tree.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/upstream.h"
@@ -17,11 +18,12 @@ namespace ppmr {
 class TargetFrontEnd final : public FrontEnd {
  public:
   TargetFrontEnd(ImageTree& tree, ParkingLot& parking, Upstream& upstream, StoreMemory& memory,
-                 bool consume, bool wait_for_files)
+                 Keeper* keeper, bool consume, bool wait_for_files)
       : tree(tree),
         parking(parking),
         upstream(upstream),
         memory(memory),
+        keeper(keeper),
         consume(consume),
         wait_for_files(wait_for_files) {}
 
@@ -34,6 +36,7 @@ class TargetFrontEnd final : public FrontEnd {
   ParkingLot& parking;
   Upstream& upstream;
   StoreMemory& memory;
+  Keeper* const keeper;  // null: no keep directory
   const bool consume;
   const bool wait_for_files;
 };

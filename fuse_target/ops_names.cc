@@ -59,15 +59,21 @@ Status readlink(fuse_req_t request, fuse_ino_t inode) {
 }
 
 // Removes an entry. Fails while the source can still write the checkpoint. Notifies the source when
-// a top-level entry is removed.
+// a top-level entry is removed. The removal of a kept checkpoint is on the disk before the reply,
+// which another thread sends.
 Status remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool directory_wanted) {
   auto directory = directory_of(request, parent);
   if (!directory) return failure(directory.error());
   TargetFrontEnd& target = target_of(request);
   auto removed = target.tree.remove_entry(*directory, name, directory_wanted);
   if (!removed) return failure(removed.error());
-  if (*removed) target.upstream.notify_removed(**removed);
-  return reply_done(request);
+  if (!*removed) return reply_done(request);
+  target.upstream.notify_removed(**removed);
+  if (target.keeper == nullptr) return reply_done(request);
+  target.keeper->removed(**removed, [request](const Status& done) {
+    fuse_reply_err(request, done ? 0 : done.error().errno_value);
+  });
+  return {};
 }
 
 Status unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {

@@ -1,7 +1,11 @@
 #include "fuse_target/target_command.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -30,6 +34,8 @@ struct Flags {
   std::string listen_address;
   std::string state_directory = "/var/lib/ppmr";
   MountFlags daemon;
+  std::string keep_key;
+  std::chrono::milliseconds keep_age{0};
 };
 
 // A peer that may restart processes must also be allowed to connect.
@@ -92,7 +98,8 @@ Result<size_t> available_memory_bytes() {
 
 // The process that does what the daemon may not, see DataDaemon::start_helper().
 HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
-  HelperOptions options{.spill_directory = target.spill_directory};
+  HelperOptions options{.spill_directory = target.spill_directory,
+                        .keep_directory = target.keep_directory};
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
@@ -107,6 +114,36 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
   return options;
 }
 
+// Reads the key of kept checkpoints. Returns the directory, which is locked as long as it is open:
+// two targets in one directory would remove each other's files.
+Result<UniqueFd> open_keep_directory(TargetOptions& options, const Flags& flags) {
+  if (options.keep_directory.empty()) return UniqueFd();
+  const std::string what = "--keep-dir " + options.keep_directory;
+  if (flags.keep_key.empty()) {
+    return failure(EINVAL, what +
+                               ": checkpoints are secrets, so kept ones are encrypted: make a key "
+                               "with `ppmr keygen FILE`, and add --keep-key FILE");
+  }
+  auto keys = read_keep_keys(flags.keep_key);
+  if (!keys) return failure(keys.error().errno_value, "--keep-key: " + keys.error().message);
+  options.keep_keys = std::move(*keys);
+  UniqueFd directory(::open(options.keep_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) {
+    return failure(
+        errno,
+        what + ": " + std::strerror(errno) +
+            (errno == ENOENT ? ": make it (mkdir -m 700 " + options.keep_directory + ")" : ""));
+  }
+  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+    return failure(errno, what + ": " +
+                              (errno == EWOULDBLOCK
+                                   ? "another target uses it: give each target a directory of its "
+                                     "own"
+                                   : std::strerror(errno)));
+  }
+  return directory;
+}
+
 ExitCode exit_code_of(const Error& error) {
   const bool environment = error.errno_value == EADDRINUSE || error.errno_value == EADDRNOTAVAIL ||
                            error.errno_value == ENODEV;  // no RDMA device
@@ -117,7 +154,8 @@ ExitCode exit_code_of(const Error& error) {
 // that depend on others.
 Status complete(TargetOptions& options, const Flags& flags) {
   options.allow_restart |= options.allow_root_restart || !options.restart_policy.empty();
-  for (std::string* path : {&options.spill_directory, &options.restart_policy}) {
+  for (std::string* path :
+       {&options.spill_directory, &options.keep_directory, &options.restart_policy}) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
   }
   options.trusted_fabric = flags.credentials.trusted_fabric;
@@ -148,6 +186,8 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   if (Status checked = check_restarts(options, *target.security(), flags); !checked) {
     return daemon.failed(checked.error(), exit_code_of(checked.error()));
   }
+  auto keep_lock = open_keep_directory(options, flags);
+  if (!keep_lock) return daemon.failed(keep_lock.error(), ExitCode::kUsage);
   if (flags.daemon.check) return ExitCode::kSuccess;
   auto listener = target.security()->listener(flags.listen_address);
   if (!listener) {
@@ -198,9 +238,32 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   add_size_option(*command, "--spill-limit", target.spill_limit_bytes,
                   "bytes to spill at most (0: what the disk has)")
       ->needs(spill_directory);
+  auto* keep_directory = command->add_option(
+      "--keep-dir", target.keep_directory,
+      "keep sealed checkpoints in files here, also after the end of the daemon");
+  keep_directory->type_name("DIR");
+  command
+      ->add_option("--keep-key", flags->keep_key,
+                   "key that encrypts kept checkpoints, see ppmr keygen")
+      ->type_name("FILE")
+      ->needs(keep_directory);
+  command
+      ->add_option("--keep-count", target.keep_limits.count,
+                   "kept checkpoints of a name, without the number or date at its end (0: all)")
+      ->type_name("N")
+      ->needs(keep_directory);
+  add_time_option(*command, "--keep-age", flags->keep_age,
+                  "remove older kept checkpoints, but not the newest of a name (0: never)")
+      ->needs(keep_directory);
+  add_size_option(*command, "--keep-size", target.keep_limits.bytes,
+                  "bytes of all kept checkpoints, but not fewer than the newest of each name (0: "
+                  "no limit)")
+      ->needs(keep_directory);
   command->add_flag("--mlock", target.lock_memory, "never let the kernel swap images out");
-  command->add_flag("--consume", target.consume,
-                    "free bytes once read; each file can be read once, front to back");
+  command
+      ->add_flag("--consume", target.consume,
+                 "free bytes once read; each file can be read once, front to back")
+      ->excludes(keep_directory);
   command->add_flag("--wait-for-files", target.wait_for_files,
                     "look-up of a missing file waits until the checkpoint is complete");
   add_credential_options(*command, flags->credentials);
@@ -225,6 +288,8 @@ CLI::App* add_target_command(CLI::App& app, int& exit_code) {
   add_mount_flags(*command, flags->daemon);
   command->callback([flags, &exit_code] {
     flags->target.allow_restart |= !flags->target.restart_peers.empty();
+    flags->target.keep_limits.age =
+        std::chrono::duration_cast<std::chrono::seconds>(flags->keep_age);
     exit_code = run_daemon({.name = "ppmr target",
                             .foreground = flags->daemon.foreground || flags->daemon.check,
                             .log_file = flags->daemon.check ? "" : flags->daemon.log_file},

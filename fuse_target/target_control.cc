@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "daemon/control/control_socket.h"
 #include "fuse_target/target_mount.h"
@@ -37,6 +39,34 @@ nlohmann::json describe(const CheckpointReport& report) {
           {"peer", report.source_name},
           {"owner", report.owner},
           {"error", report.error.empty() ? report.seal_error : report.error}};
+}
+
+// For a target that keeps checkpoints.
+void add_kept(nlohmann::json& described, const CheckpointReport& report) {
+  described["kept"] = report.is_passing ? "passing" : to_string(report.keep);
+  described["keep_error"] = report.keep_error;
+}
+
+nlohmann::json describe(const KeepReport& report, const std::string& directory) {
+  auto unreadable = nlohmann::json::array();
+  for (const KeepReport::Unreadable& file : report.unreadable) {
+    unreadable.push_back({{"file", file.file}, {"name", file.name}, {"reason", file.reason}});
+  }
+  const int64_t age_ns = report.newest_sealed_ns == 0
+                             ? -1
+                             : std::max<int64_t>(0, realtime_ns() - report.newest_sealed_ns);
+  return {{"directory", directory},
+          {"checkpoints", report.checkpoints},
+          {"bytes", report.bytes},
+          {"free_bytes", report.free_bytes},
+          {"failures", report.failures},
+          {"expired", report.expired},
+          {"given_back_bytes", report.given_back_bytes},
+          {"newest_age_ms", age_ns < 0 ? -1 : age_ns / 1'000'000},
+          {"writing", report.writing},
+          {"written_bytes", report.written_bytes},
+          {"error", report.error},
+          {"unreadable", std::move(unreadable)}};
 }
 
 nlohmann::json describe(const SessionReport& session) {
@@ -92,6 +122,18 @@ Error foreign_error(const CheckpointReport& report, const std::string& owner) {
                      owner + ", which wants to use it"};
 }
 
+// Returns the first and the last block of the file on the disk that a loan uses.
+std::pair<uint64_t, uint64_t> blocks_on_disk(const FileLoan& loan) {
+  uint64_t first = UINT64_MAX;
+  uint64_t last = 0;
+  for (const FileLoan::Piece& piece : loan.pieces) {
+    if (piece.place != FileLoan::kOnDisk) continue;
+    first = std::min(first, piece.place_offset / DiskBytes::kBlockBytes);
+    last = std::max(last, (piece.place_offset + piece.length - 1) / DiskBytes::kBlockBytes);
+  }
+  return {first, last};
+}
+
 }  // namespace
 
 nlohmann::json TargetMount::answer(const nlohmann::json& request, PassedDescriptors& passed) {
@@ -111,6 +153,7 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request, PassedDescript
   if (operation == "lend") return lend(request, passed.to_send);
   if (operation == "bundle") return bundle(request, passed.to_send);
   if (operation == "promise") {
+    tree_.mark_passing(request.at("checkpoint"));  // only migrations promise memory
     return answer_of(tree_.promise(request.at("checkpoint"), request.at("bytes")));
   }
   return refusal(Error{
@@ -124,8 +167,10 @@ nlohmann::json TargetMount::status() const {
   auto peers = nlohmann::json::array();
   for (const SessionReport& session : upstream_->sessions()) peers.push_back(describe(session));
   auto checkpoints = nlohmann::json::array();
-  for (const CheckpointReport& report : tree_.checkpoints())
+  for (const CheckpointReport& report : tree_.checkpoints()) {
     checkpoints.push_back(describe(report));
+    if (keeper_) add_kept(checkpoints.back(), report);
+  }
   nlohmann::json status = {{"ok", true},
                            {"role", "target"},
                            {"mountpoint", options_.mountpoint},
@@ -160,6 +205,7 @@ nlohmann::json TargetMount::status() const {
                              {"lent_bytes", loans.bytes}}},
                            {"peers", peers},
                            {"checkpoints", checkpoints}};
+  if (keeper_) status["keep"] = describe(keeper_->report(), options_.keep_directory);
   if (verbs_) status["rdma"] = describe(verbs_->counters(), verbs_->traffic());
   return status;
 }
@@ -205,11 +251,15 @@ nlohmann::json TargetMount::commit(const nlohmann::json& request) {
 nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
   const std::string until = request.value("until", "sealed");
+  if (until == "kept") return wait_until_kept(request);
   if (until != "complete" && until != "sealed") {
-    return refusal(Error{EINVAL, "wait until '" + until + "': expected complete or sealed"});
+    return refusal(Error{EINVAL, "wait until '" + until + "': expected complete, sealed or kept"});
   }
   const milliseconds timeout = timeout_of(request);
   const std::string owner = request.value("owner", "");
+  // Only migrations name an owner. They remove the checkpoint when its process runs, so it is not
+  // kept.
+  if (!owner.empty()) tree_.mark_passing(name, owner);
   const auto is_foreign = [&](const CheckpointReport& report) {
     return !owner.empty() && report.owner != owner;
   };
@@ -224,6 +274,7 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
                              candidate->state == StoredState::kFailed);
       },
       timeout);
+  if (!owner.empty()) tree_.mark_passing(name, owner);
   if (report && is_foreign(*report)) return refusal(foreign_error(*report, owner));
   if (report && arrived(*report)) return success(*report);
   if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
@@ -235,11 +286,45 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   return late;
 }
 
+// Waits until a checkpoint is sealed and kept. It need not exist yet.
+nlohmann::json TargetMount::wait_until_kept(const nlohmann::json& request) {
+  const std::string name = request.at("checkpoint");
+  if (!keeper_) {
+    return refusal(Error{EOPNOTSUPP, "'" + name +
+                                         "' is not kept: this target was started without "
+                                         "--keep-dir"});
+  }
+  const milliseconds timeout = timeout_of(request);
+  const auto report = tree_.wait_for(
+      name,
+      [](const auto& candidate) {
+        return candidate && (candidate->keep == KeepState::kKept || candidate->is_passing ||
+                             candidate->state == StoredState::kFailed);
+      },
+      timeout);
+  if (report && report->keep == KeepState::kKept) return success(*report);
+  if (report && report->state == StoredState::kFailed) return refusal(failed_error(*report));
+  if (report && report->is_passing) {
+    return refusal(Error{EOPNOTSUPP, "'" + name +
+                                         "' is not kept: it belongs to a migration, which removes "
+                                         "it"});
+  }
+  const std::string why = report ? report->keep_error : "it is missing";
+  return refusal(Error{ETIMEDOUT, "checkpoint '" + name + "' is not kept after " +
+                                      std::to_string(timeout.count()) + " ms" +
+                                      (why.empty() ? "" : ": " + why)});
+}
+
+// The removal of a kept checkpoint is on the disk before the answer.
 nlohmann::json TargetMount::remove(const nlohmann::json& request) {
   auto removed = tree_.remove_checkpoint(request.at("checkpoint"), request.value("owner", ""));
   if (!removed) return refusal(removed.error());
   upstream_->notify_removed(*removed);
-  return {{"ok", true}};
+  if (!keeper_) return {{"ok", true}};
+  const auto done = std::make_shared<std::promise<Status>>();
+  auto result = done->get_future();
+  keeper_->removed(*removed, [done](const Status& status) { done->set_value(status); });
+  return answer_of(result.get());
 }
 
 // Lends the part of a file that begins at `offset`. The answer passes descriptors in this order:
@@ -255,7 +340,7 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
   std::vector<UniqueFd> passed;
   auto pieces = nlohmann::json::array();
   for (const FileLoan::Piece& piece : loan.pieces) {
-    const size_t place = piece.place == FileLoan::kSpilled ? loan.regions.size() : piece.place;
+    const size_t place = piece.place == FileLoan::kOnDisk ? loan.regions.size() : piece.place;
     pieces.push_back({piece.offset, piece.length, place, piece.place_offset});
   }
   for (const int region : loan.regions) {
@@ -270,12 +355,11 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
                            {"size", loan.size_bytes},
                            {"end", loan.end},
                            {"pieces", std::move(pieces)}};
-  if (loan.spill_file) {
-    const uint64_t first = loan.pieces.front().offset / SpillFile::kBlockBytes;
-    const uint64_t last = (loan.end - 1) / SpillFile::kBlockBytes;
-    auto file = loan.spill_file->open_for_reading();
+  if (loan.on_disk) {
+    const auto [first, last] = blocks_on_disk(loan);
+    auto file = loan.on_disk->open_for_reading();
     if (!file) return refusal(file.error());
-    auto checksums = loan.spill_file->copy_checksums(first, last - first + 1);
+    auto checksums = loan.on_disk->copy_checksums(first, last - first + 1);
     if (!checksums) return refusal(checksums.error());
     answer["spill"] = {{"place", passed.size()}, {"first_block", first}};
     passed.push_back(std::move(*file));

@@ -71,7 +71,14 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
   auto loans = Loans::create();
   if (!loans) return failure(loans.error());
   parts.loans = std::move(*loans);
-  return std::unique_ptr<TargetMount>(new TargetMount(std::move(options), std::move(parts)));
+  auto listening = std::move(parts.listener);
+  std::unique_ptr<TargetMount> mount(new TargetMount(std::move(options), std::move(parts)));
+  if (mount->keeper_) {
+    if (Status loaded = mount->keeper_->load(); !loaded) return failure(loaded.error());
+  }
+  // The port has been open since before, but nobody has been served.
+  mount->start_receiver(std::move(listening));
+  return mount;
 }
 
 // Opens the RDMA devices. The store registers each region when it is mapped.
@@ -100,11 +107,18 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       verbs_(std::move(parts.verbs)),
       memory_(std::move(parts.memory)),
       loans_(std::move(parts.loans)),
-      storage_{*memory_, spill_.get(), options_.consume},
+      storage_{*memory_, spill_.get(), options_.consume,
+               [this] { return keeper_ && keeper_->give_back_oldest(); }},
       parking_([helper = options_.helper](pid_t process) { return helper->is_dying(process); }),
       tree_(storage_, parking_),
       agents_(options_.helper),
-      front_end_(tree_, parking_, *upstream_, *memory_, options_.consume, options_.wait_for_files) {
+      keeper_(make_keeper()),
+      front_end_(tree_, parking_, *upstream_, *memory_, keeper_.get(), options_.consume,
+                 options_.wait_for_files) {
+  why_no_verbs_ = std::move(parts.why_no_verbs);
+}
+
+void TargetMount::start_receiver(std::unique_ptr<Listener> listener) {
   ReceiverOptions receiver;
   receiver.peer_timeout = options_.peer_timeout;
   receiver.target_name = options_.target_name;
@@ -115,13 +129,13 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       audit->write(event);
     };
   }
-  receiver.transport = {options_.transport.mode, verbs_.get(), parts.why_no_verbs};
+  receiver.transport = {options_.transport.mode, verbs_.get(), why_no_verbs_};
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {
       return serve_agent(connection, node_name);
     };
   }
-  receiver_ = std::make_unique<Receiver>(receiver, std::move(parts.listener), tree_);
+  receiver_ = std::make_unique<Receiver>(receiver, std::move(listener), tree_);
   upstream_->attach(receiver_.get());
 }
 
@@ -132,7 +146,16 @@ Status TargetMount::serve_agent(Connection& connection, const std::string& node_
   return served;
 }
 
+std::unique_ptr<Keeper> TargetMount::make_keeper() {
+  if (options_.keep_directory.empty()) return nullptr;
+  return std::make_unique<Keeper>(
+      *options_.helper, options_.keep_keys,
+      KeeperOptions{.directory = options_.keep_directory, .retention = options_.keep_limits}, tree_,
+      *memory_);
+}
+
 TargetMount::~TargetMount() {
+  if (keeper_) keeper_->stop();
   parking_.close();
   agents_.stop();
   upstream_->detach();  // waits for the receiver's calls in progress, such as space_freed()
@@ -147,7 +170,17 @@ Status TargetMount::serve(const std::function<void()>& mounted) {
       RequestLoopOptions::for_buffers(),
       // `ending` is empty, because the target's request handlers never block. `ended` replies to
       // the parked requests, while the FUSE session still exists.
-      {.mounted = mounted, .ending = [] {}, .ended = [this] { parking_.close(); }});
+      {.mounted =
+           [&] {
+             if (keeper_) keeper_->start();
+             mounted();
+           },
+       .ending = [] {},
+       .ended =
+           [this] {
+             if (keeper_) keeper_->stop();  // replies to removals
+             parking_.close();
+           }});
 }
 
 void TargetMount::stop() { front_end_.stop(); }

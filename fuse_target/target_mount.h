@@ -17,6 +17,7 @@
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
 #include "fuse_target/agent_bridge.h"
+#include "fuse_target/keep/keeper.h"
 #include "fuse_target/operations.h"
 #include "fuse_target/store/loans.h"
 #include "rdma_stream/connection/connection.h"
@@ -30,7 +31,10 @@ struct TargetOptions {
   size_t limit_bytes = 0;
   std::string spill_directory;
   uint64_t spill_limit_bytes = 0;  // 0: no limit
-  bool lock_memory = false;        // images are never swapped out
+  std::string keep_directory;      // empty: checkpoints end with the daemon
+  LockedKeepKeys keep_keys;        // null: no keep directory
+  RetentionLimits keep_limits;
+  bool lock_memory = false;  // images are never swapped out
   bool consume = false;
   bool wait_for_files = false;
   std::chrono::milliseconds peer_timeout{10'000};
@@ -83,14 +87,19 @@ class TargetMount final : public ServedMount {
   nlohmann::json status() const;
   nlohmann::json commit(const nlohmann::json& request);
   nlohmann::json wait(const nlohmann::json& request);
+  nlohmann::json wait_until_kept(const nlohmann::json& request);
   nlohmann::json remove(const nlohmann::json& request);
   static nlohmann::json note_refusal(const nlohmann::json& request);
   nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
   nlohmann::json bundle(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
 
   Status serve_agent(Connection& connection, const std::string& node_name);
+  std::unique_ptr<Keeper> make_keeper();
+  // Accepts sources from now on.
+  void start_receiver(std::unique_ptr<Listener> listener);
 
   const TargetOptions options_;
+  std::string why_no_verbs_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
 
   std::atomic<bool> draining_{false};
@@ -110,6 +119,7 @@ class TargetMount final : public ServedMount {
   ParkingLot parking_;
   ImageTree tree_;
   AgentBridge agents_;
+  const std::unique_ptr<Keeper> keeper_;  // null: no keep directory
   TargetFrontEnd front_end_;
   std::unique_ptr<Receiver> receiver_;
 };

@@ -55,6 +55,8 @@ Result<std::chrono::milliseconds> parse_time(std::string_view text) {
     if (unit.empty() || unit == "s") seconds = number;
     if (unit == "ms") seconds = number / 1000;
     if (unit == "m" || unit == "min") seconds = number * 60;
+    if (unit == "h") seconds = number * 3600;
+    if (unit == "d") seconds = number * 86'400;
   }
   if (!(seconds >= 0) || seconds > kTimeMaxSeconds) {
     return failure(EINVAL,

@@ -20,7 +20,7 @@ namespace ppmr {
 // Parses a size: "8MiB" -> 8388608. Units: B, KiB, MiB, GiB, TiB, in large or small letters; people
 // also type K and KB, and mean the same. Errors: EINVAL.
 Result<uint64_t> parse_size(std::string_view text);
-// Parses a time: "5", "0.5", "5s", "200ms", "2m". Errors: EINVAL.
+// Parses a time: "5", "0.5", "5s", "200ms", "2m", "12h", "7d". Errors: EINVAL.
 Result<std::chrono::milliseconds> parse_time(std::string_view text);
 
 // Formats a size: "0 B", "1.5 KiB", "1.0 GiB".

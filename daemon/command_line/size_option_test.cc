@@ -42,10 +42,12 @@ TEST(Time, ParsesSecondsAndUnits) {
   EXPECT_EQ(parse_time("5s")->count(), 5000);
   EXPECT_EQ(parse_time("200ms")->count(), 200);
   EXPECT_EQ(parse_time("2 min")->count(), 120'000);
+  EXPECT_EQ(parse_time("12h")->count(), 12 * 3'600'000);
+  EXPECT_EQ(parse_time("7d")->count(), 7 * 86'400'000);
 }
 
 TEST(Time, RefusesInvalidText) {
-  for (const char* text : {"", "s", "-1", "1h", "nan", "inf", "1e300", "5 5"}) {
+  for (const char* text : {"", "s", "-1", "1w", "nan", "inf", "1e300", "5 5"}) {
     EXPECT_FALSE(parse_time(text).has_value()) << text;
   }
 }

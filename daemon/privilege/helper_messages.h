@@ -20,6 +20,12 @@ enum class HelperOperation : uint32_t {
   kIsDying,              // number: a pid -> number: 1 if a signal is ending this process
   // Number: index of an address of the target -> a socket that connects to it.
   kDial,
+  // Number: of a kept checkpoint, see kept_files.h -> a descriptor.
+  kOpenKeptDirectory,  // without a number
+  kCreateKept,
+  kPublishKept,
+  kOpenKept,
+  kRemoveKept,
 };
 
 struct HelperRequest {

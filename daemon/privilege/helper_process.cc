@@ -111,6 +111,12 @@ Result<HelperProcess::Outcome> HelperProcess::perform(const HelperRequest& reque
       return Outcome{.number = request.number > 0 && caller_is_dying(request.number)};
     case HelperOperation::kDial:
       return dial(request.number);
+    case HelperOperation::kOpenKeptDirectory:
+    case HelperOperation::kCreateKept:
+    case HelperOperation::kPublishKept:
+    case HelperOperation::kOpenKept:
+    case HelperOperation::kRemoveKept:
+      return use_kept_file(request);
   }
   return failure(EOPNOTSUPP, "unknown request to the privileged helper");
 }
@@ -178,11 +184,11 @@ void HelperProcess::settle_when_due() {
   std::vector<std::string> words = {"ppmr"};
   words.insert(words.end(), options_.settle.begin(), options_.settle.end());
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  auto pid = spawn({.argv = std::move(words),
-                    .program = "/proc/self/exe",
-                    .files = {{null.get(), STDIN_FILENO},
-                              {null.get(), STDOUT_FILENO},
-                              {null.get(), STDERR_FILENO}}});
+  auto pid = spawn(
+      {.argv = std::move(words),
+       .program = "/proc/self/exe",
+       .files = {
+           {null.get(), STDIN_FILENO}, {null.get(), STDOUT_FILENO}, {null.get(), STDERR_FILENO}}});
   if (pid) settler_ = *pid;
 }
 
@@ -195,6 +201,28 @@ Result<HelperProcess::Outcome> HelperProcess::create_spill_file() {
   Outcome outcome;
   outcome.descriptors.push_back(std::move(file->file));
   outcome.descriptors.push_back(std::move(file->reading));
+  return outcome;
+}
+
+Result<HelperProcess::Outcome> HelperProcess::use_kept_file(const HelperRequest& request) {
+  const auto opened = [&]() -> Result<UniqueFd> {
+    switch (request.operation) {
+      case HelperOperation::kCreateKept:
+        return kept_files_.create_kept(request.number);
+      case HelperOperation::kPublishKept:
+        return kept_files_.publish_kept(request.number);
+      case HelperOperation::kOpenKept:
+        return kept_files_.open_kept(request.number);
+      case HelperOperation::kRemoveKept:
+        return kept_files_.remove_kept(request.number);
+      default:
+        return kept_files_.open_kept_directory();
+    }
+  };
+  auto file = opened();
+  if (!file) return failure(file.error());
+  Outcome outcome;
+  outcome.descriptors.push_back(std::move(*file));
   return outcome;
 }
 
@@ -240,6 +268,7 @@ void add_privileged_helper_command(CLI::App& app, int& exit_code) {
   sub.add_option("--control-socket", options->mount.source_label)->required();
   sub.add_flag("--allow-other", options->mount.allow_other);
   sub.add_option("--spill-dir", options->spill_directory);
+  sub.add_option("--keep-dir", options->keep_directory);
   sub.add_option("--read-file", options->read_files)->allow_extra_args(false)->take_all();
   sub.add_option("--append-file", options->append_file);
   sub.add_option("--connect-to", options->connect_to);

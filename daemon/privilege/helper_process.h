@@ -5,6 +5,8 @@
 //   start an agent            the given arguments of this very program, and the name of the peer
 //   (without a request)       settles interrupted migrations: the given arguments of this program
 //   create a spill file       without a name, in the given directory
+//   kept checkpoints          creates, renames, opens and removes files with names of eight digits,
+//                             in the given directory
 //   open a file again         one of the given files, to read it or, the audit file, to append
 //   remove the control socket
 //   is this process dying     reads its /proc/PID/status
@@ -23,6 +25,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "daemon/privilege/helper_messages.h"
+#include "daemon/privilege/kept_files.h"
 #include "mount/fuse_channel.h"
 
 namespace CLI {
@@ -40,6 +43,7 @@ class HelperProcess {
     int fd = 3;
     MountOptions mount;
     std::string spill_directory;
+    std::string keep_directory;
     std::vector<std::string> read_files;
     std::string append_file;
     std::vector<std::string> agent;
@@ -49,7 +53,8 @@ class HelperProcess {
     bool near_target = false;
     bool background = false;
   };
-  explicit HelperProcess(Options options) : options_(std::move(options)) {}
+  explicit HelperProcess(Options options)
+      : options_(std::move(options)), kept_files_(options_.keep_directory) {}
 
   // Serves until the daemon closes its end. Returns an exit code.
   int run();
@@ -65,12 +70,14 @@ class HelperProcess {
   Result<Outcome> unmount();
   Result<Outcome> start_agent(const std::string& peer);
   Result<Outcome> create_spill_file();
+  Result<Outcome> use_kept_file(const HelperRequest& request);
   Result<Outcome> open_again(int32_t number);
   Result<Outcome> dial(int32_t number);
   void settle_when_due();
   void reap_children();
 
   const Options options_;
+  KeptFilesIn kept_files_;
   bool mounted_once_ = false;
   // Without the descriptor of /dev/fuse, which the daemon has.
   FuseChannel channel_;

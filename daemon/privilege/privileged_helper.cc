@@ -26,6 +26,7 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
       "ppmr", "privileged-helper", "--fd=" + std::to_string(kHelpersSocket),
       "--mountpoint=" + options.mountpoint, "--control-socket=" + options.control_socket};
   if (!options.spill_directory.empty()) words.push_back("--spill-dir=" + options.spill_directory);
+  if (!options.keep_directory.empty()) words.push_back("--keep-dir=" + options.keep_directory);
   std::vector<std::string> files = options.read_files;
   for (const std::string& file : files) words.push_back("--read-file=" + file);
   if (!options.append_file.empty()) {
@@ -82,7 +83,31 @@ Result<UniqueFd> PrivilegedHelper::open_again(const std::string& path) {
 }
 
 Result<UniqueFd> PrivilegedHelper::dial(size_t number) {
-  auto answer = ask(HelperOperation::kDial, static_cast<int32_t>(number), "", 1);
+  return ask_for_file(HelperOperation::kDial, static_cast<int32_t>(number));
+}
+
+Result<UniqueFd> PrivilegedHelper::open_kept_directory() {
+  return ask_for_file(HelperOperation::kOpenKeptDirectory);
+}
+
+Result<UniqueFd> PrivilegedHelper::create_kept(int32_t number) {
+  return ask_for_file(HelperOperation::kCreateKept, number);
+}
+
+Result<UniqueFd> PrivilegedHelper::publish_kept(int32_t number) {
+  return ask_for_file(HelperOperation::kPublishKept, number);
+}
+
+Result<UniqueFd> PrivilegedHelper::open_kept(int32_t number) {
+  return ask_for_file(HelperOperation::kOpenKept, number);
+}
+
+Result<UniqueFd> PrivilegedHelper::remove_kept(int32_t number) {
+  return ask_for_file(HelperOperation::kRemoveKept, number);
+}
+
+Result<UniqueFd> PrivilegedHelper::ask_for_file(HelperOperation operation, int32_t number) {
+  auto answer = ask(operation, number, "", 1);
   if (!answer) return failure(answer.error());
   return std::move(answer->descriptors[0]);
 }

@@ -13,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "base/unnamed_file.h"
 #include "daemon/privilege/helper_messages.h"
+#include "daemon/privilege/kept_files.h"
 #include "mount/fuse_channel.h"
 
 namespace ppmr {
@@ -24,6 +25,7 @@ struct HelperOptions {
   std::string control_socket;
   bool allow_other = false;
   std::string spill_directory;  // empty: no spill files
+  std::string keep_directory;   // empty: no kept checkpoints
   // The files that the daemon reads or appends to when it reloads.
   std::vector<std::string> read_files;
   std::string append_file;  // empty: none
@@ -39,7 +41,7 @@ struct HelperOptions {
 };
 
 // Threads: any. One request runs at a time.
-class PrivilegedHelper {
+class PrivilegedHelper final : public KeptFiles {
  public:
   // Errors: those of spawn().
   static Result<std::shared_ptr<PrivilegedHelper>> start(const HelperOptions& options);
@@ -55,6 +57,12 @@ class PrivilegedHelper {
   Result<UniqueFd> open_again(const std::string& path);
   // Connects; has the type Dial (tcp_connection.h).
   Result<UniqueFd> dial(size_t number);
+  // For kept checkpoints, see KeptFiles.
+  Result<UniqueFd> open_kept_directory() override;
+  Result<UniqueFd> create_kept(int32_t number) override;
+  Result<UniqueFd> publish_kept(int32_t number) override;
+  Result<UniqueFd> open_kept(int32_t number) override;
+  Result<UniqueFd> remove_kept(int32_t number) override;
   void remove_control_socket();
   // Returns false if the helper cannot find it out.
   bool is_dying(pid_t process);
@@ -64,6 +72,7 @@ class PrivilegedHelper {
     int32_t number = 0;
     std::vector<UniqueFd> descriptors;
   };
+  Result<UniqueFd> ask_for_file(HelperOperation operation, int32_t number = 0);
   Result<Answer> ask(HelperOperation operation, int32_t number = 0, const std::string& text = "",
                      size_t descriptors = 0);
 

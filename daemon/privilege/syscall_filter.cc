@@ -53,8 +53,8 @@ constexpr const char* kAllowed[] = {
     // Information about this process and the machine.
     "capget", "getcpu", "getegid", "geteuid", "getgid", "getgroups", "getpgid", "getpgrp",
     "getpid", "getppid", "getpriority", "getrandom", "getresgid", "getresuid", "getrlimit",
-    "getrusage", "getsid", "getuid", "prctl", "prlimit64", "setrlimit", "setsid", "sysinfo",
-    "times", "umask", "uname",
+    "getrusage", "getsid", "getuid", "prctl", "prlimit64", "setpriority", "setrlimit", "setsid",
+    "sysinfo", "times", "umask", "uname",
 };
 // clang-format on
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "fuse_target/store/spill_file.h"
+#include "fuse_target/store/disk_bytes.h"
 #include "fuse_target/store/store_memory.h"
 
 namespace ppmr {
@@ -17,10 +17,10 @@ struct FileLoan {
   struct Piece {
     uint64_t offset = 0;  // offset in the file
     uint64_t length = 0;
-    uint32_t place = 0;         // index in `regions`, or kSpilled
-    uint64_t place_offset = 0;  // offset in the region's memfd, or in the spill file
+    uint32_t place = 0;         // index in `regions`, or kOnDisk
+    uint64_t place_offset = 0;  // offset in the region's memfd, or in the file on the disk
   };
-  static constexpr uint32_t kSpilled = UINT32_MAX;
+  static constexpr uint32_t kOnDisk = UINT32_MAX;
 
   uint64_t size_bytes = 0;  // size of the whole file
   uint64_t end = 0;         // offset of the next part; size_bytes if this is the last part
@@ -28,7 +28,7 @@ struct FileLoan {
   std::vector<Piece> pieces;
   std::vector<int> regions;  // memfds of the store, which outlives the loan
   std::vector<BlockRef> blocks;
-  std::shared_ptr<SpillFile> spill_file;  // null: no piece is spilled
+  std::shared_ptr<const DiskBytes> on_disk;  // null: no piece is on the disk
   StoreUse use;
 
   uint64_t bytes() const {

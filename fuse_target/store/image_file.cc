@@ -291,13 +291,19 @@ void ImageFile::close(uint64_t size_bytes) {
   promised_ = {};
 }
 
-std::shared_ptr<SpillFile> ImageFile::discard() {
+std::shared_ptr<const DiskBytes> ImageFile::discard() {
   MutexLock lock(mutex_);
   arrived_.clear();
   zeros_.clear();
   series_.reset();
   windows_.clear();
   promised_ = {};
+  if (kept_) {
+    // Its bytes are neither in memory nor spilled.
+    std::shared_ptr<const DiskBytes> kept = kept_->bytes;
+    kept_.reset();
+    return kept;
+  }
   return std::move(spill_file_);
 }
 

@@ -13,17 +13,19 @@
 // them as a set of ranges for which no reader waits.
 //
 // Files: image_file.cc (arrival), image_file_read.cc (reading; freeing consumed bytes),
-// image_file_loan.cc (lending).
+// image_file_loan.cc (lending), image_file_keep.cc (kept bytes).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "base/mutex.h"
 #include "fuse_target/store/file_loan.h"
+#include "fuse_target/store/kept_bytes.h"
 #include "fuse_target/store/range_set.h"
 #include "fuse_target/store/read_plan.h"
 #include "fuse_target/store/spill_file.h"
@@ -37,6 +39,9 @@ struct ImageStorage {
   StoreMemory& memory;
   SpillDirectory* spill = nullptr;  // null: no spilling
   bool consume = false;             // frees bytes once they are read; reads must be sequential
+  // Frees memory whose bytes are on a disk, too; returns false if there is none. Called without a
+  // lock when there is no memory for a chunk.
+  std::function<bool()> make_room;
 };
 
 inline constexpr uint32_t kChunkMaxBytes = kExtentBytes;
@@ -85,9 +90,9 @@ class ImageFile {
   void zeros(uint64_t offset, uint64_t length_bytes);
   void open_for_write();
   void close(uint64_t size_bytes);
-  // Frees the memory; later reads are invalid. Returns the spill file: closing it can take seconds,
-  // so the caller must destroy it without holding a lock.
-  [[nodiscard]] std::shared_ptr<SpillFile> discard();
+  // Frees the memory; later reads are invalid. Returns the file on the disk, if any: closing it can
+  // take seconds, so the caller must destroy it without holding a lock.
+  [[nodiscard]] std::shared_ptr<const DiskBytes> discard();
 
   // Plans the answer to a read: the whole range, or the part before the end of a closed file.
   // Errors: ESPIPE if the store consumes and `offset` is not the end of the last read.
@@ -103,6 +108,14 @@ class ImageFile {
   // Like lend(), but for a file that is not complete. Lends only whole windows, up to the first
   // window that has not arrived, so `end` may be `offset`. Errors: EOPNOTSUPP with `consume`.
   Result<FileLoan> lend_arrived(uint64_t offset);
+
+  // ---- For kept checkpoints. The ranges that arrived as chunks; all other bytes are zeros.
+  std::vector<Range> stored_ranges() const;
+  // Makes a new file a closed one of this size, with these bytes.
+  void restore(KeptBytes kept, uint64_t size_bytes);
+  // Frees the memory of a closed file, and reads these bytes, which are the same, from now on.
+  // Returns the spill file like discard().
+  [[nodiscard]] std::shared_ptr<const DiskBytes> read_from(KeptBytes kept);
 
   // Returns the bytes from the first to the last byte of the range for which a reader waits and
   // which the source has not announced. Empty if there are no such bytes.
@@ -132,9 +145,11 @@ class ImageFile {
   bool arrived_locked(Range range) const PPMR_REQUIRES(mutex_);
   uint64_t known_end_locked() const PPMR_REQUIRES(mutex_);
   FileLoan lend_locked(Range range) PPMR_REQUIRES(mutex_);
+  FileLoan::Piece first_piece_locked(Range part, BlockRef& block) PPMR_REQUIRES(mutex_);
   uint64_t arrived_end_locked(uint64_t offset) const PPMR_REQUIRES(mutex_);
   bool is_in_place_locked(const Landing& landing) PPMR_REQUIRES(mutex_);
   void plan_locked(Range range, ReadPlan& plan) PPMR_REQUIRES(mutex_);
+  void plan_kept_locked(Range part, ReadPlan& plan) const PPMR_REQUIRES(mutex_);
   void consume_locked(uint64_t end) PPMR_REQUIRES(mutex_);
 
   const ImageStorage& storage_;
@@ -145,6 +160,8 @@ class ImageFile {
   // The other windows of 2 MiB, by number; each is one allocation.
   std::map<uint64_t, Segment> windows_ PPMR_GUARDED_BY(mutex_);
   std::shared_ptr<SpillFile> spill_file_ PPMR_GUARDED_BY(mutex_);
+  // Set: all bytes are there, and neither in memory nor in the spill file.
+  std::unique_ptr<const KeptBytes> kept_ PPMR_GUARDED_BY(mutex_);
   StoreCharge promised_ PPMR_GUARDED_BY(mutex_);  // memory for the windows that have no block yet
   RangeSet arrived_ PPMR_GUARDED_BY(mutex_);      // the ranges that arrived as chunks
   // The ranges that zeros() has announced; where arrived_ has the same bytes, arrived_ counts.

@@ -8,7 +8,7 @@ namespace {
 
 // Returns false when the loan has no room for another piece.
 bool add_piece(FileLoan& loan, FileLoan::Piece piece, int region) {
-  if (piece.place != FileLoan::kSpilled) {
+  if (piece.place != FileLoan::kOnDisk) {
     const auto found = std::find(loan.regions.begin(), loan.regions.end(), region);
     piece.place = static_cast<uint32_t>(found - loan.regions.begin());
     if (found == loan.regions.end()) {
@@ -63,6 +63,30 @@ uint64_t ImageFile::arrived_end_locked(uint64_t offset) const {
   return std::max(offset, end / kExtentBytes * kExtentBytes);
 }
 
+// Returns the longest piece at the beginning of `part` that is in one place, and its block if it is
+// in memory. Bytes without a place are zeros.
+FileLoan::Piece ImageFile::first_piece_locked(Range part, BlockRef& block) {
+  if (kept_) {
+    const KeptBytes::Extent* const extent = kept_->extent_at(part.begin);
+    if (extent == nullptr) return {part.begin, part.length(), 0, 0};
+    const Range piece = part.intersection({extent->offset, extent->offset + extent->length});
+    return {piece.begin, piece.length(), FileLoan::kOnDisk,
+            extent->place + (piece.begin - extent->offset)};
+  }
+  const Place place = place_locked(part.begin);
+  const Range piece = place.covers.intersection(part);
+  FileLoan::Piece found{piece.begin, piece.length(), 0, 0};
+  if (place.segment == nullptr) return found;
+  block = place.segment->block;
+  if (block) {
+    found.place_offset = block.region_offset() + (piece.begin - place.covers.begin);
+  } else if (place.segment->spilled) {
+    found.place = FileLoan::kOnDisk;
+    found.place_offset = piece.begin;
+  }
+  return found;
+}
+
 FileLoan ImageFile::lend_locked(Range range) {
   FileLoan loan;
   loan.size_bytes = size_bytes_;
@@ -75,25 +99,18 @@ FileLoan ImageFile::lend_locked(Range range) {
   loan.end = std::min(range.end, begin + kLoanSpanMaxBytes);
   for (auto arrived = first; arrived != ranges.end() && arrived->begin < loan.end; ++arrived) {
     for (Range part = arrived->intersection({begin, loan.end}); !part.empty();) {
-      const Place place = place_locked(part.begin);
-      const Range piece = place.covers.intersection(part);
-      part.begin = piece.end;
-      if (place.segment == nullptr) continue;
-      const BlockRef& block = place.segment->block;
-      if (!block && !place.segment->spilled) continue;
-      const uint64_t at =
-          block ? block.region_offset() + (piece.begin - place.covers.begin) : piece.begin;
-      const bool added =
-          add_piece(loan, {piece.begin, piece.length(), block ? 0 : FileLoan::kSpilled, at},
-                    block ? block.descriptor() : -1);
-      if (!added) {
-        loan.end = piece.begin;
+      BlockRef block;
+      const FileLoan::Piece piece = first_piece_locked(part, block);
+      part.begin = piece.offset + piece.length;
+      if (!block && piece.place != FileLoan::kOnDisk) continue;  // zeros
+      if (!add_piece(loan, piece, block ? block.descriptor() : -1)) {
+        loan.end = piece.offset;
         return loan;
       }
       if (block) {
         loan.blocks.push_back(block);
       } else {
-        loan.spill_file = spill_file_;
+        loan.on_disk = kept_ ? kept_->bytes : spill_file_;
       }
     }
   }

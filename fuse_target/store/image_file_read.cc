@@ -48,6 +48,7 @@ void ImageFile::plan_locked(Range range, ReadPlan& plan) {
       plan.add_zeros(part.length());
       return;
     }
+    if (kept_) return plan_kept_locked(part, plan);
     while (!part.empty()) {
       const Place place = place_locked(part.begin);
       const Range piece = place.covers.intersection(part);

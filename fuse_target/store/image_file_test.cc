@@ -448,9 +448,9 @@ std::string borrowed(const FileLoan& loan, uint64_t begin) {
   std::string bytes(loan.end - begin, '\0');
   for (const FileLoan::Piece& piece : loan.pieces) {
     char* const to = bytes.data() + (piece.offset - begin);
-    if (piece.place == FileLoan::kSpilled) {
-      const auto spilled = loan.spill_file->open_for_reading();
-      const auto checksums = loan.spill_file->copy_checksums(0, 1);
+    if (piece.place == FileLoan::kOnDisk) {
+      const auto spilled = loan.on_disk->open_for_reading();
+      const auto checksums = loan.on_disk->copy_checksums(0, 1);
       read_spilled(*spilled, key_in(*checksums), piece, to);
       continue;
     }
@@ -548,18 +548,18 @@ TEST_F(ImageFileTest, LendsSpilledBytesWithTheirChecksums) {
   file().close(whole.size());
   auto loan = file().lend(3 * kMiB);
   ASSERT_TRUE(loan);
-  ASSERT_NE(loan->spill_file, nullptr);
+  ASSERT_NE(loan->on_disk, nullptr);
   (void)file().discard();
   EXPECT_TRUE(borrowed(*loan, 3 * kMiB) == whole.substr(3 * kMiB));
-  const auto checksums = loan->spill_file->copy_checksums(39 * 256, 2);
+  const auto checksums = loan->on_disk->copy_checksums(39 * 256, 2);
   ASSERT_TRUE(checksums);
   uint32_t checksum = 0;
   ASSERT_EQ(::pread(checksums->get(), &checksum, 4, sizeof(BlockCipher::Key) + 4), 4);
   EXPECT_EQ(checksum, crc32c(std::as_bytes(std::span(whole)).subspan(39 * kMiB + 4096, 4096)));
-  const auto file = loan->spill_file->open_for_reading();
+  const auto file = loan->on_disk->open_for_reading();
   ASSERT_TRUE(file);
   EXPECT_LT(::pwrite(file->get(), "x", 1, 0), 0);
-  loan->spill_file.reset();
+  loan->on_disk.reset();
   EXPECT_EQ(spill_->spilled_bytes(), 0u);
 }
 

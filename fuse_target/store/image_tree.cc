@@ -140,6 +140,9 @@ void ImageTree::detach_locked(const StoredNodePointer& node) {
 
 // Removes the name. The node stays as long as the source, the kernel or a handle refers to it.
 void ImageTree::unlink_locked(const StoredNodePointer& node) {
+  if (node->is_top() && node->checkpoint->keep != KeepState::kNo) {
+    removed_kept_.push_back(node->key);
+  }
   detach_locked(node);
   node->parent.reset();
   node->linked = false;
@@ -183,7 +186,7 @@ void ImageTree::forget_key_locked(const StoredNodePointer& node) {
 
 void ImageTree::discard_locked(StoredNode& node) {
   if (!node.is_file()) return;
-  if (auto spill_file = node.file->discard()) discarded_.push_back(std::move(spill_file));
+  if (auto on_disk = node.file->discard()) discarded_.push_back(std::move(on_disk));
 }
 
 // Frees the bytes of a file that the source has forgotten and no handle uses, even if the kernel

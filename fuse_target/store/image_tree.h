@@ -3,7 +3,8 @@
 // every call of the Sink validates its arguments.
 //
 // Files: image_tree.cc (tables); sink_names.cc, sink_bytes.cc, sink_seal.cc (Sink);
-// tree_queries.cc (mount and control socket); tree_loans.cc (loans and bundles).
+// tree_queries.cc (mount and control socket); tree_loans.cc (loans and bundles); tree_keep.cc (kept
+// checkpoints).
 //
 // Lock order, outer to inner: tree mutex -> file table -> a file's mutex -> store memory. A chunk
 // lands without the tree mutex. Parked requests are retried, and spill files closed, with no lock
@@ -17,6 +18,7 @@
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "fuse_target/store/checkpoint_listing.h"
 #include "fuse_target/store/parking_lot.h"
 #include "fuse_target/store/stored_checkpoint.h"
 #include "mount/node_view.h"
@@ -39,6 +41,9 @@ struct CheckpointReport {
   std::string error;
   uint64_t refused_seals = 0;
   std::string seal_error;
+  KeepState keep = KeepState::kNo;
+  std::string keep_error;
+  bool is_passing = false;  // of a migration: not kept
 };
 
 // Threads: any. For the functions of Sink, sink.h says which thread may call them when.
@@ -137,8 +142,45 @@ class ImageTree final : public Sink {
   using Condition = std::function<bool(const std::optional<CheckpointReport>&)>;
   std::optional<CheckpointReport> wait_for(const std::string& name, const Condition& reached,
                                            std::chrono::milliseconds timeout);
-  // Makes all current and later calls of wait_for() return at once.
+  // Makes all current and later calls of wait_for() and next_to_keep() return at once.
   void stop_waiting();
+
+  // ---- For the keeper (fuse_target/keep).
+  // A sealed checkpoint that the keeper writes. Its files keep their bytes while this exists, even
+  // if they are removed. Threads: one. Destroyed before the tree.
+  class Held {
+   public:
+    Held(ImageTree& tree, NodeKey top) : tree(tree), top(top) {}
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    ImageTree& tree;
+    const NodeKey top;
+    CheckpointListing listing;
+    std::vector<StoredNodePointer> nodes;  // of the listing
+  };
+  struct KeeperWork {
+    std::unique_ptr<Held> to_keep;  // is now in the state kWriting; null: none is due
+    std::vector<NodeKey> removed;   // checkpoints that were written or kept, and then removed
+    bool stopped = false;           // stop_waiting() was called
+  };
+  // Blocks until there is work, at most until `timeout`.
+  KeeperWork next_to_keep(std::chrono::milliseconds timeout);
+  // Returns false if the checkpoint has been removed, or turned out to be of a migration.
+  bool is_to_keep(NodeKey top) const;
+  // Sets the state, or after an error kNo; then `error` says why, and the checkpoint is not due
+  // again before `keep_after`. Returns as is_to_keep().
+  bool set_keep(NodeKey top, KeepState state, const std::string& error = "",
+                StoredCheckpoint::Clock::time_point keep_after = {});
+  // A checkpoint that is the owner's and that a migration will remove: it is not kept.
+  void mark_passing(const std::string& name, const std::string& owner = "");
+  // Adds a kept checkpoint, sealed. Returns its key. Errors: EEXIST; ENOSPC if the memory limit
+  // leaves no room for its names.
+  Result<NodeKey> restore(CheckpointListing listing);
+  // Removes a kept checkpoint unless a handle of it is open. Errors: ENOENT, EBUSY.
+  Status remove_kept(NodeKey top);
+  bool is_in_use(NodeKey top) const;
 
  private:
   struct KeyHash {
@@ -151,8 +193,8 @@ class ImageTree final : public Sink {
     std::string owner;
     std::unordered_map<uint64_t, StoredNodePointer> nodes;  // by the source's id of the node
   };
-  // Holds the tree's mutex. Closes discarded spill files after the unlock, because that can take
-  // seconds.
+  // Holds the tree's mutex. Closes discarded files on the disk after the unlock, because that can
+  // take seconds.
   class PPMR_SCOPED_CAPABILITY Lock {
    public:
     explicit Lock(ImageTree& tree) PPMR_ACQUIRE(tree.mutex_) : tree_(tree) { tree_.mutex_.lock(); }
@@ -161,7 +203,7 @@ class ImageTree final : public Sink {
     }
     // The analysis does not know that the lock holds tree_.mutex_.
     void unlock() PPMR_RELEASE() PPMR_NO_THREAD_SAFETY_ANALYSIS {
-      std::vector<std::shared_ptr<SpillFile>> discarded;
+      std::vector<std::shared_ptr<const DiskBytes>> discarded;
       discarded.swap(tree_.discarded_);
       holds_ = false;
       tree_.mutex_.unlock();
@@ -220,6 +262,9 @@ class ImageTree final : public Sink {
   // `what` is the operation, for messages.
   Result<StoredNodePointer> top_locked(const std::string& checkpoint, const std::string& what,
                                        bool sealed_only) const PPMR_REQUIRES(mutex_);
+  StoredNodePointer top_of_locked(NodeKey key) const PPMR_REQUIRES(mutex_);
+  bool is_in_use_locked(const StoredNode& top) const PPMR_REQUIRES(mutex_);
+  std::unique_ptr<Held> hold_locked(const StoredNodePointer& top) PPMR_REQUIRES(mutex_);
   CheckpointReport report_locked(const std::string& name, const StoredNode& top) const
       PPMR_REQUIRES(mutex_);
   std::optional<CheckpointReport> checkpoint_locked(const std::string& name) const
@@ -236,9 +281,12 @@ class ImageTree final : public Sink {
   std::unordered_map<uint64_t, StoredNodePointer> inodes_ PPMR_GUARDED_BY(mutex_);
   uint64_t last_inode_ PPMR_GUARDED_BY(mutex_) = kRootInode;
   bool waiting_stopped_ PPMR_GUARDED_BY(mutex_) = false;
+  std::vector<NodeKey> removed_kept_ PPMR_GUARDED_BY(mutex_);  // see KeeperWork
+  uint64_t last_restored_node_ PPMR_GUARDED_BY(mutex_) = 0;
   // See report_failures().
   std::vector<StoredCheckpointPointer> just_failed_ PPMR_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<SpillFile>> discarded_ PPMR_GUARDED_BY(mutex_);  // see Lock
+  // See Lock.
+  std::vector<std::shared_ptr<const DiskBytes>> discarded_ PPMR_GUARDED_BY(mutex_);
 
   mutable SharedMutex files_mutex_;
   std::unordered_map<NodeKey, FileRecord, KeyHash> files_ PPMR_GUARDED_BY(files_mutex_);

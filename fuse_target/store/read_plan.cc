@@ -27,7 +27,8 @@ void ReadPlan::add_zeros(size_t length) {
   }
 }
 
-void ReadPlan::add_spilled(const std::shared_ptr<SpillFile>& file, uint64_t offset, size_t length) {
+void ReadPlan::add_spilled(const std::shared_ptr<const DiskBytes>& file, uint64_t offset,
+                           size_t length) {
   spill_file_ = file;
   spilled_.push_back({buffers_.size(), offset});
   buffers_.push_back({nullptr, length});

@@ -1,6 +1,6 @@
 // The layout of the answer to a read: a list of pieces, each a part of a block, zeros, or a part of
-// the spill file. A thread makes the plan under the file's mutex, which takes little time because
-// it copies no bytes. It then uses the plan without the mutex.
+// a file on the disk. A thread makes the plan under the file's mutex, which takes little time
+// because it copies no bytes. It then uses the plan without the mutex.
 #pragma once
 
 #include <sys/uio.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "fuse_target/store/spill_file.h"
+#include "fuse_target/store/disk_bytes.h"
 #include "fuse_target/store/store_memory.h"
 
 namespace ppmr {
@@ -21,11 +21,12 @@ class ReadPlan {
  public:
   void add_block(const BlockRef& block, size_t offset_in_block, size_t length);
   void add_zeros(size_t length);
-  void add_spilled(const std::shared_ptr<SpillFile>& file, uint64_t offset, size_t length);
+  // All parts of a plan are in one file.
+  void add_spilled(const std::shared_ptr<const DiskBytes>& file, uint64_t offset, size_t length);
   void clear();
 
   // Reads the spilled pieces from the disk. If there are too many pieces for one writev(2), copies
-  // all pieces into one buffer. Call it before buffers(). Errors: those of SpillFile::read().
+  // all pieces into one buffer. Call it before buffers(). Errors: those of DiskBytes::read().
   Status make_ready();
 
   std::span<const iovec> buffers() const { return buffers_; }
@@ -40,7 +41,7 @@ class ReadPlan {
   std::vector<iovec> buffers_;
   std::vector<BlockRef> blocks_;  // references that keep the memory until clear()
   std::vector<Spilled> spilled_;
-  std::shared_ptr<SpillFile> spill_file_;
+  std::shared_ptr<const DiskBytes> spill_file_;
   std::vector<std::byte> copied_;
   size_t size_bytes_ = 0;
 };

@@ -108,8 +108,12 @@ Result<Landing> ImageTree::reserve(NodeKey file, uint64_t offset, uint32_t lengt
   landing.file = file;
   landing.offset = offset;
   landing.length = length;
-  if (auto reserved = found->file->reserve(landing); !reserved) return failure(reserved.error());
-  return landing;
+  for (;;) {
+    const Status reserved = found->file->reserve(landing);
+    if (reserved) return landing;
+    const bool is_full = reserved.error().errno_value == ENOSPC;
+    if (!is_full || !storage_.make_room || !storage_.make_room()) return failure(reserved.error());
+  }
 }
 
 Status ImageTree::land(const Landing& landing, uint64_t chunk_digest) {

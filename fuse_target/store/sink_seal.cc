@@ -2,6 +2,7 @@
 // manifest with its own tree, entry by entry. The target seals the checkpoint when they are equal.
 #include <set>
 
+#include "base/clock.h"
 #include "fuse_target/store/image_tree.h"
 #include "third_party/spdlog.h"
 
@@ -87,6 +88,7 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
     checkpoint.manifest_too_long = false;
     if (difference.empty()) {
       if (!checkpoint.advance(StoredState::kSealed)) difference = "the checkpoint failed meanwhile";
+      checkpoint.sealed_ns = realtime_ns();
     }
     if (!difference.empty()) {
       difference = "'" + top->name + "' differs between source and target: " + difference;

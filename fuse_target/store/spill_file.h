@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/unnamed_file.h"
+#include "fuse_target/store/disk_bytes.h"
 
 namespace ppmr {
 
@@ -37,12 +38,12 @@ struct SpillAccount {
 // The destructor closes the file and so frees its disk space, which can take seconds for a large
 // file: destroy the object without holding a lock. Threads: any thread may call any member. Reads
 // run in parallel; a write excludes all other calls.
-class SpillFile {
+class SpillFile final : public DiskBytes {
  public:
   // `directory` is only used in messages.
   SpillFile(UnnamedFile file, std::string directory, std::shared_ptr<SpillAccount> account,
             std::shared_ptr<const BlockCipher> cipher);
-  ~SpillFile();
+  ~SpillFile() override;
 
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
@@ -51,20 +52,12 @@ class SpillFile {
   // the account has reached its limit; EIO. Writes that run at the same time may exceed the limit
   // by their own bytes.
   Status write(uint64_t offset, std::span<const std::byte> bytes);
-  // Blocks that were never written, and blocks that were punched, read as zeros. Logs damage.
-  // Errors: EIO when the disk fails, the file is too short, or a block differs from the written
-  // block.
-  Status read(uint64_t offset, std::span<std::byte> bytes) const;
-  // For a borrower of these bytes. open_for_reading() returns the file, open for reading only. The
-  // second function returns a memfd with the BlockCipher::Key and the CRC32C (uint32_t) of each
-  // block from `first_block` on; the CRC32C is 0 for blocks that were never written. Errors: EMFILE
-  // and others of open(2) and memfd_create(2).
-  Result<UniqueFd> open_for_reading() const;
-  Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const;
+  // Blocks that were never written, and blocks that were punched, read as zeros.
+  Status read(uint64_t offset, std::span<std::byte> bytes) const override;
+  Result<UniqueFd> open_for_reading() const override;
+  Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const override;
   // Frees disk space. The content of the range is undefined until it is written again.
   void punch_hole(uint64_t offset, uint64_t length_bytes);
-
-  static constexpr size_t kBlockBytes = BlockCipher::kBlockBytes;
 
  private:
   static constexpr size_t kBlocksPerGroup = 512;

@@ -16,6 +16,18 @@ std::string to_string(StoredState state) {
   return "unknown";
 }
 
+std::string to_string(KeepState state) {
+  switch (state) {
+    case KeepState::kNo:
+      return "no";
+    case KeepState::kWriting:
+      return "writing";
+    case KeepState::kKept:
+      return "kept";
+  }
+  return "unknown";
+}
+
 Error StoredCheckpoint::error() const {
   MutexLock lock(mutex_);
   return error_;

@@ -22,20 +22,31 @@ enum class StoredState { kOpen, kComplete, kSealed, kFailed };
 
 std::string to_string(StoredState state);
 
+// Whether a sealed checkpoint is in the target's --keep-dir, too.
+enum class KeepState { kNo, kWriting, kKept };
+
+std::string to_string(KeepState state);
+
 struct StoredNode;
 using StoredNodePointer = std::shared_ptr<StoredNode>;
 
 // Threads: see the comments at the members.
 class StoredCheckpoint {
  public:
-  StoredCheckpoint(NodeKey top, std::string source_name, std::string owner)
-      : top(top), source_name(std::move(source_name)), owner(std::move(owner)) {}
+  using Clock = std::chrono::steady_clock;
+
+  StoredCheckpoint(NodeKey top, std::string source_name, std::string owner,
+                   Clock::time_point begun_at = Clock::now())
+      : top(top),
+        source_name(std::move(source_name)),
+        owner(std::move(owner)),
+        begun_at(begun_at) {}
 
   // Constant.
   const NodeKey top;
   const std::string source_name;
   const std::string owner;  // the identity of the peer that sent the checkpoint
-  const std::chrono::steady_clock::time_point begun_at = std::chrono::steady_clock::now();
+  const Clock::time_point begun_at;
 
   // May be called by any thread.
   StoredState state() const { return state_.load(std::memory_order_acquire); }
@@ -61,6 +72,12 @@ class StoredCheckpoint {
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
   std::string seal_error;  // the reason why the last seal was refused
+  // For the keeper (tree_keep.cc).
+  KeepState keep = KeepState::kNo;
+  std::string keep_error;        // why it could not be kept
+  Clock::time_point keep_after;  // not tried again before
+  bool is_passing = false;       // of a migration, which removes it: not kept
+  int64_t sealed_ns = 0;         // CLOCK_REALTIME
 
  private:
   std::atomic<StoredState> state_ = StoredState::kOpen;
@@ -92,8 +109,15 @@ struct StoredNode {
   uint32_t handles = 0;       // number of handles that are open at the target
   bool forgotten = false;     // unlinked, and its source can no longer refer to it
 
+  bool is_top() const { return checkpoint && key == checkpoint->top; }
   bool is_directory() const { return type == wire::NodeType::kDirectory; }
   bool is_file() const { return type == wire::NodeType::kFile; }
 };
+
+// The memory of a node, its file, and its entries in the tables. Measured: the process grows by 937
+// bytes for each empty file with a name of 19 bytes.
+inline size_t node_memory_bytes(const std::string& name, const std::string& link_target) {
+  return 1024 + 2 * name.size() + link_target.size();
+}
 
 }  // namespace ppmr

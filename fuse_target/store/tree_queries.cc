@@ -163,6 +163,9 @@ CheckpointReport ImageTree::report_locked(const std::string& name, const StoredN
   report.error = checkpoint.error().message;
   report.refused_seals = checkpoint.refused_seals;
   report.seal_error = checkpoint.seal_error;
+  report.keep = checkpoint.keep;
+  report.keep_error = checkpoint.keep_error;
+  report.is_passing = checkpoint.is_passing;
   return report;
 }
 

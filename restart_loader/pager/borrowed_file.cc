@@ -159,16 +159,18 @@ Status BorrowedFile::add(Part part, uint64_t size_bytes) {
     if (place >= descriptors.size()) return malformed("a piece without memory");
     if (place == spill_place) {
       const Spill& spill = spills_.back();
-      if (place_offset != offset || offset / kBlockBytes < spill.first_block ||
-          (offset + length - 1) / kBlockBytes - spill.first_block >= spill.blocks()) {
+      if (place_offset > UINT64_MAX - length ||
+          place_offset % kBlockBytes != offset % kBlockBytes ||
+          place_offset / kBlockBytes < spill.first_block ||
+          (place_offset + length - 1) / kBlockBytes - spill.first_block >= spill.blocks()) {
         return malformed("a spilled piece without checksums");
       }
-      pieces_[offset] = {length, nullptr, spills_.size() - 1};
+      pieces_[offset] = {length, nullptr, spills_.size() - 1, place_offset};
       continue;
     }
     const auto data = map_region(descriptors[place], place_offset, length);
     if (!data) return failure(data.error());
-    pieces_[offset] = {length, *data, 0};
+    pieces_[offset] = {length, *data, 0, 0};
   }
   return {};
 }
@@ -188,8 +190,9 @@ Result<std::span<const std::byte>> BorrowedFile::at(uint64_t offset, uint64_t le
       const uint64_t length = std::min(end, begin + piece.length) - offset;
       if (piece.data != nullptr) return std::span(piece.data + (offset - begin), length);
       const Spill& spill = spills_[piece.spill];
+      const uint64_t spill_offset = piece.spill_offset + (offset - begin);
       lock.unlock();
-      return read_spilled(spill, offset, length, scratch);
+      return read_spilled(spill, spill_offset, length, scratch);
     }
   }
   if (next != pieces_.end()) end = std::min(end, next->first);
@@ -205,7 +208,8 @@ Result<std::span<const std::byte>> BorrowedFile::read_spilled(const Spill& spill
                                            first + scratch.size() / kBlockBytes - 1);
   if (scratch.size() < kScratchMinBytes) return failure(EINVAL, "scratch is too short");
   const auto damaged = [&](uint64_t at, const std::string& why) {
-    return failure(EIO, "read borrowed spill file at offset " + std::to_string(at) + ": " + why);
+    return failure(EIO,
+                   "read borrowed file on the disk at offset " + std::to_string(at) + ": " + why);
   };
   const auto bytes = scratch.first((last - first + 1) * kBlockBytes);
   for (size_t done = 0; done < bytes.size();) {

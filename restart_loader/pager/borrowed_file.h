@@ -73,9 +73,9 @@ class BorrowedFile {
   };
   struct Piece {
     uint64_t length = 0;
-    // Null: the bytes are in spills_[spill], at the file's own offset.
-    const std::byte* data = nullptr;
+    const std::byte* data = nullptr;  // null: the bytes are in spills_[spill]
     size_t spill = 0;
+    uint64_t spill_offset = 0;
   };
   struct Part;  // an answer of the daemon
 

@@ -1,0 +1,67 @@
+// Brings the kept checkpoints back when the daemon starts.
+#include <algorithm>
+
+#include "fuse_target/keep/keeper.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+
+Status Keeper::load() {
+  const auto directory = files_.open_kept_directory();
+  if (!directory) return failure(directory.error());
+  auto listed = list_kept_files(*directory);
+  if (!listed) return failure(listed.error());
+  for (const ListedKeptFile& file : *listed) last_number_ = std::max(last_number_, file.number);
+  // The newest first: if two have one name, the later one is valid.
+  std::reverse(listed->begin(), listed->end());
+  for (const ListedKeptFile& file : *listed) {
+    if (!file.complete) {
+      spdlog::info("removed {}, which was not completely written", path_of(file.number, false));
+      if (const auto gone = files_.remove_kept(file.number); !gone) {
+        unreadable(file.number, "", gone.error().message);
+      }
+    } else if (Status loaded = load_one(file.number); !loaded) {
+      return loaded;
+    }
+  }
+  MutexLock lock(mutex_);
+  if (!entries_.empty()) {
+    spdlog::info("{} kept checkpoints are back from {}", entries_.size(), options_.directory);
+  }
+  return {};
+}
+
+Status Keeper::load_one(int32_t number) {
+  auto file = files_.open_kept(number);
+  if (!file) {
+    unreadable(number, "", file.error().message);
+    return {};
+  }
+  const std::string name = KeptFile::name_in_header(*file);
+  auto opened = KeptFile::open(std::move(*file), (*keys_)->all(), path_of(number, true));
+  if (!opened) {
+    unreadable(number, name, opened.error().message);
+    return {};
+  }
+  Entry entry{.number = number,
+              .name = opened->listing.name(),
+              .sealed_ns = opened->listing.sealed_ns,
+              .file = std::move(opened->file)};
+  const auto top = tree_.restore(std::move(opened->listing));
+  if (!top) {
+    unreadable(number, name, top.error().message);
+    return {};
+  }
+  MutexLock lock(mutex_);
+  entries_.emplace(*top, std::move(entry));
+  return {};
+}
+
+void Keeper::unreadable(int32_t number, const std::string& name, const std::string& reason) {
+  spdlog::error("{}{} is not in the mount: {}", path_of(number, true),
+                name.empty() ? "" : " (checkpoint '" + name + "')", reason);
+  MutexLock lock(mutex_);
+  report_.unreadable.push_back({kept_file_name(number, true), name, reason});
+}
+
+}  // namespace ppmr
