@@ -156,17 +156,20 @@ Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t 
 }
 
 void Keeper::kept(const ImageTree::Held& held, Entry entry) {
-  const bool is_wanted = tree_.set_keep(held.top, KeepState::kKept);
-  MutexLock lock(mutex_);
-  report_.writing.clear();
-  report_.error.clear();
-  attempts_.erase(held.top);
-  Entry& written = entries_[held.top];
-  entry.is_removed = written.is_removed || !is_wanted;
-  entry.removed = std::move(written.removed);
-  written = std::move(entry);
-  if (written.is_removed) removals_.push_back(held.top);
+  {
+    MutexLock lock(mutex_);
+    report_.writing.clear();
+    report_.error.clear();
+    attempts_.erase(held.top);
+    Entry& written = entries_[held.top];
+    entry.is_removed = written.is_removed;
+    entry.removed = std::move(written.removed);
+    written = std::move(entry);
+    if (written.is_removed) removals_.push_back(held.top);
+  }
   removals_changed_.notify_all();
+  // Last: who waits for this state finds all the rest done.
+  if (!tree_.set_keep(held.top, KeepState::kKept)) removed(held.top, nullptr);
 }
 
 void Keeper::not_kept(const ImageTree::Held& held, int32_t number, const Error& error) {
