@@ -69,6 +69,38 @@ std::string store_line(const json& store) {
                                    format_size(number(store, "spilled_bytes"))));
 }
 
+// What a target with --keep-dir has on its disk.
+std::string kept_lines(const json& keep) {
+  const uint64_t count = number(keep, "checkpoints");
+  std::string what = fmt::format("{} checkpoint{}, {} in {}", count, count == 1 ? "" : "s",
+                                 format_size(number(keep, "bytes")), text(keep, "directory"));
+  if (count > 0) {
+    what += fmt::format(", the newest sealed {} ago",
+                        format_time(std::chrono::milliseconds(number(keep, "newest_age_ms"))));
+  }
+  if (const std::string name = text(keep, "writing"); !name.empty()) {
+    what +=
+        fmt::format("; writing {}, {} so far", name, format_size(number(keep, "written_bytes")));
+  }
+  if (const std::string error = text(keep, "error"); !error.empty()) what += "; FAILED: " + error;
+  std::string lines = line("kept", what);
+  for (const json& file : objects(keep, "unreadable")) {
+    const std::string name = text(file, "name");
+    lines +=
+        line("UNUSABLE", fmt::format("{}{}: {}", text(file, "file"),
+                                     name.empty() ? "" : " (" + name + ")", text(file, "reason")));
+  }
+  return lines;
+}
+
+std::string state_text(const json& checkpoint) {
+  const std::string state = text(checkpoint, "state");
+  const std::string kept = text(checkpoint, "kept");
+  if (state != "sealed" || kept.empty()) return state;
+  if (kept == "kept") return "kept";
+  return kept == "writing" ? "sealed, being written" : "sealed, not kept";
+}
+
 // Empty without an open migration.
 std::string open_line(const json& open) {
   const auto count = number(open, "count");
@@ -217,6 +249,8 @@ std::string status_text(const json& status, const MountEntry& mount) {
     page += pool_line(*pool);
   if (const auto store = status.find("store"); store != status.end() && store->is_object())
     page += store_line(*store);
+  if (const auto keep = status.find("keep"); keep != status.end() && keep->is_object())
+    page += kept_lines(*keep);
   if (const auto rdma = status.find("rdma"); rdma != status.end() && rdma->is_object())
     page += rdma_line(*rdma);
   if (const auto own = status.find("confinement"); own != status.end() && own->is_object())
@@ -230,8 +264,10 @@ std::string status_text(const json& status, const MountEntry& mount) {
   std::vector<Row> rows = {{"CHECKPOINT", "STATE", "FILES", "BYTES", "RATE", "AGE", "PEER"}};
   for (const json& checkpoint : objects(status, "checkpoints")) {
     std::string note = text(checkpoint, "peer");
-    if (const std::string error = text(checkpoint, "error"); !error.empty()) note += ": " + error;
-    rows.push_back({text(checkpoint, "name"), text(checkpoint, "state"),
+    for (const char* key : {"error", "keep_error"}) {
+      if (const std::string error = text(checkpoint, key); !error.empty()) note += ": " + error;
+    }
+    rows.push_back({text(checkpoint, "name"), state_text(checkpoint),
                     std::to_string(number(checkpoint, "files")),
                     format_size(number(checkpoint, "bytes")), rate(checkpoint), age(checkpoint),
                     note});

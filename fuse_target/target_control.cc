@@ -66,6 +66,7 @@ nlohmann::json describe(const KeepReport& report, const std::string& directory) 
           {"writing", report.writing},
           {"written_bytes", report.written_bytes},
           {"error", report.error},
+          {"unreadable_files", report.unreadable.size()},
           {"unreadable", std::move(unreadable)}};
 }
 

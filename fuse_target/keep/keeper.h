@@ -39,7 +39,7 @@ struct KeeperOptions {
   std::string directory;  // for messages
   RetentionLimits retention;
   // The first wait after a failure. It doubles up to a hundred times this.
-  std::chrono::milliseconds retry_after{10'000};
+  std::chrono::milliseconds retry_after{2'000};
 };
 
 struct KeepReport {
