@@ -52,9 +52,8 @@ nlohmann::json describe(const KeepReport& report, const std::string& directory) 
   for (const KeepReport::Unreadable& file : report.unreadable) {
     unreadable.push_back({{"file", file.file}, {"name", file.name}, {"reason", file.reason}});
   }
-  const int64_t age_ns = report.newest_sealed_ns == 0
-                             ? -1
-                             : std::max<int64_t>(0, realtime_ns() - report.newest_sealed_ns);
+  const int64_t now_ns = realtime_ns();
+  const int64_t newest_ns = report.newest_sealed_ns == 0 ? now_ns : report.newest_sealed_ns;
   return {{"directory", directory},
           {"checkpoints", report.checkpoints},
           {"bytes", report.bytes},
@@ -62,7 +61,7 @@ nlohmann::json describe(const KeepReport& report, const std::string& directory) 
           {"failures", report.failures},
           {"expired", report.expired},
           {"given_back_bytes", report.given_back_bytes},
-          {"newest_age_ms", age_ns < 0 ? -1 : age_ns / 1'000'000},
+          {"newest_age_ms", std::max<int64_t>(0, now_ns - newest_ns) / 1'000'000},
           {"writing", report.writing},
           {"written_bytes", report.written_bytes},
           {"error", report.error},

@@ -70,7 +70,7 @@ constexpr Number kOfTarget[] = {
     {"ppmr_keep_unreadable_files", kGauge, "/keep/unreadable_files", 1,
      "Files in the keep directory that cannot be used."},
     {"ppmr_kept_newest_age_seconds", kGauge, "/keep/newest_age_ms", 1e-3,
-     "Time since the seal of the newest kept checkpoint; -0.001 without one."},
+     "Time since the seal of the newest kept checkpoint; 0 without one."},
     {"ppmr_rdma_reads_total", kCounter, "/rdma/reads_posted", 1, "RDMA READs posted."},
     {"ppmr_rdma_read_bytes_total", kCounter, "/rdma/bytes_read", 1, "Bytes read by RDMA READ."},
 };

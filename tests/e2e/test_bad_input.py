@@ -90,6 +90,12 @@ WRONG_WORDS = [
     ([*TARGET, "--allow-restart"], "as root"),  # on loopback, without authentication
     ([*TARGET, "--spill-dir", "/does/not/exist"], "/does/not/exist"),
     ([*TARGET, "--spill-dir", "/etc/hostname"], "/etc/hostname"),
+    ([*TARGET, "--keep-dir", "/tmp"], "ppmr keygen FILE", "--keep-key FILE"),
+    ([*TARGET, "--keep-dir", "/tmp", "--keep-key", "/does/not/exist"], "/does/not/exist"),
+    ([*TARGET, "--keep-key", "/tmp"], "--keep-dir"),
+    ([*TARGET, "--keep-count", "3"], "--keep-dir"),
+    ([*TARGET, "--keep-dir", "/tmp", "--consume"], "--consume"),
+    ([*TARGET, "--keep-dir", "/tmp", "--keep-age", "soon"], "--keep-age"),
     ([*DISCARD, "--log-file", "/does/not/exist/log"], "/does/not/exist/log"),
     *[
         (["target", MOUNT, "--listen", value], "--listen", value or "--listen")

@@ -1,6 +1,5 @@
 """Kept checkpoints (`ppmr target --keep-dir`): they outlive the daemon of the target, also if it is
 killed at any moment, and what was reported as kept is there and whole."""
-import json
 import os
 import random
 import threading
@@ -8,7 +7,7 @@ import threading
 import pytest
 
 from lab import criu
-from lab.node import HOST, wait_until
+from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.programs import SteadyWorker, check_continuity
 from lab.world import MIB, SMALL_POOL, digest_of_written
@@ -96,7 +95,7 @@ def test_images_of_a_migration_are_not_kept(nodes, lab, make_migrations):
     migrations.migrate(worker.pid)
     worker.node = nodes.target
     worker.wait_for_lines(10, nodes.target)
-    status = migrations.mounts.target.status()
+    status = migrations.target.status()
     assert (status["checkpoints"], status["keep"]["checkpoints"]) == ([], 0)
     assert nodes.target.names(kept) == []
     worker.end()
