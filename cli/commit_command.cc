@@ -33,9 +33,13 @@ CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
                                " is sealed, but --kept waits at the target only: run `ppmr commit "
                                "--kept` there, with a path in its mount");
   }
-  const json request = {{"op", "wait"}, {"checkpoint", checkpoint.name}, {"until", "kept"}};
-  const auto kept =
-      ask_at_length(checkpoint.mount, request, command.timeout.value_or(std::chrono::hours(24)));
+  // The daemon knows why a checkpoint is not kept, so it watches the time.
+  const std::chrono::milliseconds timeout = command.timeout.value_or(std::chrono::hours(24));
+  const json request = {{"op", "wait"},
+                        {"checkpoint", checkpoint.name},
+                        {"until", "kept"},
+                        {"timeout_ms", timeout.count()}};
+  const auto kept = ask_at_length(checkpoint.mount, request, std::nullopt);
   if (!kept) return tl::unexpected(kept.error());
   return {};
 }

@@ -82,7 +82,7 @@ TEST_F(HelperTest, RefusesMalformedRequestsAndContinues) {
   request.text_bytes = UINT32_MAX;
   EXPECT_EQ(errno_of(request), EPROTO);
   request.text_bytes = 0;
-  for (const uint32_t operation : {0u, 9u, UINT32_MAX}) {
+  for (const uint32_t operation : {0u, 100u, UINT32_MAX}) {
     request.operation = static_cast<HelperOperation>(operation);
     EXPECT_EQ(errno_of(request), EOPNOTSUPP) << operation;
   }
@@ -223,6 +223,59 @@ TEST(PrivilegedHelper, ReportsAHelperThatHasEnded) {
 int wait_for_the_end_of_the_socket() {
   char byte = 0;
   return ::read(kAgentsSocket, &byte, 1) == 0 ? 0 : 1;
+}
+
+// ---- Kept checkpoints --------------------------------------------------------------------------
+
+TEST_F(HelperTest, TouchesKeptCheckpointsOnlyInTheKeepDirectory) {
+  start({.keep_directory = directory_});
+  for (const auto operation : {HelperOperation::kCreateKept, HelperOperation::kPublishKept,
+                               HelperOperation::kOpenKept, HelperOperation::kRemoveKept}) {
+    EXPECT_EQ(errno_of({.operation = operation, .number = -1}), EINVAL);
+    HelperRequest named{.operation = operation, .number = 5};
+    named.text_bytes = 9;  // ignored: a request names no file
+    std::copy_n("../escape", 9, named.text);
+    (void)errno_of(named);
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/../escape"));
+}
+
+TEST_F(HelperTest, CreatesPublishesOpensAndRemovesKeptCheckpoints) {
+  start({.keep_directory = directory_});
+  auto file = helper_->create_kept(7);
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(helper_->create_kept(7).error().errno_value, EEXIST);
+  ASSERT_EQ(::write(file->get(), "kept", 4), 4);
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/00000007.part"));
+  EXPECT_EQ(helper_->open_kept(7).error().errno_value, ENOENT);
+  ASSERT_TRUE(helper_->publish_kept(7));
+  const auto reading = helper_->open_kept(7);
+  ASSERT_TRUE(reading);
+  EXPECT_EQ(::write(reading->get(), "x", 1), -1) << "open for reading only";
+  const auto directory = helper_->open_kept_directory();
+  ASSERT_TRUE(directory);
+  const auto listed = list_kept_files(*directory);
+  ASSERT_TRUE(listed);
+  ASSERT_EQ(listed->size(), 1u);
+  EXPECT_EQ((*listed)[0].number, 7);
+  EXPECT_TRUE((*listed)[0].complete);
+  ASSERT_TRUE(helper_->remove_kept(7));
+  EXPECT_TRUE(helper_->remove_kept(7)) << "it is gone already";
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(HelperTest, FollowsNoLinkInTheKeepDirectory) {
+  start({.keep_directory = directory_});
+  std::filesystem::create_symlink("/etc/passwd", directory_ + "/00000001.kept");
+  EXPECT_EQ(helper_->open_kept(1).error().errno_value, ELOOP);
+  std::filesystem::create_symlink(directory_ + "/elsewhere", directory_ + "/00000002.part");
+  EXPECT_EQ(helper_->create_kept(2).error().errno_value, EEXIST);
+}
+
+TEST_F(HelperTest, HasNoKeptCheckpointsWithoutAKeepDirectory) {
+  start({});
+  EXPECT_EQ(helper_->open_kept_directory().error().errno_value, EPERM);
+  EXPECT_EQ(helper_->create_kept(1).error().errno_value, EPERM);
 }
 
 }  // namespace

@@ -150,7 +150,13 @@ Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t 
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].kept.extents.empty()) continue;
-    entry.in_memory.push_back({held.nodes[i]->file, std::move(nodes[i].kept)});
+    const auto& stored = held.nodes[i]->file;
+    if (stored->is_read_from_kept()) {
+      // Its earlier file has lost its name, see note_lost_files().
+      (void)stored->read_from(std::move(nodes[i].kept)).get();
+    } else {
+      entry.in_memory.push_back({stored, std::move(nodes[i].kept)});
+    }
   }
   return entry;
 }

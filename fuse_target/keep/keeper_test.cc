@@ -69,6 +69,14 @@ class KeeperTest : public KeepTest {
     return done.get_future().get();
   }
 
+  // The keeper looks once a second whether its files are still there.
+  void wait_for_file(const std::string& name) {
+    for (int i = 0; i < 6000 && !std::filesystem::exists(path_of(name)); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_TRUE(std::filesystem::exists(path_of(name)));
+  }
+
   std::unique_ptr<FaultyFiles> files_;
   std::unique_ptr<TargetStore> store_;
   std::unique_ptr<Keeper> keeper_;
@@ -261,6 +269,20 @@ TEST_F(KeeperTest, DirectoryThatVanishedAndCameBackHasTheCheckpointAgain) {
   ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
   start();
   EXPECT_EQ(*store_->read("c", "f"), "x");
+}
+
+TEST_F(KeeperTest, CheckpointThatIsOnlyOnTheDiskSurvivesTheLossOfItsName) {
+  start();
+  const std::string bytes = bytes_from(1, 1'000'000);
+  store_->receive_and_seal("c", {{"f", {{0, bytes}}}});
+  ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
+  start();
+  std::filesystem::remove(path_of("00000001.kept"));
+  wait_for_file("00000002.kept");
+  ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
+  EXPECT_EQ(*store_->read("c", "f"), bytes);
+  start();
+  EXPECT_EQ(*store_->read("c", "f"), bytes);
 }
 
 TEST_F(KeeperTest, MemoryOfAKeptCheckpointIsGivenBack) {

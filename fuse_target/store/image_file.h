@@ -114,8 +114,9 @@ class ImageFile {
   // Makes a new file a closed one of this size, with these bytes.
   void restore(KeptBytes kept, uint64_t size_bytes);
   // Frees the memory of a closed file, and reads these bytes, which are the same, from now on.
-  // Returns the spill file like discard().
+  // Returns what it was read from, like discard().
   [[nodiscard]] std::shared_ptr<const DiskBytes> read_from(KeptBytes kept);
+  bool is_read_from_kept() const;
 
   // Returns the bytes from the first to the last byte of the range for which a reader waits and
   // which the source has not announced. Empty if there are no such bytes.

@@ -22,11 +22,18 @@ void ImageFile::restore(KeptBytes kept, uint64_t size_bytes) {
 std::shared_ptr<const DiskBytes> ImageFile::read_from(KeptBytes kept) {
   MutexLock lock(mutex_);
   // A file that was removed meanwhile has no bytes any more.
-  if (!closed_ || !in_flight_.empty() || kept_ || arrived_.ranges().empty()) return nullptr;
+  if (!closed_ || !in_flight_.empty() || arrived_.ranges().empty()) return nullptr;
+  std::shared_ptr<const DiskBytes> before = std::move(spill_file_);
+  if (kept_) before = kept_->bytes;
   kept_ = std::make_unique<const KeptBytes>(std::move(kept));
   series_.reset();
   windows_.clear();
-  return std::move(spill_file_);
+  return before;
+}
+
+bool ImageFile::is_read_from_kept() const {
+  MutexLock lock(mutex_);
+  return kept_ != nullptr;
 }
 
 void ImageFile::plan_kept_locked(Range part, ReadPlan& plan) const {

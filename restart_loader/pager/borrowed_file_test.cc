@@ -211,6 +211,47 @@ TEST_F(BorrowedFileTest, VerifiesSpilledBlocks) {
   EXPECT_EQ((*file)->at(9 * 4096, 4096, scratch_).error().errno_value, EIO);
 }
 
+TEST_F(BorrowedFileTest, ReadsKeptBytesFromTheirPlaceOnTheDisk) {
+  constexpr uint64_t kFirst = 100;
+  std::vector<std::byte> bytes(5 * 4096);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i / 5);
+  const UniqueFd kept(open((base_ + "/kept").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const auto cipher = BlockCipher::with_new_key().value();
+  std::vector<std::byte> encrypted(bytes.size());
+  ASSERT_TRUE(cipher->encrypt(kFirst, bytes, encrypted.data()));
+  ASSERT_EQ(pwrite(kept.get(), encrypted.data(), encrypted.size(), kFirst * 4096),
+            static_cast<ssize_t>(encrypted.size()));
+  uint64_t place = kFirst * 4096;
+  answer_ = [&](const json&, std::vector<UniqueFd>& descriptors) {
+    descriptors.emplace_back(fcntl(kept.get(), F_DUPFD_CLOEXEC, 0));
+    descriptors.emplace_back(
+        open((base_ + "/kept.crc").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    EXPECT_EQ(write(descriptors.back().get(), cipher->key().data(), cipher->key().size()),
+              static_cast<ssize_t>(cipher->key().size()));
+    for (size_t block = 0; block < 5; ++block) {
+      const uint32_t checksum = crc32c(std::span(bytes).subspan(block * 4096, 4096));
+      EXPECT_EQ(write(descriptors.back().get(), &checksum, 4), 4);
+    }
+    return json{{"ok", true},
+                {"inode", 9},
+                {"size", 40'000},
+                {"end", 40'000},
+                {"spill", {{"place", 0}, {"first_block", kFirst}}},
+                {"pieces", {{8192, 20'000, 0, place}}}};
+  };
+  auto file = borrow();
+  ASSERT_TRUE(file) << file.error().message;
+  const auto part = (*file)->at(8192 + 5000, 4096, scratch_);
+  ASSERT_TRUE(part) << part.error().message;
+  ASSERT_FALSE(part->empty());
+  EXPECT_TRUE(std::equal(part->begin(), part->end(), bytes.begin() + 5000));
+  EXPECT_EQ(std::to_integer<int>((*file)->at(30'000, 1, scratch_)->front()), 0);
+  for (const uint64_t wrong : {place + 1, place - 4096, place + 4096, UINT64_MAX - 4095}) {
+    place = wrong;
+    EXPECT_EQ(borrow().error().errno_value, EPROTO) << wrong;
+  }
+}
+
 TEST_F(BorrowedFileTest, PassesARefusalOn) {
   answer_ = [](const json&, std::vector<UniqueFd>&) {
     return refusal({EBUSY, "the checkpoint is not sealed"});
