@@ -153,8 +153,7 @@ nlohmann::json TargetMount::answer(const nlohmann::json& request, PassedDescript
   if (operation == "lend") return lend(request, passed.to_send);
   if (operation == "bundle") return bundle(request, passed.to_send);
   if (operation == "promise") {
-    tree_.mark_passing(request.at("checkpoint"));  // only migrations promise memory
-    return answer_of(tree_.promise(request.at("checkpoint"), request.at("bytes")));
+    return promise(request);
   }
   return refusal(Error{
       EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
@@ -286,6 +285,17 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   return late;
 }
 
+// Only migrations promise memory, so the checkpoint is not kept. Others that are kept make room.
+nlohmann::json TargetMount::promise(const nlohmann::json& request) {
+  const std::string name = request.at("checkpoint");
+  tree_.mark_passing(name);
+  for (;;) {
+    const Status promised = tree_.promise(name, request.at("bytes"));
+    const bool is_full = !promised && promised.error().errno_value == ENOSPC;
+    if (!is_full || !storage_.make_room()) return answer_of(promised);
+  }
+}
+
 // Waits until a checkpoint is sealed and kept. It need not exist yet.
 nlohmann::json TargetMount::wait_until_kept(const nlohmann::json& request) {
   const std::string name = request.at("checkpoint");
@@ -294,6 +304,7 @@ nlohmann::json TargetMount::wait_until_kept(const nlohmann::json& request) {
                                          "' is not kept: this target was started without "
                                          "--keep-dir"});
   }
+  tree_.keep_soon(name);
   const milliseconds timeout = timeout_of(request);
   const auto report = tree_.wait_for(
       name,

@@ -87,6 +87,7 @@ class TargetMount final : public ServedMount {
   nlohmann::json status() const;
   nlohmann::json commit(const nlohmann::json& request);
   nlohmann::json wait(const nlohmann::json& request);
+  nlohmann::json promise(const nlohmann::json& request);
   nlohmann::json wait_until_kept(const nlohmann::json& request);
   nlohmann::json remove(const nlohmann::json& request);
   static nlohmann::json note_refusal(const nlohmann::json& request);

@@ -151,10 +151,11 @@ Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t 
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].kept.extents.empty()) continue;
     const auto& stored = held.nodes[i]->file;
-    if (stored->is_read_from_kept()) {
-      // Its earlier file has lost its name, see note_lost_files().
+    if (stored->is_on_disk()) {
+      // Frees its place in the spill directory, or a file that has lost its name.
       (void)stored->read_from(std::move(nodes[i].kept)).get();
     } else {
+      entry.memory_bytes += stored->facts().stored_bytes;
       entry.in_memory.push_back({stored, std::move(nodes[i].kept)});
     }
   }

@@ -88,6 +88,7 @@ class TargetStore {
     return bytes;
   }
   bool wait_until(const std::string& name, KeepState state) {
+    tree.keep_soon(name);
     const auto report = tree.wait_for(
         name, [&](const auto& found) { return found && found->keep == state; },
         std::chrono::seconds(60));
@@ -95,6 +96,7 @@ class TargetStore {
   }
   // Returns whether the keeper has failed to keep the checkpoint.
   bool wait_until_refused(const std::string& name) {
+    tree.keep_soon(name);
     const auto report = tree.wait_for(
         name, [&](const auto& found) { return found && !found->keep_error.empty(); },
         std::chrono::seconds(60));

@@ -206,18 +206,19 @@ bool Keeper::give_back_oldest() {
     }
     if (oldest == nullptr) return false;
     parts.swap(oldest->in_memory);
+    report_.given_back_bytes += std::exchange(oldest->memory_bytes, 0);
   }
-  uint64_t bytes = 0;
   for (InMemory& part : parts) {
-    const auto file = part.file.lock();
-    if (!file) continue;
-    bytes += file->facts().stored_bytes;
-    // Closes the spill file, which can take a while.
-    (void)file->read_from(std::move(part.kept)).get();
+    if (const auto file = part.file.lock()) (void)file->read_from(std::move(part.kept)).get();
   }
-  MutexLock lock(mutex_);
-  report_.given_back_bytes += bytes;
   return true;
+}
+
+uint64_t Keeper::bytes_to_give_back() const {
+  MutexLock lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [top, entry] : entries_) bytes += entry.memory_bytes;
+  return bytes;
 }
 
 KeepReport Keeper::report() const {

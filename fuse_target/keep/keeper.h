@@ -88,6 +88,8 @@ class Keeper {
   // Gives the memory of the oldest kept checkpoint back; it is read from the disk from now on.
   // Returns false if there is none.
   bool give_back_oldest();
+  // What all calls of give_back_oldest() together would free.
+  uint64_t bytes_to_give_back() const;
   KeepReport report() const;
 
  private:
@@ -101,6 +103,7 @@ class Keeper {
     int64_t sealed_ns = 0;
     std::shared_ptr<const KeptFile> file;  // null: it is being written
     std::vector<InMemory> in_memory;       // what give_back_oldest() can free
+    uint64_t memory_bytes = 0;             // how much that is
     bool is_removed = false;               // from the tree; its file is about to go
     std::vector<Removed> removed;          // who waits for that
   };

@@ -295,6 +295,7 @@ TEST_F(KeeperTest, MemoryOfAKeptCheckpointIsGivenBack) {
   const auto node = store_->find("c", "f");
   ReadPlan plan;
   ASSERT_TRUE(node->file->read(0, 100, plan));
+  EXPECT_EQ(keeper_->bytes_to_give_back(), bytes.size());
   ASSERT_TRUE(keeper_->give_back_oldest());
   EXPECT_EQ(std::memcmp(plan.buffers()[0].iov_base, bytes.data(), 100), 0);
   plan.clear();
@@ -302,6 +303,7 @@ TEST_F(KeeperTest, MemoryOfAKeptCheckpointIsGivenBack) {
   EXPECT_TRUE(*store_->read("c", "f") == bytes);
   EXPECT_FALSE(keeper_->give_back_oldest());
   EXPECT_EQ(keeper_->report().given_back_bytes, bytes.size());
+  EXPECT_EQ(keeper_->bytes_to_give_back(), 0u);
 }
 
 TEST_F(KeeperTest, HoldsMoreCheckpointsThanItsMemory) {

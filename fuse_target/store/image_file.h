@@ -42,6 +42,7 @@ struct ImageStorage {
   // Frees memory whose bytes are on a disk, too; returns false if there is none. Called without a
   // lock when there is no memory for a chunk.
   std::function<bool()> make_room;
+  std::function<uint64_t()> room_to_make;  // what make_room() can free, all calls together
 };
 
 inline constexpr uint32_t kChunkMaxBytes = kExtentBytes;
@@ -116,7 +117,8 @@ class ImageFile {
   // Frees the memory of a closed file, and reads these bytes, which are the same, from now on.
   // Returns what it was read from, like discard().
   [[nodiscard]] std::shared_ptr<const DiskBytes> read_from(KeptBytes kept);
-  bool is_read_from_kept() const;
+  // Whether bytes of the file are spilled or read from a kept checkpoint.
+  bool is_on_disk() const;
 
   // Returns the bytes from the first to the last byte of the range for which a reader waits and
   // which the source has not announced. Empty if there are no such bytes.

@@ -31,9 +31,9 @@ std::shared_ptr<const DiskBytes> ImageFile::read_from(KeptBytes kept) {
   return before;
 }
 
-bool ImageFile::is_read_from_kept() const {
+bool ImageFile::is_on_disk() const {
   MutexLock lock(mutex_);
-  return kept_ != nullptr;
+  return kept_ || spill_file_;
 }
 
 void ImageFile::plan_kept_locked(Range part, ReadPlan& plan) const {

@@ -173,6 +173,8 @@ class ImageTree final : public Sink {
   // again before `keep_after`. Returns as is_to_keep().
   bool set_keep(NodeKey top, KeepState state, const std::string& error = "",
                 StoredCheckpoint::Clock::time_point keep_after = {});
+  // Makes a checkpoint due at once, because a user waits for it.
+  void keep_soon(const std::string& name);
   // A checkpoint that is the owner's and that a migration will remove: it is not kept.
   void mark_passing(const std::string& name, const std::string& owner = "");
   // Adds a kept checkpoint, sealed. Returns its key. Errors: EEXIST; ENOSPC if the memory limit

@@ -174,6 +174,7 @@ wire::Space ImageTree::space() const {
   wire::Space space{counters.limit_bytes,
                     counters.limit_bytes - std::min(counters.limit_bytes,
                                                     counters.used_bytes + counters.charged_bytes)};
+  if (storage_.room_to_make) space.free_bytes += storage_.room_to_make();
   if (storage_.spill != nullptr) {
     space.free_bytes += storage_.spill->free_bytes();
     space.total_bytes += storage_.spill->free_bytes() + storage_.spill->spilled_bytes();

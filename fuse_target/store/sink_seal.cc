@@ -7,6 +7,13 @@
 #include "third_party/spdlog.h"
 
 namespace ppmr {
+namespace {
+
+// Checkpoints of migrations and epochs of protected processes are known as such, or removed, within
+// this time after their seal: they are not kept.
+constexpr std::chrono::milliseconds kKeepDelay{500};
+
+}  // namespace
 
 Status ImageTree::manifest_entry(SessionId session, const wire::ManifestEntry& message) {
   MutexLock lock(mutex_);
@@ -89,6 +96,7 @@ Status ImageTree::seal(SessionId session, const wire::Seal& message) {
     if (difference.empty()) {
       if (!checkpoint.advance(StoredState::kSealed)) difference = "the checkpoint failed meanwhile";
       checkpoint.sealed_ns = realtime_ns();
+      checkpoint.keep_after = StoredCheckpoint::Clock::now() + kKeepDelay;
     }
     if (!difference.empty()) {
       difference = "'" + top->name + "' differs between source and target: " + difference;

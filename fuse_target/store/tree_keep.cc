@@ -125,6 +125,17 @@ bool ImageTree::set_keep(NodeKey top, KeepState state, const std::string& error,
   return is_wanted;
 }
 
+void ImageTree::keep_soon(const std::string& name) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = root_->children.find(name);
+    if (found == root_->children.end()) return;
+    StoredCheckpoint& checkpoint = *found->second->checkpoint;
+    if (checkpoint.keep_error.empty()) checkpoint.keep_after = {};
+  }
+  changed_.notify_all();
+}
+
 void ImageTree::mark_passing(const std::string& name, const std::string& owner) {
   MutexLock lock(mutex_);
   const auto found = root_->children.find(name);

@@ -1,7 +1,10 @@
 """Kept checkpoints (`ppmr target --keep-dir`): they outlive the daemon of the target, also if it is
 killed at any moment, and what was reported as kept is there and whole."""
+import fcntl
+import itertools
 import os
 import random
+import struct
 import threading
 
 import pytest
@@ -15,6 +18,7 @@ from lab.world import MIB, SMALL_POOL, digest_of_written
 pytestmark = pytest.mark.xdist_group("stopped daemons")
 
 KILLS, KILLS_LONG = 5, 100
+POWER_LOSSES, POWER_LOSSES_LONG = 2, 20
 
 
 @pytest.fixture
@@ -50,8 +54,8 @@ def wait_until_kept(world, target, name):
 
 
 def checkpoint(world, target, name):
-    found = [entry for entry in world.status(target.mountpoint)["checkpoints"] if entry["name"] == name]
-    return found[0] if found else None
+    listed = world.status(target.mountpoint)["checkpoints"]
+    return next((entry for entry in listed if entry["name"] == name), None)
 
 
 # -- restart after the end of the target
@@ -244,55 +248,137 @@ def test_kept_bytes_are_encrypted(world, keep):
     assert (keep.directory / name).stat().st_mode & 0o777 == 0o600
 
 
-# -- kills
+# -- kills and power losses
+
+
+class Rounds:
+    """Checkpoints are written, kept and removed until `end` stops the target at a random moment."""
+
+    def __init__(self, world, keep):
+        self.world, self.keep = world, keep
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        self.chance = random.Random(seed)
+        self.digests, self.removed, self._numbers = {}, set(), itertools.count()
+
+    def play(self, end):
+        world = self.world
+        target = world.target(*self.keep.options, "--memory-limit", "256MiB")
+        source = world.source(target, *SMALL_POOL)
+        ended = threading.Event()
+
+        def stop():
+            end()
+            target.process.kill()
+            source.process.kill()
+            ended.set()
+
+        timer = threading.Timer(self.chance.uniform(0.05, 0.7), stop)
+        timer.start()
+        while not ended.is_set():
+            self._write_one(source, target)
+            if self.digests and self.chance.random() < 0.3:
+                self._remove_one(target)
+        timer.join()
+        source.kill()
+        target.kill()
+
+    def _runs(self, *steps):
+        # Any of them may fail, because the target ends.
+        return all(self.world.run(step, within=30).code == 0 for step in steps)
+
+    def _write_one(self, source, target):
+        name = f"c{next(self._numbers)}x"
+        sent, directory = self.world.directory / "sent", source.mountpoint / name
+        size = self.chance.randrange(1, 12 * MIB)
+        kept = ["--kept", "--timeout", "20"]
+        if self._runs(
+            ["mkdir", directory],
+            ["sh", "-c", f'head -c {size} /dev/urandom >"$0"', sent],
+            ["cp", sent, directory / "file"],
+            [find_ppmr(), "commit", directory, "--timeout", "20"],
+            [find_ppmr(), "commit", target.mountpoint / name, *kept],
+        ):
+            self.digests[name] = self.digest_of(sent)
+
+    def _remove_one(self, target):
+        name = self.chance.choice(sorted(self.digests))
+        del self.digests[name]  # if it fails, the checkpoint may be there or not
+        if self._runs(["rm", "-r", target.mountpoint / name]):
+            self.removed.add(name)
+
+    def digest_of(self, path):
+        return self.world.succeeds(["sha256sum", path], within=30).out[:64]
+
+    def check(self):
+        target = self.world.target(*self.keep.options, "--memory-limit", "64MiB")
+        status = self.world.status(target.mountpoint)
+        assert status["keep"]["unreadable"] == []
+        there = {entry["name"] for entry in status["checkpoints"]}
+        assert set(self.digests) <= there, f"lost: {set(self.digests) - there}"
+        assert not self.removed & there, f"removed, and back: {self.removed & there}"
+        for name in there:
+            digest = self.digest_of(target.mountpoint / name / "file")
+            assert digest == self.digests.get(name, digest)
+        assert [file for file in self.keep.files() if file.endswith(".part")] == []
+        for name in there:  # the disk is small
+            if self.chance.random() < 0.7:
+                self.world.succeeds(["rm", "-r", target.mountpoint / name])
+                self.digests.pop(name, None)
+                self.removed.add(name)
+        target.kill()
 
 
 @pytest.mark.first
 def test_what_was_reported_as_kept_is_there_after_kills(world, keep, long):
-    """Kills the target at random moments, and starts it again."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    reported = {}
-    for kill in range(KILLS_LONG if long else KILLS):
-        target = world.target(*keep.options, "--memory-limit", "256MiB")
-        source = world.source(target, *SMALL_POOL)
-        names = [f"c{kill}-{number}x" for number in range(4)]
-        sizes = [chance.randrange(1, 12 * MIB) for _ in names]
-        killer = threading.Timer(
-            chance.uniform(0.05, 0.7), lambda: (target.process.kill(), source.process.kill())
-        )
-        killer.start()
-        for name, size in zip(names, sizes):
-            # Each of these may fail, because the target is killed.
-            directory = source.mountpoint / name
-            steps = (
-                ["mkdir", directory],
-                ["sh", "-c", f"head -c {size} /dev/urandom > {world.directory}/sent"],
-                ["cp", world.directory / "sent", directory / "file"],
-                [find_ppmr(), "commit", directory, "--timeout", "20"],
-                [find_ppmr(), "commit", target.mountpoint / name, "--kept", "--timeout", "20"],
-            )
-            if not all(world.run(step, within=30).code == 0 for step in steps):
-                break
-            reported[name] = world.succeeds(["sha256sum", world.directory / "sent"]).out[:64]
-        killer.join()
-        source.kill()
-        target.kill()
-        again = world.target(*keep.options, "--memory-limit", "64MiB")
-        status = world.status(again.mountpoint)
-        assert status["keep"]["unreadable"] == []
-        there = {entry["name"] for entry in status["checkpoints"]}
-        assert set(reported) <= there, f"lost: {set(reported) - there}"
-        for name in there:
-            digest = world.succeeds(["sha256sum", again.mountpoint / name / "file"]).out[:64]
-            assert digest == reported.get(name, digest)
-        assert all(file.endswith(".kept") for file in keep.files())
-        # Space for the next ones, and a check of removals.
-        for name in there:
-            if chance.random() < 0.7:
-                world.succeeds(["rm", "-r", again.mountpoint / name])
-                reported.pop(name, None)
-        again.kill()
-        left = len(keep.files())
-        assert left == len([name for name in there if name in reported]) or left >= len(reported)
+    rounds = Rounds(world, keep)
+    for _ in range(KILLS_LONG if long else KILLS):
+        rounds.play(end=lambda: None)
+        rounds.check()
+
+
+class Disk:
+    """A file system that can lose its power: it then has what was synced before, and little else.
+
+    ext4's shutdown stops all I/O at once, also that of its journal.
+    """
+
+    SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, struct.pack("I", 2)  # fs/ext4/ext4.h
+
+    def __init__(self, world, size_mib):
+        self.world, self.path = world, world.mountpoint("disk")
+        self.image = world.directory / "image"
+        with open(self.image, "wb") as image:
+            image.truncate(size_mib * MIB)
+        world.succeeds(["mkfs.ext4", "-q", "-F", self.image])
+        self.mount()
+
+    def mount(self):
+        self.world.succeeds(["mount", "-o", "loop", self.image, self.path], within=30)
+
+    def cut_power(self):
+        disk = os.open(self.path, os.O_RDONLY)
+        fcntl.ioctl(disk, self.SHUTDOWN, self.NO_LOG_FLUSH)
+        os.close(disk)
+
+    def restore_power(self):
+        self.world.wait_until_succeeds(["umount", self.path])
+        self.mount()
+
+
+@pytest.mark.first
+def test_what_was_reported_as_kept_is_there_after_power_losses(world, long, need_command):
+    need_command("mkfs.ext4")
+    disk = Disk(world, 256)
+    (disk.path / "not synced").write_bytes(b"x" * MIB)
+    disk.cut_power()
+    disk.restore_power()
+    lost = disk.path / "not synced"
+    assert not lost.exists() or lost.stat().st_size == 0, "the disk keeps what was not synced"
+    keep = Keep(world, disk.path / "kept")
+    os.sync()
+    rounds = Rounds(world, keep)
+    for _ in range(POWER_LOSSES_LONG if long else POWER_LOSSES):
+        rounds.play(end=disk.cut_power)
+        disk.restore_power()
+        rounds.check()
