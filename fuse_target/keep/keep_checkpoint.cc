@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/without_exceptions.h"
+#include "fuse_target/keep/keep_pace.h"
 #include "fuse_target/keep/keeper.h"
 #include "fuse_target/keep/kept_writer.h"
 #include "third_party/spdlog.h"
@@ -28,6 +30,8 @@ KeptIndex index_of(const ImageTree::Held& held) {
   }
   return index;
 }
+
+using Clock = std::chrono::steady_clock;
 
 // Copies the planned bytes, and zeros behind them.
 void copy(const ReadPlan& plan, std::span<std::byte> to) {
@@ -107,6 +111,7 @@ Status Keeper::write_bytes(const ImageTree::Held& held, const KeptIndex& index,
         if (stopping_ || !tree_.is_to_keep(held.top)) {
           return failure(ECANCELED, "the checkpoint was removed, or the target ends");
         }
+        const auto began = Clock::now();
         const size_t length = std::min(end - at, kPieceBytes);
         ImageFile& file = *held.nodes[i]->file;
         if (Status planned = file.read_back(at, length, plan); !planned) return planned;
@@ -116,12 +121,24 @@ Status Keeper::write_bytes(const ImageTree::Held& held, const KeptIndex& index,
         plan.clear();
         if (Status written = writer.append(blocks); !written) return written;
         at += length;
-        MutexLock lock(mutex_);
-        report_.written_bytes += length;
+        note_written(length);
+        rest(Clock::now() - began);
       }
     }
   }
   return {};
+}
+
+void Keeper::note_written(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  report_.written_bytes += bytes;
+}
+
+void Keeper::rest(std::chrono::nanoseconds after) const {
+  const StoreCounters counters = memory_.counters();
+  const double share = static_cast<double>(counters.used_bytes + counters.charged_bytes) /
+                       static_cast<double>(counters.limit_bytes);
+  std::this_thread::sleep_for(rest_after(after, Clock::now() - memory_.last_use(), share));
 }
 
 Status Keeper::publish(int32_t number) {

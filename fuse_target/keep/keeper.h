@@ -119,6 +119,8 @@ class Keeper {
   void keep(const ImageTree::Held& held);
   Status write(const ImageTree::Held& held, int32_t number);
   Status write_bytes(const ImageTree::Held& held, const KeptIndex& index, class KeptWriter& writer);
+  void note_written(uint64_t bytes);
+  void rest(std::chrono::nanoseconds after) const;
   Status check_space(uint64_t needed_bytes);
   Status publish(int32_t number);
   Result<Entry> open_written(const ImageTree::Held& held, int32_t number);

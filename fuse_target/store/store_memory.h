@@ -179,6 +179,9 @@ class StoreMemory {
 
   // Postpones the work of the store's thread, because readers and writers need the cores now.
   void note_use() { used_at_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
+  std::chrono::steady_clock::time_point last_use() const {
+    return used_at_.load(std::memory_order_relaxed);
+  }
   // Postpones it until the returned object ends.
   StoreUse begin_use();
 
