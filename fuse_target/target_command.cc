@@ -134,7 +134,8 @@ Result<UniqueFd> open_keep_directory(TargetOptions& options, const Flags& flags)
         what + ": " + std::strerror(errno) +
             (errno == ENOENT ? ": make it (mkdir -m 700 " + options.keep_directory + ")" : ""));
   }
-  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+  // A check of the options must not fail because the target runs.
+  if (!flags.daemon.check && ::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
     return failure(errno, what + ": " +
                               (errno == EWOULDBLOCK
                                    ? "another target uses it: give each target a directory of its "

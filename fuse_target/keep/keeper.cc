@@ -79,21 +79,25 @@ void Keeper::run() {
 // ---- Removal -----------------------------------------------------------------------------------
 
 void Keeper::removed(NodeKey top, Removed done) {
+  bool has_ended = false;
+  bool is_known = false;
   {
     MutexLock lock(mutex_);
     attempts_.erase(top);
     const auto found = entries_.find(top);
-    if (found != entries_.end()) {
+    is_known = found != entries_.end();
+    if (is_known) {
       Entry& entry = found->second;
       if (done) entry.removed.push_back(std::move(done));
       if (std::exchange(entry.is_removed, true)) return;
       // Without a file it is being written: the writing thread notices it, and removes the file.
       if (entry.file) removals_.push_back(top);
-      removals_changed_.notify_all();
-      return;
+      has_ended = removals_end_;
     }
   }
-  if (done) done(Status());
+  if (!is_known && done) done(Status());
+  removals_changed_.notify_all();
+  if (has_ended) run_removals();  // its thread has ended: a request of the last moment
 }
 
 Status Keeper::remove_file(int32_t number) {

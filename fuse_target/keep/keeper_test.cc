@@ -143,6 +143,15 @@ TEST_F(KeeperTest, RemovalIsOnTheDiskWhenItIsReported) {
   EXPECT_FALSE(store_->tree.checkpoint("c"));
 }
 
+TEST_F(KeeperTest, RemovalAfterTheStopIsDoneByItsCaller) {
+  start();
+  store_->receive_and_seal("c", {{"f", {{0, "x"}}}});
+  ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
+  keeper_->stop();
+  ASSERT_TRUE(remove("c"));
+  EXPECT_EQ(files(), std::vector<std::string>());
+}
+
 TEST_F(KeeperTest, FailedRemovalIsReported) {
   start();
   store_->receive_and_seal("c", {{"f", {{0, "x"}}}});

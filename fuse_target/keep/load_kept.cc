@@ -11,6 +11,7 @@ Status Keeper::load() {
   if (!directory) return failure(directory.error());
   auto listed = list_kept_files(*directory);
   if (!listed) return failure(listed.error());
+  (void)check_space(0);  // for the report
   for (const ListedKeptFile& file : *listed) last_number_ = std::max(last_number_, file.number);
   // The newest first: if two have one name, the later one is valid.
   std::reverse(listed->begin(), listed->end());

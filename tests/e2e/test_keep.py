@@ -239,6 +239,7 @@ def test_directory_belongs_to_one_target(world, keep):
     world.target(*keep.options)
     words = ["target", world.mountpoint(), "--listen", "127.0.0.1:0", *world.credentials([])]
     world.refuses_to_start([*words, *keep.options], "another target uses it")
+    world.succeeds([find_ppmr(), *words, *keep.options, "--check"])
 
 
 def test_kept_bytes_are_encrypted(world, keep):
