@@ -1,7 +1,6 @@
 #include "fuse_target/keep/keeper.h"
 
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
