@@ -147,7 +147,7 @@ void add_epochs(std::vector<MetricFamily>& families, const json& status) {
       add(family, process.value(entry.field, 0.0) * entry.unit,
           {{"process", process.value("name", "")}});
     }
-    if (!family.metric.empty()) families.push_back(std::move(family));
+    families.push_back(std::move(family));
   }
 }
 

@@ -52,7 +52,7 @@ TEST(DaemonMetrics, CountCheckpointsAndSessionsByStateButNeverByName) {
 
 TEST(DaemonMetrics, ShowTheNewestEpochOfEachProtectedProcess) {
   json status = {{"role", "source"}, {"peers", json::array()}, {"checkpoints", json::array()}};
-  EXPECT_THAT(page_of(status), Not(HasSubstr("ppmr_epoch")));
+  EXPECT_THAT(page_of(status), Not(HasSubstr("ppmr_epoch_age_seconds{")));
   status["protected"] = {{{"name", "db"},
                           {"age_ms", 41'500},
                           {"every_ms", 30'000},
