@@ -1,0 +1,107 @@
+// A device without hardware, behind the interface of libibverbs: reliable connections between
+// processes of one machine, over UNIX datagram sockets. Real bytes move, and keys, ranges, access
+// and packet numbers are checked as a device checks them.
+//
+// The environment: PPMR_STUB_FABRIC is the directory of the sockets. PPMR_STUB_PLACE is a file with
+// the number of the machine on which the process is; it is read when the device is opened, so a
+// test moves a process by writing another number. PPMR_STUB_RETRY_MS is the time after which a
+// silent peer is an error.
+//
+// It is stricter than a device: it ends the process when a completion queue overflows, when events
+// are not acknowledged, and when a failed completion is read beyond its valid fields (they have no
+// sense).
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#undef ibv_get_device_list
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace stub {
+
+struct Device;
+
+struct Channel : ibv_comp_channel {
+  int write_fd = -1;
+};
+
+struct Cq : ibv_cq {
+  std::deque<ibv_wc> completions;
+  int armed = 0;
+  uint64_t events_read = 0, events_acknowledged = 0;
+  int users = 0;
+};
+
+struct Pd : ibv_pd {
+  int users = 0;
+};
+
+struct Mr : ibv_mr {
+  uint64_t iova = 0;
+  unsigned int access = 0;
+};
+
+struct Send {
+  ibv_send_wr request = {};
+  std::vector<ibv_sge> pieces;
+  std::vector<uint8_t> inline_bytes;
+};
+
+struct Receive {
+  uint64_t id = 0;
+  std::vector<ibv_sge> pieces;
+};
+
+struct Qp : ibv_qp {
+  ibv_qp_init_attr init = {};
+  ibv_qp_attr attributes = {};
+  int fd = -1;
+  std::string path;
+  std::deque<Send> sends;
+  std::deque<Receive> receives;
+  // The first send is on its way since, and was sent last at.
+  bool is_under_way = false;
+  int64_t began_ms = 0, sent_ms = 0, not_before_ms = 0;
+  uint32_t next_psn = 0, expected_psn = 0;
+  std::vector<uint8_t> last_answer;  // to a repeated request
+};
+
+struct Device : verbs_context {
+  std::mutex lock;  // guards everything of the device
+  std::thread engine;
+  int wake_fd = -1;
+  bool ends = false;
+  int async_write_fd = -1;
+  std::string machine;  // its IPv4 address
+  std::set<Qp*> queue_pairs;
+  std::map<uint32_t, Mr*> regions;  // by number: the key without its lowest byte
+  int objects = 0;                  // that close() must not find
+};
+
+inline Device& of(ibv_context* context) { return *static_cast<Device*>(verbs_get_ctx(context)); }
+
+constexpr uint32_t kRemoteKeyBit = 0x40000000;  // so that keys are not mistaken for each other
+constexpr uint32_t kMessageBytesMax = 1 << 16;
+
+void run_engine(Device& device);
+void wake(Device& device);
+// The caller holds the lock in these.
+void complete(Cq& cq, const ibv_wc& completion);
+void fail_queue_pair(Device& device, Qp& qp);
+Mr* find_region(Device& device, uint32_t key, bool is_remote);
+
+[[noreturn]] void give_up(const char* what);
+
+}  // namespace stub

@@ -1,0 +1,398 @@
+#include "verbs_library/move/helper.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <list>
+
+#include "verbs_library/move/connections.h"
+#include "verbs_library/move/directory.h"
+#include "verbs_library/move/replace.h"
+#include "verbs_library/move/settings.h"
+#include "verbs_library/shadow/completion.h"
+#include "verbs_library/shadow/devices.h"
+#include "verbs_library/shadow/log.h"
+#include "verbs_library/shadow/send.h"
+
+// A setting, so that tests need not wait for two minutes.
+#define PPMR_RDMA_AWAY_MS ppmr::verbs::settings().away_limit.count()
+#include "jobs/rdma_release.h"
+
+namespace ppmr::verbs {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t kVisitorsMax = 256;  // peers wait for a place in the queue of the listener
+
+// The address of the machine, for devices whose GIDs are none.
+std::string address_of_machine() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "127.0.0.1";
+  std::string found = "127.0.0.1";
+  for (const ifaddrs* one = all; one; one = one->ifa_next) {
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_LOOPBACK))
+      continue;
+    char text[INET_ADDRSTRLEN];
+    const auto& address = reinterpret_cast<const sockaddr_in&>(*one->ifa_addr);
+    found = inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));
+    break;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+std::string choose_ip() {
+  if (!settings().control_ip.empty()) return settings().control_ip;
+  std::vector<Gid> gids;
+  for (const Context* context : world().contexts) {
+    if (!context->real) continue;
+    ibv_device_attr device = {};
+    real().ibv_query_device(context->real, &device);
+    for (uint32_t port = 1; port <= device.phys_port_cnt; ++port) {
+      for (const GidEntry& entry : read_gids(context->real, port)) gids.push_back(entry.gid);
+    }
+  }
+  const auto chosen = choose_control_ip(gids);
+  return chosen ? *chosen : address_of_machine();
+}
+
+class Helper {
+ public:
+  bool start();
+  void wake() { eventfd_write(wake_fd_, 1); }
+  const ControlAddress& address() const { return address_; }
+  void find_address() { address_.ip = choose_ip(); }
+  void close_after_fork();
+
+ private:
+  enum class Phase { kHere, kReleasing, kAway };
+
+  static void* run(void* self) {
+    static_cast<Helper*>(self)->loop();
+    return nullptr;
+  }
+  void loop();
+  void wait();
+  bool listen_anew();
+  void accept_visitors();
+  void serve_visitors();
+  void tend_all();
+  void obey();
+  void begin_release();
+  void continue_release();
+  std::string what_hinders(Qp& qp, bool& is_ready);
+  void cancel_release(const std::string& why);
+  void leave();
+  void come_back();
+  void publish_all(bool moves);
+
+  ppmr_rdma requests_ = {};
+  int wake_fd_ = -1;
+  int listener_ = -1;
+  ControlAddress address_;
+  std::list<Line> visitors_;
+  Phase phase_ = Phase::kHere;
+  Time release_limit_ = {};
+  Time look_again_ = Time::max();
+};
+
+template <typename Function>
+void for_each_queue_pair(Function function) {
+  for (Context* context : world().contexts) {
+    // A copy: what is called may end a connection, but destroys no queue pair.
+    for (Qp* qp : context->queue_pairs) function(*qp);
+  }
+}
+
+bool Helper::start() {
+  if (ppmr_rdma_open(&requests_) != 0) {
+    log("listen for requests: %s", std::strerror(errno));
+    return false;
+  }
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (!listen_anew()) log("listen for peers: %s", std::strerror(errno));
+  sigset_t all, before;
+  sigfillset(&all);
+  // Signals are for the program's threads.
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const int error = pthread_create(&thread, nullptr, run, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
+    log("start the helper thread: %s", std::strerror(error));
+    return false;
+  }
+  pthread_setname_np(thread, "ppmr-verbs");
+  pthread_detach(thread);
+  return true;
+}
+
+void Helper::close_after_fork() {
+  // The descriptors are copies. The parent's stay open.
+  ppmr_rdma_close(&requests_);
+  if (listener_ >= 0) close(listener_);
+  if (wake_fd_ >= 0) close(wake_fd_);
+  visitors_.clear();
+}
+
+bool Helper::listen_anew() {
+  // Of both families, on all addresses: which one the peers use may change with the machine.
+  listener_ = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(sockaddr_in6);
+  if (listener_ >= 0) {
+    const int off = 0;
+    setsockopt(listener_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    address.ss_family = AF_INET6;
+  } else {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    address.ss_family = AF_INET;
+    size = sizeof(sockaddr_in);
+  }
+  if (listener_ < 0) return false;
+  if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(listener_, SOMAXCONN) != 0 ||
+      getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return false;
+  address_.port =
+      ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                          : reinterpret_cast<sockaddr_in&>(address).sin_port);
+  return true;
+}
+
+void Helper::wait() {
+  std::vector<pollfd> fds = {{.fd = ppmr_rdma_fd(&requests_), .events = POLLIN, .revents = 0}};
+  int timeout = ppmr_rdma_timeout_ms(&requests_);
+  if (phase_ != Phase::kAway) {
+    fds.push_back({.fd = wake_fd_, .events = POLLIN, .revents = 0});
+    if (visitors_.size() < kVisitorsMax)
+      fds.push_back({.fd = listener_, .events = POLLIN, .revents = 0});
+    for (const Line& line : visitors_) {
+      const short events = line.has_output() ? POLLIN | POLLOUT : POLLIN;
+      fds.push_back({.fd = line.fd(), .events = events, .revents = 0});
+    }
+    if (look_again_ != Time::max()) {
+      const auto left = std::chrono::ceil<milliseconds>(look_again_ - Clock::now()).count();
+      const int wait_ms = static_cast<int>(std::clamp<long>(left, 0, 1000));
+      timeout = timeout < 0 ? wait_ms : std::min(timeout, wait_ms);
+    }
+  }
+  poll(fds.data(), fds.size(), timeout);
+  eventfd_t count = 0;
+  eventfd_read(wake_fd_, &count);
+}
+
+void Helper::accept_visitors() {
+  while (visitors_.size() < kVisitorsMax) {
+    const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return;
+    visitors_.emplace_back(fd);
+  }
+}
+
+void Helper::serve_visitors() {
+  for (auto line = visitors_.begin(); line != visitors_.end();) {
+    bool is_good = line->advance();
+    while (auto request = line->take()) {
+      const auto reply = answer(*request, address_);
+      if (!reply) {
+        is_good = false;
+        break;
+      }
+      line->queue(*reply);
+    }
+    if (is_good && line->has_output()) is_good = line->advance();
+    line = is_good ? std::next(line) : visitors_.erase(line);
+  }
+}
+
+void Helper::tend_all() {
+  const Time now = Clock::now();
+  look_again_ = Time::max();
+  for_each_queue_pair(
+      [&](Qp& qp) { look_again_ = std::min(look_again_, tend(qp, now, address_)); });
+}
+
+void Helper::publish_all(bool moves) {
+  for_each_queue_pair([&](Qp& qp) { publish_names(qp, address_, moves); });
+}
+
+void Helper::begin_release() {
+  phase_ = Phase::kReleasing;
+  release_limit_ = Clock::now() + settings().drain_limit;
+  log("release begins");
+}
+
+// Why the queue pair cannot be destroyed at all; empty if that is only a matter of time.
+std::string Helper::what_hinders(Qp& qp, bool& is_ready) {
+  if (qp.connection && is_broken(qp)) {
+    qp.connection.reset();
+    qp.qp_base.state = IBV_QPS_ERR;
+  }
+  if (!qp.connection) {
+    absorb_completions(*qp.send_cq);
+    is_ready &= traffic_of(qp).sends_done;
+    return "";
+  }
+  Connection& connection = *qp.connection;
+  if (connection.problem) return connection.problem;
+  if (!connection.peer_file) connection.peer_file = read_end_file(connection.link.peer());
+  if (!connection.peer_file && connection.link.phase() != Link::Phase::kFailed)
+    return "a peer has no movable verbs, or another directory (" +
+           address_of(connection.link.peer().gid) + ", queue pair " +
+           std::to_string(connection.link.peer().qpn) + ")";
+  is_ready &= connection.link.leave() && connection.link.may_be_destroyed();
+  return "";
+}
+
+void Helper::continue_release() {
+  bool is_ready = true;
+  std::string hindrance;
+  std::string slow;
+  for_each_queue_pair([&](Qp& qp) {
+    bool one_is_ready = true;
+    const std::string why = what_hinders(qp, one_is_ready);
+    if (hindrance.empty()) hindrance = why;
+    if (!one_is_ready && slow.empty() && qp.connection)
+      slow = address_of(qp.connection->link.peer().gid) + ", queue pair " +
+             std::to_string(qp.connection->link.peer().qpn);
+    is_ready &= one_is_ready;
+  });
+  if (!hindrance.empty()) return cancel_release(hindrance);
+  if (is_ready) return leave();
+  if (Clock::now() > release_limit_)
+    return cancel_release("requests do not complete, or a peer does not answer (" + slow + ")");
+  look_again_ = Clock::now() + milliseconds(1);
+}
+
+void Helper::cancel_release(const std::string& why) {
+  log("release cancelled: %s", why.c_str());
+  phase_ = Phase::kHere;
+  for_each_queue_pair([&](Qp& qp) {
+    if (qp.connection) qp.connection->link.stay();
+  });
+  ppmr_rdma_done(&requests_, why.substr(0, 200).c_str());
+}
+
+void Helper::leave() {
+  publish_all(true);
+  for_each_queue_pair([&](Qp& qp) {
+    if (!qp.connection) return;
+    qp.connection->call.end();
+    qp.connection->link.left();
+    qp.connection->waits_since.reset();
+  });
+  // Answers that peers wait for are on their way: a peer repeats its question if one is lost.
+  visitors_.clear();
+  close(listener_);
+  listener_ = -1;
+  phase_ = Phase::kAway;
+  const std::string failure = destroy_real_objects();
+  log("released%s%s", failure.empty() ? "" : ": ", failure.c_str());
+  if (failure.empty()) return ppmr_rdma_done(&requests_, nullptr);
+  come_back();
+  ppmr_rdma_done(&requests_, failure.substr(0, 200).c_str());
+}
+
+void Helper::come_back() {
+  const std::string failure = make_real_objects();
+  if (!listen_anew()) log("listen for peers: %s", std::strerror(errno));
+  find_address();
+  phase_ = Phase::kHere;
+  for_each_queue_pair([&](Qp& qp) {
+    if (!qp.connection) return;
+    qp.connection->link.returned();
+    qp.connection->ask_again = {};
+    qp.connection->refused_in_a_row = 0;
+  });
+  publish_all(false);
+  log("resumed%s%s", failure.empty() ? "" : ": ", failure.c_str());
+}
+
+void Helper::obey() {
+  switch (ppmr_rdma_next(&requests_)) {
+    case PPMR_RDMA_RELEASE:
+      if (phase_ == Phase::kAway) return ppmr_rdma_done(&requests_, nullptr);
+      begin_release();
+      break;
+    case PPMR_RDMA_RESUME:
+      if (phase_ == Phase::kReleasing) cancel_release("the release was cancelled");
+      if (phase_ == Phase::kAway) come_back();
+      ppmr_rdma_done(&requests_, nullptr);
+      break;
+    case PPMR_RDMA_NONE:
+      break;
+  }
+}
+
+void Helper::loop() {
+  std::unique_lock<std::mutex> control(world().control, std::defer_lock);
+  for (;;) {
+    wait();
+    // While the process is away, its calls that need a device wait for this lock.
+    if (!control.owns_lock()) control.lock();
+    // A request that is being carried out is the only one.
+    if (phase_ != Phase::kReleasing) obey();
+    if (phase_ != Phase::kAway) {
+      accept_visitors();
+      serve_visitors();
+      tend_all();
+      if (phase_ == Phase::kReleasing) continue_release();
+      // What has changed may have to be told at once.
+      if (phase_ == Phase::kHere) tend_all();
+    }
+    if (phase_ != Phase::kAway) control.unlock();
+  }
+}
+
+std::atomic<Helper*> helper{nullptr};
+
+// Only the forking thread goes on in a child. Objects of the parent stay usable as far as the real
+// library allows; they are not moved with the child.
+void prepare_fork() { world().control.lock(); }
+void end_fork_in_parent() { world().control.unlock(); }
+void end_fork_in_child() {
+  world().control.unlock();
+  if (Helper* parents = helper.exchange(nullptr)) parents->close_after_fork();
+  world().contexts.clear();
+}
+
+}  // namespace
+
+void start_helper() {
+  const std::lock_guard control(world().control);
+  static const int registered = pthread_atfork(prepare_fork, end_fork_in_parent, end_fork_in_child);
+  (void)registered;
+  if (!helper.load()) {
+    auto* fresh = new Helper;
+    if (!fresh->start()) return;  // the program works, and cannot be moved
+    helper = fresh;
+  }
+  helper.load()->find_address();
+}
+
+void wake_helper() {
+  if (Helper* running = helper.load()) running->wake();
+}
+
+const ControlAddress& control_address() {
+  static const ControlAddress nowhere;
+  const Helper* running = helper.load();
+  return running ? running->address() : nowhere;
+}
+
+}  // namespace ppmr::verbs

@@ -1,0 +1,30 @@
+// The file of an end in the directory: where its process can be reached, and what the queue pair is
+// called now. Text, one `key value` per line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "verbs_library/protocol/message.h"
+
+namespace ppmr::verbs {
+
+struct EndFile {
+  ControlAddress control;
+  Secret secret = {};
+  bool moves = false;      // the process has released its devices: it does not answer now
+  bool has_moved = false;  // the device wants other numbers than the file's name: ask for the keys
+  Gid gid = {};            // the real one; zero: the end has not chosen one yet
+  uint32_t qpn = 0;        // the real one
+
+  bool operator==(const EndFile&) const = default;
+};
+
+std::string format(const EndFile& file);
+// Nothing if the text is not such a file.
+std::optional<EndFile> parse_end_file(std::string_view text);
+
+inline constexpr size_t kEndFileBytesMax = 1024;
+
+}  // namespace ppmr::verbs

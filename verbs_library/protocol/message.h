@@ -1,0 +1,71 @@
+// What two libraries send each other over TCP: a frame is the length of the rest (4 bytes), and the
+// rest. Numbers are big-endian. A connection carries requests one after the other, each answered by
+// one reply. The secret of the addressed queue pair proves that the sender may read the directory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "verbs_library/protocol/end_id.h"
+#include "verbs_library/protocol/link.h"
+
+namespace ppmr::verbs {
+
+using Secret = std::array<uint8_t, 16>;
+
+// A key as programs know it, and the one that the device wants now.
+struct KeyPair {
+  uint32_t shown = 0;
+  uint32_t real = 0;
+
+  bool operator==(const KeyPair&) const = default;
+};
+
+// Where the control connections of a process end.
+struct ControlAddress {
+  std::string ip;  // IPv4 or IPv6, as text
+  uint16_t port = 0;
+
+  bool operator==(const ControlAddress&) const = default;
+};
+
+// What the other end needs to connect to a queue pair.
+struct QueuePairAddress {
+  Gid gid = {};
+  uint32_t qpn = 0;
+  uint32_t psn = 0;  // of the first packet that this end sends
+  ControlAddress control;
+  std::vector<KeyPair> keys;  // those that differ; all others are the same
+
+  bool operator==(const QueuePairAddress&) const = default;
+};
+
+struct Message {
+  bool is_reply = false;
+  uint8_t kind = 0;  // RequestKind or ReplyKind
+  EndId from;
+  EndId to;
+  Secret secret = {};  // of the end `to`, in a request
+  uint64_t serial = 0;
+  uint64_t sent = 0;
+  QueuePairAddress address;  // in RECONNECT, CONNECTED and the reply to KEYS
+
+  bool operator==(const Message&) const = default;
+};
+
+inline constexpr size_t kFrameHeaderBytes = 4;
+inline constexpr size_t kKeysMax = 1 << 16;
+inline constexpr size_t kMessageBytesMax = 1024 + kKeysMax * 8;
+
+// Returns the whole frame. Keys beyond kKeysMax are a fault of the caller, who checks.
+std::vector<uint8_t> encode(const Message& message);
+// The number of bytes after the header. Nothing if no message has that size.
+std::optional<size_t> decode_length(std::span<const uint8_t, kFrameHeaderBytes> header);
+// Nothing if this is not a message; the connection is to be closed.
+std::optional<Message> decode(std::span<const uint8_t> body);
+
+}  // namespace ppmr::verbs

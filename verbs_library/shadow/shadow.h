@@ -1,0 +1,183 @@
+// The objects that programs see. Each stands for a real one, which is destroyed for a move and made
+// again afterwards, while the object of the program, its address and its numbers stay.
+//
+// Locks, in the order in which a thread takes them:
+//   World::control        all objects and lists; every call that is not on the data path holds it,
+//                         and the helper thread holds it while the process is away
+//   Qp::send_lock, Qp::receive_lock     the two queues: posting and holding back
+//   Cq::lock              the completion queue
+//   Channel::lock         events that were not fetched
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verbs_library/protocol/choices.h"
+#include "verbs_library/protocol/key_table.h"
+#include "verbs_library/protocol/link.h"
+#include "verbs_library/protocol/message.h"
+#include "verbs_library/shadow/fast_lock.h"
+#include "verbs_library/shadow/real_verbs.h"
+#include "verbs_library/shadow/rings.h"
+
+namespace ppmr::verbs {
+
+struct Connection;  // verbs_library/move/connection.h
+struct Builder;     // verbs_library/shadow/builder.h
+struct Context;
+
+// One per device and process; never freed, because programs may keep the pointer.
+struct Device : ibv_device {
+  // Libraries of vendors look behind an ibv_device for their own fields, to learn whether it is
+  // theirs. They find zeros.
+  char zeros[2048] = {};
+  ibv_device* real = nullptr;  // of the newest list; the list is never freed
+};
+
+struct Pd : ibv_pd {
+  Context* owner = nullptr;
+  ibv_pd* real = nullptr;
+};
+
+struct Mr : ibv_mr {
+  Context* owner = nullptr;
+  Pd* domain = nullptr;
+  ibv_mr* real = nullptr;
+  unsigned int access = 0;
+  uint64_t iova = 0;
+};
+
+struct Cq;
+
+struct Channel : ibv_comp_channel {
+  Context* owner = nullptr;
+  std::mutex lock;
+  ibv_comp_channel* real = nullptr;  // guarded by lock
+  std::deque<Cq*> raised;            // guarded by lock: events of our own
+  int raised_fd = -1;                // eventfd: readable while `raised` has an element
+};
+
+struct Cq : ibv_cq_ex {
+  ibv_cq* as_cq() { return ibv_cq_ex_to_cq(this); }
+
+  Context* owner = nullptr;
+  Channel* events = nullptr;
+  int wanted_cqe = 0;
+  int vector = 0;
+  bool is_extended = false;
+  uint32_t extended_flags = 0;
+
+  FastLock lock;
+  ibv_cq* real = nullptr;                      // guarded by lock
+  std::deque<ibv_wc> kept;                     // guarded by lock: taken from the device, not polled
+  std::vector<std::shared_ptr<Ring>> retired;  // guarded by lock
+  std::atomic<int> armed = 0;  // 0: no, 1: for every completion, 2: for solicited ones
+
+  // Of the extended interface: one completion between start_poll and end_poll.
+  FastLock extended_lock;
+  ibv_wc current = {};
+
+  std::mutex acknowledge_lock;
+  std::condition_variable acknowledged;
+  uint64_t events_fetched = 0, events_acknowledged = 0;  // guarded by acknowledge_lock
+};
+
+// A send that was posted while sends are held back.
+struct HeldSend {
+  ibv_send_wr request = {};
+  std::vector<ibv_sge> pieces;
+  std::vector<char> inline_bytes;
+};
+
+// One name of a queue pair: each of its device's GIDs at the time when it was made.
+struct EndName {
+  EndId end;
+  GidEntry gid;
+  uint32_t port = 1;
+};
+
+struct Qp : ibv_qp_ex {
+  Qp();
+  ~Qp();
+  ibv_qp* as_qp() { return &qp_base; }
+
+  Context* owner = nullptr;
+  Pd* domain = nullptr;
+  Cq* send_cq = nullptr;
+  Cq* receive_cq = nullptr;
+  ibv_qp_init_attr init = {};  // with the sizes that the device granted
+  ibv_qp* real = nullptr;      // changes with control and both queues' locks held
+
+  // What the program has set, for the time after a move. Guarded by control.
+  ibv_qp_attr attributes = {};
+  int attributes_set = 0;
+  std::optional<GidEntry> shown_gid;  // of this end, when it was connected
+  Secret secret = {};
+  std::vector<EndName> names;              // under which the directory has it
+  std::unique_ptr<Connection> connection;  // of a connected queue pair
+  std::unique_ptr<Builder> builder;        // of ibv_wr_*
+
+  FastLock send_lock;
+  bool is_gated = false;      // guarded by send_lock: sends are held back
+  bool wakes_helper = false;  // guarded by send_lock: the helper waits for a held send
+  bool has_ended = false;     // guarded by send_lock: no device; everything fails
+  std::deque<HeldSend> held;  // guarded by send_lock
+  std::shared_ptr<SendRing> sends;
+  const KeyTable* local_keys = nullptr;         // guarded by send_lock and receive_lock
+  std::unique_ptr<const KeyTable> remote_keys;  // guarded by send_lock
+  bool translates = false;           // guarded by send_lock: one of the tables is not empty
+  std::vector<ibv_sge> send_pieces;  // guarded by send_lock: room for translated requests
+
+  FastLock receive_lock;
+  bool keeps_receives = false;  // guarded by receive_lock: not posted to the device
+  std::shared_ptr<ReceiveRing> receives;
+  std::vector<ibv_sge> receive_pieces;  // guarded by receive_lock
+};
+
+struct Context : verbs_context {
+  ibv_context* as_context() { return &context; }
+
+  ibv_context* real = nullptr;  // guarded by control, as all below
+  Device* origin = nullptr;
+  std::vector<Pd*> domains;
+  std::vector<Mr*> regions;
+  std::vector<Channel*> channels;
+  std::vector<Cq*> completion_queues;
+  std::vector<Qp*> queue_pairs;
+  // Keys as the program knows them, of regions whose real key differs.
+  std::unique_ptr<const KeyTable> local_keys = std::make_unique<KeyTable>();
+  std::unique_ptr<const KeyTable> remote_keys = std::make_unique<KeyTable>();
+  int device_raised_fd = -1;                  // eventfd of events of our own
+  std::deque<ibv_async_event> device_raised;  // not fetched
+  bool has_moved = false;                     // the device has other numbers than the program knows
+};
+
+// All contexts of the process.
+struct World {
+  std::mutex control;
+  std::vector<Context*> contexts;  // guarded by control
+};
+World& world();
+
+// Whether the object is ours. Libraries below us (providers, librdmacm) call exported functions
+// with real objects.
+bool is_shadow(const ibv_context* context);
+bool is_shadow(const ibv_device* device);
+
+inline Context& shadow_of(ibv_context* context) {
+  return *static_cast<Context*>(verbs_get_ctx(context));
+}
+inline Device& shadow_of(ibv_device* device) { return *static_cast<Device*>(device); }
+inline Pd& shadow_of(ibv_pd* pd) { return *static_cast<Pd*>(pd); }
+inline Mr& shadow_of(ibv_mr* mr) { return *static_cast<Mr*>(mr); }
+inline Channel& shadow_of(ibv_comp_channel* channel) { return *static_cast<Channel*>(channel); }
+inline Cq& shadow_of(ibv_cq* cq) { return *static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
+inline Qp& shadow_of(ibv_qp* qp) { return *static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(qp)); }
+
+}  // namespace ppmr::verbs
