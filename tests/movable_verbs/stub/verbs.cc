@@ -491,6 +491,9 @@ int ibv_query_qp(ibv_qp* seen, ibv_qp_attr* attributes, int, ibv_qp_init_attr* i
   return 0;
 }
 
+// The device has no interface of its own for building requests.
+ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
+
 int ibv_destroy_qp(ibv_qp* seen) {
   Qp* qp = static_cast<Qp*>(seen);
   Device& device = device_of(seen->context);

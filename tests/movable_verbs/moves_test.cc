@@ -1,0 +1,197 @@
+// Programs that use verbs move between machines under traffic; every byte is checked by them.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "tests/movable_verbs/ends.h"
+
+namespace ppmr::verbs {
+namespace {
+
+constexpr int kFailedCompletion = 3;  // the checker's exit code
+constexpr const char* kRetriesExceeded = "status 12";
+
+void move(const End& end, int machine) {
+  ASSERT_EQ(end.release(), "ok") << end.log();
+  end.put_on(machine);
+  ASSERT_EQ(end.resume(), "ok") << end.log();
+}
+
+void await_traffic(const Ends& ends) {
+  ends.a->await_rounds(5);
+  ends.b->await_rounds(5);
+}
+
+class Interfaces : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(Interfaces, MoveThereAndBackUnderTraffic) {
+  Ends ends(GetParam());
+  for (const int machine : {3, 1}) {
+    move(*ends.a, machine);
+    await_traffic(ends);
+  }
+  move(*ends.b, 4);
+  await_traffic(ends);
+  ends.finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Interfaces,
+    testing::Values(std::vector<std::string>{}, std::vector<std::string>{"--events"},
+                    std::vector<std::string>{"--builder", "--separate"},
+                    std::vector<std::string>{"--extended", "--queue-pairs", "7"},
+                    std::vector<std::string>{"--events", "--extended", "--builder", "--separate"}));
+
+TEST(Moves, NothingOfTheDeviceIsOpenWhileAProcessIsAway) {
+  Ends ends;
+  ASSERT_EQ(ends.a->release(), "ok");
+  std::string left;
+  for (const auto& fd :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(ends.a->pid()) + "/task"))
+    left += fd.path().filename().string() + " ";
+  // The device's thread has ended with the device: the program and the helper thread are left.
+  EXPECT_EQ(std::count(left.begin(), left.end(), ' '), 2) << left;
+  for (const auto& file : std::filesystem::directory_iterator(ends.scratch.fabric()))
+    EXPECT_EQ(file.path().filename().string().find("127.0.1.1-"), std::string::npos);
+  ASSERT_EQ(ends.a->resume(), "ok");
+  await_traffic(ends);
+  ends.finish();
+}
+
+TEST(Moves, PeersThatMoveAtOnceMeetAgain) {
+  Ends ends;
+  for (int round = 0; round < 3; ++round) {
+    std::string b_said;
+    std::thread other([&] { b_said = ends.b->release(); });
+    const std::string a_said = ends.a->release();
+    other.join();
+    ASSERT_EQ(a_said, "ok") << ends.a->log();
+    ASSERT_EQ(b_said, "ok") << ends.b->log();
+    ends.a->put_on(5 + round);
+    ends.b->put_on(8 + round);
+    std::thread resume_other([&] { b_said = ends.b->resume(); });
+    EXPECT_EQ(ends.a->resume(), "ok");
+    resume_other.join();
+    EXPECT_EQ(b_said, "ok");
+    await_traffic(ends);
+  }
+  ends.finish();
+}
+
+TEST(Moves, PeerOfAnAbsentProcessMovesMeanwhile) {
+  Ends ends;
+  ASSERT_EQ(ends.a->release(), "ok");
+  move(*ends.b, 6);
+  ends.a->put_on(7);
+  ASSERT_EQ(ends.a->resume(), "ok");
+  await_traffic(ends);
+  ends.finish();
+}
+
+TEST(Moves, NumbersOfNewProgramsDoNotCollideWithMovedOnes) {
+  Ends ends;
+  move(*ends.a, 2);  // its numbers of machine 1 are free for the device, but peers know them
+  await_traffic(ends);
+  const std::string exchange = ends.scratch.path("other");
+  std::filesystem::create_directory(exchange);
+  End c(ends.scratch, "c", "d", exchange, 1, {}, {});
+  End d(ends.scratch, "d", "c", exchange, 2, {}, {});
+  c.await_rounds(5);
+  EXPECT_NE(c.log().find("is taken"), std::string::npos) << c.log();
+  move(c, 2);
+  c.await_rounds(5);
+  move(*ends.a, 1);
+  await_traffic(ends);
+  touch(exchange + "/stop.now");
+  EXPECT_EQ(c.wait(), 0) << c.output();
+  EXPECT_EQ(d.wait(), 0) << d.output();
+  ends.finish();
+}
+
+TEST(Moves, ProcessResumesByItselfWhenNobodyAsks) {
+  Ends ends({}, {{"PPMR_VERBS_AWAY_LIMIT_MS", "200"}});
+  ASSERT_EQ(ends.a->release(), "ok");
+  await_traffic(ends);
+  EXPECT_EQ(ends.a->resume(), "ok") << "a late request has nothing to do";
+  ends.finish();
+}
+
+TEST(Moves, SilentPeerIsRefusedByNameAndTrafficGoesOn) {
+  Ends ends({}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "300"}});
+  ends.b->signal(SIGSTOP);
+  const std::string said = ends.a->release();
+  ends.b->signal(SIGCONT);
+  EXPECT_NE(said.find("127.0.1.2"), std::string::npos) << said;
+  await_traffic(ends);
+  move(*ends.a, 3);
+  await_traffic(ends);
+  ends.finish();
+}
+
+TEST(Moves, PeerWithoutDirectoryIsRefusedByName) {
+  Scratch scratch;
+  End a(scratch, "a", "b", scratch.path(""), 1, {}, {});
+  End b(scratch, "b", "a", scratch.path(""), 2, {}, {{"LD_PRELOAD", ""}});
+  a.await_rounds(5);
+  const std::string said = a.release();
+  EXPECT_NE(said.find("no movable verbs"), std::string::npos) << said;
+  a.await_rounds(5);
+  touch(scratch.path("stop.now"));
+  EXPECT_EQ(a.wait(), 0) << a.output();
+  EXPECT_EQ(b.wait(), 0) << b.output();
+}
+
+TEST(Moves, SendsToAPeerThatWasKilledMeanwhileFail) {
+  Ends ends;
+  ASSERT_EQ(ends.a->release(), "ok");
+  ends.b->signal(SIGKILL);
+  ends.b->wait();
+  ASSERT_EQ(ends.a->resume(), "ok");
+  EXPECT_EQ(ends.a->wait(), kFailedCompletion) << ends.a->log();
+  EXPECT_NE(ends.a->output().find(kRetriesExceeded), std::string::npos) << ends.a->output();
+}
+
+TEST(Moves, SendsToAProcessThatNeverReturnsFailAfterTheLimit) {
+  Ends ends({}, {{"PPMR_VERBS_HOLD_LIMIT_MS", "300"}});
+  ASSERT_EQ(ends.a->release(), "ok");
+  EXPECT_EQ(ends.b->wait(), kFailedCompletion);
+  EXPECT_NE(ends.b->output().find(kRetriesExceeded), std::string::npos) << ends.b->output();
+  // It comes back all the same: its peer has given up.
+  ASSERT_EQ(ends.a->resume(), "ok");
+  EXPECT_EQ(ends.a->wait(), kFailedCompletion) << ends.a->log();
+  EXPECT_NE(ends.a->output().find(kRetriesExceeded), std::string::npos) << ends.a->output();
+}
+
+TEST(Moves, RandomMovesOfBothEndsLoseNothing) {
+  const char* given = std::getenv("PPMR_SEED");
+  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("PPMR_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  Ends ends({"--queue-pairs", "4"});
+  const auto wander = [](const End& end, uint64_t seed_of_end, std::string& said) {
+    std::mt19937_64 own(seed_of_end);
+    const int base = end.name() == "a" ? 10 : 20;
+    for (int i = 0; i < 8; ++i) {
+      const std::string released = end.release();
+      // A move of the peer that is not finished may be in the way for long on a busy machine.
+      if (released == "ok") end.put_on(base + static_cast<int>(own() % 4));
+      if (const std::string resumed = end.resume(); resumed != "ok") said += resumed + "; ";
+      std::this_thread::sleep_for(std::chrono::milliseconds(own() % 60));
+    }
+  };
+  std::string a_said, b_said;
+  std::thread a(wander, std::cref(*ends.a), random(), std::ref(a_said));
+  std::thread b(wander, std::cref(*ends.b), random(), std::ref(b_said));
+  a.join();
+  b.join();
+  EXPECT_EQ(a_said + b_said, "");
+  await_traffic(ends);
+  ends.finish();
+}
+
+}  // namespace
+}  // namespace ppmr::verbs
