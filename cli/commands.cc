@@ -22,6 +22,7 @@
 #include "cli/migrations_command.h"
 #include "cli/option_helpers.h"
 #include "cli/protect_command.h"
+#include "cli/rdma_command.h"
 #include "cli/recover_command.h"
 #include "cli/resolve_command.h"
 #include "cli/restart_command.h"
@@ -197,6 +198,21 @@ void add_config(CLI::App& app, int& exit_code) {
   sub.add_option("--directory", command->directory, "directory of the configuration")
       ->type_name("DIR")
       ->capture_default_str();
+}
+
+void add_rdma(CLI::App& app, int& exit_code) {
+  CLI::App& rdma = *app.add_subcommand("rdma", "Start programs that use RDMA and can be moved");
+  rdma.require_subcommand(1);
+  CLI::App& sub = *rdma.add_subcommand("run", "Start a program whose use of RDMA can be moved");
+  auto command = std::make_shared<RdmaRunCommand>();
+  sub.callback([command, &exit_code] { exit_code = command->run(); });
+  sub.add_option("--directory", command->directory,
+                 "directory that all machines share, in which peers find each other")
+      ->type_name("DIR");
+  sub.add_option("PROGRAM", command->program, "after --: the program and its arguments")
+      ->required()
+      ->take_all()
+      ->type_name("");
 }
 
 void add_completion(CLI::App& app, int& exit_code) {
@@ -562,6 +578,7 @@ void add_restart_commands(CLI::App& app, int& exit_code) {
   add_config(app, exit_code);
   add_completion(app, exit_code);
   add_devices(app, exit_code);
+  add_rdma(app, exit_code);
   add_internal_commands(app, exit_code);
 }
 

@@ -8,7 +8,7 @@ from .node import LabError, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORD = (1 << 64) - 1
-PACKAGES = ("programs", "verbs_messages")  # packages with programs for tests
+PACKAGES = ("programs", "verbs_messages", "movable_verbs")  # packages with programs for tests
 
 # All ranks run on one node, over TCP on loopback: Open MPI's segments in /dev/shm are files of the
 # node and would not move.

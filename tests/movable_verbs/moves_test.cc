@@ -4,7 +4,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "tests/movable_verbs/ends.h"
@@ -59,6 +62,38 @@ TEST(Moves, NothingOfTheDeviceIsOpenWhileAProcessIsAway) {
     EXPECT_EQ(file.path().filename().string().find("127.0.1.1-"), std::string::npos);
   ASSERT_EQ(ends.a->resume(), "ok");
   await_traffic(ends);
+  ends.finish();
+}
+
+size_t tcp_connections(const End& end) {
+  size_t count = 0;
+  const std::string process = "/proc/" + std::to_string(end.pid());
+  std::set<std::string> sockets;
+  for (const auto& fd : std::filesystem::directory_iterator(process + "/fd")) {
+    std::error_code error;
+    sockets.insert(std::filesystem::read_symlink(fd, error).string());
+  }
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    std::ifstream lines(process + table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      words >> number >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
+          timeout >> inode;
+      const bool is_established = state == "01";
+      count += is_established && sockets.contains("socket:[" + inode + "]");
+    }
+  }
+  return count;
+}
+
+TEST(Moves, NoControlConnectionStaysOpen) {
+  Ends ends;
+  move(*ends.a, 3);
+  await_traffic(ends);
+  // CRIU does not move a TCP connection unless it is asked to.
+  for (const End* end : {ends.a.get(), ends.b.get()})
+    await("the end of control connections", [&] { return tcp_connections(*end) == 0; });
   ends.finish();
 }
 

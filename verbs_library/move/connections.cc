@@ -116,6 +116,8 @@ void converse(Qp& qp, const Traffic& traffic, Time now, const ControlAddress& co
     call.start(connection.peer_file->control, make_request(qp, *request, control));
   }
   if (call.state() == Call::State::kAnswered) take_answer(qp, now);
+  // No connection stays open: CRIU would have to move it.
+  if (call.state() == Call::State::kIdle && !connection.link.next_request(traffic)) call.end();
   if (call.state() == Call::State::kFailed) {
     const int error = call.error();
     call.end();

@@ -1,7 +1,9 @@
 #include "verbs_library/move/directory.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,6 +52,45 @@ std::vector<EndName> names_of(const Context& context, uint32_t qpn) {
   return names;
 }
 
+// Whether a name belongs to a process of this machine that was killed: nothing listens any more
+// where it said it does. One that moves says so before it stops listening.
+bool is_stale(const EndId& name, const ControlAddress& own) {
+  const auto file = read_end_file(name);
+  if (!file) return false;
+  if (file->moves || file->control.ip != own.ip || file->control.port == own.port) return false;
+  const int fd = start_connect(file->control);
+  if (fd < 0) return errno == ECONNREFUSED;
+  constexpr int kLimitMs = 1000;  // to an own address it is decided at once
+  pollfd ready = {.fd = fd, .events = POLLOUT, .revents = 0};
+  poll(&ready, 1, kLimitMs);
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  close(fd);
+  return error == ECONNREFUSED;
+}
+
+int create_file(const EndId& name, const ControlAddress& own) {
+  const std::string path = path_of(name);
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  int fd = open(path.c_str(), kFlags, 0600);
+  if (fd < 0 && errno == EEXIST) {
+    const bool is_free = is_stale(name, own) && unlink(path.c_str()) == 0;
+    errno = EEXIST;
+    if (is_free) fd = open(path.c_str(), kFlags, 0600);
+  }
+  return fd;
+}
+
+// A program that ends without destroying its queue pairs.
+__attribute__((destructor)) void remove_all_names() {
+  const std::unique_lock control(world().control, std::try_to_lock);
+  if (!control) return;
+  for (Context* context : world().contexts) {
+    for (Qp* qp : context->queue_pairs) remove_names(*qp);
+  }
+}
+
 }  // namespace
 
 Secret new_secret() {
@@ -64,7 +105,7 @@ bool claim_names(Qp& qp, uint32_t qpn, const ControlAddress& control) {
   const std::string text = format(file_of(qp, control, qpn, false));
   for (const EndName& name : names_of(*qp.owner, qpn)) {
     const std::string path = path_of(name.end);
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int fd = create_file(name.end, control);
     if (fd < 0 && errno != EEXIST) {
       // The queue pair works, and only a move is impossible, which release says.
       log("create %s: %s", path.c_str(), std::strerror(errno));

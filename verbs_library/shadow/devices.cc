@@ -16,12 +16,23 @@ namespace {
 
 struct Known {
   std::mutex lock;
-  std::vector<Device*> devices;  // guarded by lock
+  std::vector<Device*> devices;     // guarded by lock
+  std::vector<ibv_device**> lists;  // guarded by lock: see read_list()
 };
 
 Known& known() {
   static Known& devices = *new Known;
   return devices;
+}
+
+// Lists of the real library are never freed: an ibv_device lives only as long as a list that has
+// it, or an opened one.
+ibv_device** read_list(int& count) {
+  ibv_device** list = real().ibv_get_device_list(&count);
+  Known& all = known();
+  const std::lock_guard guard(all.lock);
+  if (list) all.lists.push_back(list);
+  return list;
 }
 
 bool has_active_port(ibv_device* device) {
@@ -62,8 +73,7 @@ bool is_shadow(const ibv_device* device) {
 
 ibv_context* open_real_device(const Device& device) {
   int count = 0;
-  // Lists are never freed: an ibv_device lives only as long as a list that has it, or a context.
-  ibv_device** list = real().ibv_get_device_list(&count);
+  ibv_device** list = read_list(count);
   if (!list) return nullptr;
   std::vector<DeviceChoice> choices;
   for (int i = 0; i < count; ++i) {
@@ -118,7 +128,7 @@ extern "C" {
 
 ibv_device** ibv_get_device_list(int* count) {
   int real_count = 0;
-  ibv_device** list = real().ibv_get_device_list(&real_count);
+  ibv_device** list = read_list(real_count);
   if (!list) return nullptr;
   auto** shown = static_cast<ibv_device**>(
       std::calloc(static_cast<size_t>(real_count) + 1, sizeof(ibv_device*)));

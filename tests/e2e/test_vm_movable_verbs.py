@@ -1,0 +1,159 @@
+"""`ppmr migrate` of unmodified programs that use RDMA, between two machines (verbs_library).
+
+The programs are started with `ppmr rdma run`. The checker (tests/movable_verbs) compares every
+byte, also of atomics; ibv_rc_pingpong and perftest are Debian's.
+"""
+import itertools
+
+import pytest
+
+from lab.migrations import Migrations
+from lab.node import LabError, wait_until
+from lab.ppmr import find_ppmr
+from lab.programs import find_program
+
+MOVED = 0
+GID_INDEX = 1  # of rxe: the IPv4 address
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def migrations(ppmr, machines):
+    """Returns the migrations from each machine to the other."""
+    number = next(_numbers)
+    source_options = ["--pool-size", "16MiB"]
+    target_options = ["--memory-limit", "256MiB", "--pool-size", "96MiB"]
+    a, b = machines.nodes
+    directory = f"/tmp/movable-{number}"
+    with Migrations(
+        a, b, directory, source_options, target_options, name=f"mv-there{number}"
+    ) as there, Migrations(
+        b, a, directory, source_options, target_options, name=f"mv-back{number}"
+    ) as back:
+        for pair in (there, back):
+            pair.await_ready()
+        yield {a.name: there, b.name: back}
+
+
+class Program:
+    """A program under `ppmr rdma run`. `node` is the machine on which it runs now."""
+
+    def __init__(self, machines, node, directory, name, words, first_pid=None):
+        self.node, self.directory, self.name = node, directory, name
+        self.out, self.log = directory / f"{name}.out", directory / f"{name}.log"
+        place = {} if first_pid is None else {"first_pid": first_pid}
+        peers = machines.home / "peers"
+        run = [find_ppmr(), "rdma", "run", "--directory", peers, "--", *words]
+        environment = ["env", f"PPMR_VERBS_LOG={self.log}"]
+        self.pid = node.spawn([*environment, *run], log=self.out, **place)
+
+    def text(self):
+        return self.out.read_text() + self.log.read_text() if self.log.exists() else ""
+
+    def move(self, migrations):
+        pair = migrations[self.node.name]
+        done = pair.migrate(self.pid, timeout=180)
+        assert done.code == MOVED, done.output + pair.logs(2) + self.text()
+        assert [event for event in done.events if event.get("event") == "rdma-released"]
+        self.node = pair.target_at
+
+    def await_end(self):
+        try:
+            self.node.await_end(self.pid, timeout=180)
+        except LabError as late:
+            raise LabError(f"{late}; {self.text()}") from None
+
+
+@pytest.fixture
+def start(machines):
+    """start(node, name, words): all programs of a test share a directory."""
+    directory = machines.home / f"movable-{next(_numbers)}"
+    directory.mkdir()
+    started = []
+
+    def begin(node, name, words):
+        # Processes of both machines must not have the same pid if they move.
+        first = started[0].pid + 200 * len(started) if started else None
+        started.append(Program(machines, node, directory, name, words, first))
+        return started[-1]
+
+    begin.directory = directory
+    yield begin
+    for program in started:
+        for node in machines.nodes:
+            node.signal(program.pid, 9)
+
+
+def start_checkers(machines, start, *options):
+    a, b = machines.nodes
+    programs = []
+    for node, name, partner in ((a, "x", "y"), (b, "y", "x")):
+        words = [find_program("checker"), "--name", name, "--partner", partner]
+        programs.append(start(node, name, [*words, "--exchange", start.directory, *options]))
+    await_rounds(start, programs, 3)
+    return programs
+
+
+def rounds(directory, name):
+    path = directory / f"{name}.progress"
+    text = path.read_text() if path.exists() else ""
+    return int(text) if text.strip() else 0
+
+
+def await_rounds(start, programs, more):
+    goals = {p.name: rounds(start.directory, p.name) + more for p in programs}
+    for program in programs:
+        wait_until(
+            lambda p=program: rounds(start.directory, p.name) >= goals[p.name]
+            or "checker:" in p.text(),
+            120,
+            f"{more} rounds of {program.name}: {program.text()}",
+        )
+        assert "checker:" not in program.text(), program.text()
+
+
+def finish(start, programs):
+    (start.directory / "stop.now").write_text("yes\n")
+    for program in programs:
+        program.await_end()
+        assert "all right" in program.text(), program.text()
+
+
+def test_checked_program_moves_there_and_back_under_traffic(machines, migrations, start):
+    x, y = programs = start_checkers(machines, start)
+    for _ in range(2):
+        x.move(migrations)
+        await_rounds(start, programs, 5)
+    y.move(migrations)
+    await_rounds(start, programs, 5)
+    finish(start, programs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options",
+    [["--events"], ["--builder", "--separate"], ["--extended", "--queue-pairs", "6"]],
+    ids=lambda options: options[0][2:],
+)
+def test_program_with_other_interfaces_moves(machines, migrations, start, options):
+    x, y = programs = start_checkers(machines, start, *options)
+    for program in (x, y, x):
+        program.move(migrations)
+        await_rounds(start, programs, 5)
+    finish(start, programs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [[], ["-e"], ["-N"]], ids=["poll", "events", "builder"])
+def test_rc_pingpong_moves_under_traffic(machines, migrations, start, options):
+    a, b = machines.nodes
+    words = ["ibv_rc_pingpong", "-c", "-g", str(GID_INDEX), "-n", "20000", "-s", "4096", *options]
+    server = start(b, "server", words)
+    wait_until(lambda: "local address" in server.text(), 60, "the server to start")
+    client = start(a, "client", [*words, b.address])
+    wait_until(lambda: "remote address" in client.text(), 60, "both to connect")
+    for _ in range(2):
+        client.move(migrations)
+    for program in (server, client):
+        program.await_end()
+        assert "20000 iters" in program.text() and "invalid data" not in program.text()
