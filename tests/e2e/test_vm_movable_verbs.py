@@ -147,7 +147,8 @@ def test_program_with_other_interfaces_moves(machines, migrations, start, option
 @pytest.mark.parametrize("options", [[], ["-e"], ["-N"]], ids=["poll", "events", "builder"])
 def test_rc_pingpong_moves_under_traffic(machines, migrations, start, options):
     a, b = machines.nodes
-    words = ["ibv_rc_pingpong", "-c", "-g", str(GID_INDEX), "-n", "20000", "-s", "4096", *options]
+    # Without stdbuf its lines stay in a buffer until the end.
+    words = ["stdbuf", "-oL", "ibv_rc_pingpong", "-c", "-g", str(GID_INDEX), "-n", "20000", "-s", "4096", *options]
     server = start(b, "server", words)
     wait_until(lambda: "local address" in server.text(), 60, "the server to start")
     client = start(a, "client", [*words, b.address])

@@ -1,13 +1,13 @@
 // Two ends that use everything that movable verbs support, and check everything that arrives: every
 // byte of messages, writes and reads, the order of messages, and the sum of atomics.
 //
-//     checker --name a --partner b --exchange DIR [--queue-pairs N] [--seconds S] [--events]
-//             [--builder] [--extended] [--separate] [--wait FILE]
+//     checker --name a --partner b --exchange DIR [--queue-pairs N] [--events]
+//             [--builder] [--extended] [--separate] [--wait]
 //
-// The ends exchange addresses in files of DIR. Traffic runs until DIR/stop exists, then both end
-// what is on its way and print their sums. A line of progress is written to DIR/NAME.progress after
-// each round. Exit code: 0: everything was right; 1: something was wrong; 3: a completion had an
-// error, which is printed with its status.
+// The ends exchange addresses in files of DIR; with --wait they connect when DIR/go.now exists.
+// Traffic runs until DIR/stop.now exists, then both end what is on its way and print their sums. A
+// line of progress is written to DIR/NAME.progress after each round. Exit code: 0: everything was
+// right; 1: something was wrong; 3: a completion had an error, which is printed with its status.
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ constexpr uint64_t kReceiveId = uint64_t{1} << 32;
 struct Options {
   std::string name, partner, exchange;
   int queue_pairs = 2;
-  bool events = false, builder = false, extended = false, separate = false;
+  bool events = false, builder = false, extended = false, separate = false, waits = false;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -397,6 +397,7 @@ class Checker {
               address.gid + "\n";
     }
     write_file(place(options_.name, "address"), mine);
+    if (options_.waits) await_file(place("go", "now"));
     std::istringstream theirs(await_file(place(options_.partner, "address")));
     uint32_t number = 0;
     for (const auto& pair : pairs_) {
@@ -564,6 +565,8 @@ int main(int argc, char** argv) {
       options.extended = true;
     else if (word == "--separate")
       options.separate = true;
+    else if (word == "--wait")
+      options.waits = true;
     else
       fail("unknown option " + word);
   }

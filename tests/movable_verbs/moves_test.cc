@@ -51,13 +51,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Moves, NothingOfTheDeviceIsOpenWhileAProcessIsAway) {
   Ends ends;
+  const auto threads = [&] {
+    const std::filesystem::directory_iterator tasks("/proc/" + std::to_string(ends.a->pid()) +
+                                                    "/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  const auto threads_before = threads();
   ASSERT_EQ(ends.a->release(), "ok");
-  std::string left;
-  for (const auto& fd :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(ends.a->pid()) + "/task"))
-    left += fd.path().filename().string() + " ";
-  // The device's thread has ended with the device: the program and the helper thread are left.
-  EXPECT_EQ(std::count(left.begin(), left.end(), ' '), 2) << left;
+  EXPECT_EQ(threads(), threads_before - 1) << "the thread of the device ends with it";
   for (const auto& file : std::filesystem::directory_iterator(ends.scratch.fabric()))
     EXPECT_EQ(file.path().filename().string().find("127.0.1.1-"), std::string::npos);
   ASSERT_EQ(ends.a->resume(), "ok");
@@ -147,6 +148,25 @@ TEST(Moves, NumbersOfNewProgramsDoNotCollideWithMovedOnes) {
   ends.finish();
 }
 
+TEST(Moves, ProcessMovesBeforeItIsConnected) {
+  Scratch scratch;
+  const std::vector<std::string> waits = {"--wait"};
+  End a(scratch, "a", "b", scratch.path(""), 1, waits, {});
+  End b(scratch, "b", "a", scratch.path(""), 2, waits, {});
+  for (const char* name : {"a.address", "b.address"})
+    await(name, [&] { return std::filesystem::exists(scratch.path(name)); });
+  // b knows the numbers of machine 1, which are no longer those of the device.
+  move(a, 2);
+  touch(scratch.path("go.now"));
+  a.await_rounds(5);
+  b.await_rounds(5);
+  move(b, 1);
+  a.await_rounds(5);
+  touch(scratch.path("stop.now"));
+  EXPECT_EQ(a.wait(), 0) << a.output() << a.log();
+  EXPECT_EQ(b.wait(), 0) << b.output() << b.log();
+}
+
 TEST(Moves, ProcessResumesByItselfWhenNobodyAsks) {
   Ends ends({}, {{"PPMR_VERBS_AWAY_LIMIT_MS", "200"}});
   ASSERT_EQ(ends.a->release(), "ok");
@@ -170,7 +190,9 @@ TEST(Moves, SilentPeerIsRefusedByNameAndTrafficGoesOn) {
 TEST(Moves, PeerWithoutDirectoryIsRefusedByName) {
   Scratch scratch;
   End a(scratch, "a", "b", scratch.path(""), 1, {}, {});
-  End b(scratch, "b", "a", scratch.path(""), 2, {}, {{"LD_PRELOAD", ""}});
+  // Without the library nothing refers to the objects that the checker does not destroy.
+  End b(scratch, "b", "a", scratch.path(""), 2, {},
+        {{"LD_PRELOAD", ""}, {"ASAN_OPTIONS", "detect_leaks=0"}});
   a.await_rounds(5);
   const std::string said = a.release();
   EXPECT_NE(said.find("no movable verbs"), std::string::npos) << said;

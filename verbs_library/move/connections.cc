@@ -209,13 +209,14 @@ std::optional<Message> answer(const Message& request, const ControlAddress& cont
   const LinkRequest asked{kind, request.serial, request.sent};
   const auto now = std::chrono::steady_clock::now();
   // Before the sends are measured, no further one may pass.
-  if (kind == RequestKind::kSuspend) {
+  if (kind == RequestKind::kSuspend || kind == RequestKind::kReconnect) {
     gate_sends(*qp);
     connection.is_gated = true;
   }
   const Traffic traffic = drain(*qp);
   if (kind == RequestKind::kReconnect && !traffic.sends_done) {
     reply.kind = static_cast<uint8_t>(ReplyKind::kNotYet);
+    follow_gate(*qp, now);
     return reply;
   }
   const auto handled = connection.link.handle(asked, traffic);

@@ -36,7 +36,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr size_t kVisitorsMax = 256;  // peers wait for a place in the queue of the listener
+constexpr size_t kVisitorsMax = 64;  // others wait in the queue of the listener
+// A visitor that says nothing gives its place away. Peers ask every few milliseconds.
+constexpr std::chrono::seconds kVisitorSilence{10};
+
+struct Visitor {
+  Line line;
+  Time last_heard;
+};
 
 // The address of the machine, for devices whose GIDs are none.
 std::string address_of_machine() {
@@ -97,14 +104,14 @@ class Helper {
   std::string what_hinders(Qp& qp, bool& is_ready);
   void cancel_release(const std::string& why);
   void leave();
-  void come_back();
+  std::string come_back();  // what failed, or an empty text
   void publish_all(bool moves);
 
   ppmr_rdma requests_ = {};
   int wake_fd_ = -1;
   int listener_ = -1;
   ControlAddress address_;
-  std::list<Line> visitors_;
+  std::list<Visitor> visitors_;
   Phase phase_ = Phase::kHere;
   Time release_limit_ = {};
   Time look_again_ = Time::max();
@@ -181,10 +188,13 @@ void Helper::wait() {
     fds.push_back({.fd = wake_fd_, .events = POLLIN, .revents = 0});
     if (visitors_.size() < kVisitorsMax)
       fds.push_back({.fd = listener_, .events = POLLIN, .revents = 0});
-    for (const Line& line : visitors_) {
-      const short events = line.has_output() ? POLLIN | POLLOUT : POLLIN;
-      fds.push_back({.fd = line.fd(), .events = events, .revents = 0});
+    for (const Visitor& visitor : visitors_) {
+      const short events = visitor.line.has_output() ? POLLIN | POLLOUT : POLLIN;
+      fds.push_back({.fd = visitor.line.fd(), .events = events, .revents = 0});
     }
+    constexpr int kLookForSilenceMs = 1000;
+    if (!visitors_.empty())
+      timeout = timeout < 0 ? kLookForSilenceMs : std::min(timeout, kLookForSilenceMs);
     if (look_again_ != Time::max()) {
       const auto left = std::chrono::ceil<milliseconds>(look_again_ - Clock::now()).count();
       const int wait_ms = static_cast<int>(std::clamp<long>(left, 0, 1000));
@@ -200,14 +210,17 @@ void Helper::accept_visitors() {
   while (visitors_.size() < kVisitorsMax) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
-    visitors_.emplace_back(fd);
+    visitors_.push_back({Line(fd), Clock::now()});
   }
 }
 
 void Helper::serve_visitors() {
-  for (auto line = visitors_.begin(); line != visitors_.end();) {
-    bool is_good = line->advance();
+  const Time now = Clock::now();
+  for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
+    Line* line = &visitor->line;
+    bool is_good = line->advance() && now - visitor->last_heard < kVisitorSilence;
     while (auto request = line->take()) {
+      visitor->last_heard = now;
       const auto reply = answer(*request, address_);
       if (!reply) {
         is_good = false;
@@ -216,7 +229,7 @@ void Helper::serve_visitors() {
       line->queue(*reply);
     }
     if (is_good && line->has_output()) is_good = line->advance();
-    line = is_good ? std::next(line) : visitors_.erase(line);
+    visitor = is_good ? std::next(visitor) : visitors_.erase(visitor);
   }
 }
 
@@ -249,6 +262,7 @@ std::string Helper::what_hinders(Qp& qp, bool& is_ready) {
     return "";
   }
   Connection& connection = *qp.connection;
+  if (qp.owner->regions.size() > kKeysMax) return "the process has too many memory regions";
   if (connection.problem) return connection.problem;
   if (!connection.peer_file) connection.peer_file = read_end_file(connection.link.peer());
   if (!connection.peer_file && connection.link.phase() != Link::Phase::kFailed)
@@ -308,7 +322,7 @@ void Helper::leave() {
   ppmr_rdma_done(&requests_, failure.substr(0, 200).c_str());
 }
 
-void Helper::come_back() {
+std::string Helper::come_back() {
   const std::string failure = make_real_objects();
   if (!listen_anew()) log("listen for peers: %s", std::strerror(errno));
   find_address();
@@ -321,6 +335,7 @@ void Helper::come_back() {
   });
   publish_all(false);
   log("resumed%s%s", failure.empty() ? "" : ": ", failure.c_str());
+  return failure;
 }
 
 void Helper::obey() {
@@ -329,11 +344,11 @@ void Helper::obey() {
       if (phase_ == Phase::kAway) return ppmr_rdma_done(&requests_, nullptr);
       begin_release();
       break;
-    case PPMR_RDMA_RESUME:
-      if (phase_ == Phase::kReleasing) cancel_release("the release was cancelled");
-      if (phase_ == Phase::kAway) come_back();
-      ppmr_rdma_done(&requests_, nullptr);
+    case PPMR_RDMA_RESUME: {
+      const std::string failure = phase_ == Phase::kAway ? come_back() : "";
+      ppmr_rdma_done(&requests_, failure.empty() ? nullptr : failure.substr(0, 200).c_str());
       break;
+    }
     case PPMR_RDMA_NONE:
       break;
   }

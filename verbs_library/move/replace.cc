@@ -1,5 +1,6 @@
 #include "verbs_library/move/replace.h"
 
+#include <sys/epoll.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -68,7 +69,8 @@ void destroy_completion_queues(Context& context, Failures& failures) {
   for (Channel* channel : context.channels) {
     const std::lock_guard guard(channel->lock);
     if (!channel->real) continue;
-    // Closing its descriptor takes it out of the program's epoll.
+    // A forked child may have a copy of the descriptor, so closing it is not enough.
+    epoll_ctl(channel->fd, EPOLL_CTL_DEL, channel->real->fd, nullptr);
     failures.note("destroy a completion channel", real().ibv_destroy_comp_channel(channel->real));
     channel->real = nullptr;
   }
@@ -197,7 +199,9 @@ std::string destroy_real_objects() {
     destroy_queue_pairs(*context, failures);
     destroy_completion_queues(*context, failures);
     destroy_memory(*context, failures);
-    if (context->real) failures.note("close the device", real().ibv_close_device(context->real));
+    if (!context->real) continue;
+    epoll_ctl(context->context.async_fd, EPOLL_CTL_DEL, context->real->async_fd, nullptr);
+    failures.note("close the device", real().ibv_close_device(context->real));
     context->real = nullptr;
   }
   return failures.take();

@@ -119,7 +119,12 @@ void begin_connection(Qp& qp, const EndId& peer, const std::optional<FoundPeer>&
     qp.receives->shown_peer = peer.qpn;
   }
   // The peer may have connected to the number that this queue pair had before its process moved.
-  if (qp.real->qp_num != qp.qp_base.qp_num && !connection.problem) connection.link.begin_returned();
+  if (qp.real->qp_num != qp.qp_base.qp_num && !connection.problem) {
+    connection.link.begin_returned();
+    connection.gid = *qp.shown_gid;
+    connection.is_gated = true;
+    gate_sends(qp);  // before the program's first send
+  }
   publish_names(qp, control_address(), false);
 }
 
