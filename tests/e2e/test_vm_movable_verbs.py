@@ -48,7 +48,7 @@ class Program:
         self.pid = node.spawn([*environment, *run], log=self.out, **place)
 
     def text(self):
-        return self.out.read_text() + self.log.read_text() if self.log.exists() else ""
+        return "".join(file.read_text() for file in (self.out, self.log) if file.exists())
 
     def move(self, migrations):
         pair = migrations[self.node.name]
@@ -148,7 +148,8 @@ def test_program_with_other_interfaces_moves(machines, migrations, start, option
 def test_rc_pingpong_moves_under_traffic(machines, migrations, start, options):
     a, b = machines.nodes
     # Without stdbuf its lines stay in a buffer until the end.
-    words = ["stdbuf", "-oL", "ibv_rc_pingpong", "-c", "-g", str(GID_INDEX), "-n", "20000", "-s", "4096", *options]
+    words = ["stdbuf", "-oL", "ibv_rc_pingpong", "-c", "-g", str(GID_INDEX)]
+    words += ["-n", "20000", "-s", "4096", *options]
     server = start(b, "server", words)
     wait_until(lambda: "local address" in server.text(), 60, "the server to start")
     client = start(a, "client", [*words, b.address])

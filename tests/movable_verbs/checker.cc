@@ -1,8 +1,8 @@
 // Two ends that use everything that movable verbs support, and check everything that arrives: every
 // byte of messages, writes and reads, the order of messages, and the sum of atomics.
 //
-//     checker --name a --partner b --exchange DIR [--queue-pairs N] [--events]
-//             [--builder] [--extended] [--separate] [--wait]
+//     checker --name a --partner b --exchange DIR [--queue-pairs N] [--threads N]
+//             [--events] [--builder] [--extended] [--separate] [--wait]
 //
 // The ends exchange addresses in files of DIR; with --wait they connect when DIR/go.now exists.
 // Traffic runs until DIR/stop.now exists, then both end what is on its way and print their sums. A
@@ -33,7 +33,7 @@ constexpr uint64_t kReceiveId = uint64_t{1} << 32;
 
 struct Options {
   std::string name, partner, exchange;
-  int queue_pairs = 2;
+  int queue_pairs = 2, threads = 1;
   bool events = false, builder = false, extended = false, separate = false, waits = false;
 };
 
@@ -557,6 +557,8 @@ int main(int argc, char** argv) {
       options.exchange = value();
     else if (word == "--queue-pairs")
       options.queue_pairs = std::stoi(value());
+    else if (word == "--threads")
+      options.threads = std::stoi(value());
     else if (word == "--events")
       options.events = true;
     else if (word == "--builder")
@@ -570,8 +572,18 @@ int main(int argc, char** argv) {
     else
       fail("unknown option " + word);
   }
-  Checker checker(options);
-  checker.connect();
-  checker.run();
+  // Each thread has a device and connections of its own.
+  const auto check = [&options](int number) {
+    Options own = options;
+    if (number > 0) own.name += "." + std::to_string(number);
+    if (number > 0) own.partner += "." + std::to_string(number);
+    Checker checker(own);
+    checker.connect();
+    checker.run();
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < options.threads; ++i) others.emplace_back(check, i);
+  check(0);
+  for (std::thread& other : others) other.join();
   return 0;
 }

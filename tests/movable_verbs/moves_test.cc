@@ -47,7 +47,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(std::vector<std::string>{}, std::vector<std::string>{"--events"},
                     std::vector<std::string>{"--builder", "--separate"},
                     std::vector<std::string>{"--extended", "--queue-pairs", "7"},
-                    std::vector<std::string>{"--events", "--extended", "--builder", "--separate"}));
+                    std::vector<std::string>{"--events", "--extended", "--builder", "--separate"},
+                    std::vector<std::string>{"--threads", "3"},
+                    std::vector<std::string>{"--threads", "2", "--events"}));
 
 TEST(Moves, NothingOfTheDeviceIsOpenWhileAProcessIsAway) {
   Ends ends;
@@ -221,6 +223,33 @@ TEST(Moves, SendsToAProcessThatNeverReturnsFailAfterTheLimit) {
   ASSERT_EQ(ends.a->resume(), "ok");
   EXPECT_EQ(ends.a->wait(), kFailedCompletion) << ends.a->log();
   EXPECT_NE(ends.a->output().find(kRetriesExceeded), std::string::npos) << ends.a->output();
+}
+
+TEST(Moves, StopsAndCancelledReleasesLoseNothing) {
+  const char* given = std::getenv("PPMR_SEED");
+  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("PPMR_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  Ends ends({"--queue-pairs", "3"}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "100"}});
+  int refused = 0;
+  for (int i = 0; i < 10; ++i) {
+    const End& mover = random() % 2 ? *ends.a : *ends.b;
+    const End& peer = &mover == ends.a.get() ? *ends.b : *ends.a;
+    // The peer stands still for a part of the release, so that it is cancelled in any of its steps.
+    std::thread stops([&, pause = random() % 40, length = 80 + random() % 150] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(pause));
+      peer.signal(SIGSTOP);
+      std::this_thread::sleep_for(std::chrono::milliseconds(length));
+      peer.signal(SIGCONT);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 40));
+    refused += mover.release() != "ok";
+    stops.join();
+    EXPECT_EQ(mover.resume(), "ok") << mover.log();
+    await_traffic(ends);
+  }
+  RecordProperty("refused", refused);
+  ends.finish();
 }
 
 TEST(Moves, RandomMovesOfBothEndsLoseNothing) {

@@ -32,7 +32,8 @@ void Link::observe(const Traffic& traffic) {
   const bool peer_agreed = peer_drained_ && traffic.received == *peer_drained_;
   // A peer that leaves itself has ended its own sends before it asked.
   const bool peer_leaves_too = peer_leaves_ && has_told_drained_;
-  if (peer_is_gone_ || (traffic.sends_done && (peer_agreed || peer_leaves_too))) {
+  // Sends to a peer that is gone fail: the device says so.
+  if (traffic.sends_done && (peer_is_gone_ || peer_agreed || peer_leaves_too)) {
     ready_by_peer_ = !peer_is_gone_ && !peer_agreed;
     phase_ = Phase::kReady;
   }

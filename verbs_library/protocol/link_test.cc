@@ -142,6 +142,8 @@ TEST_F(LinkTest, RepeatedReconnectGetsTheSameAnswerWithoutANewQueuePair) {
 TEST_F(LinkTest, MoverWhosePeerHasEndedLeavesAndThenFails) {
   ASSERT_TRUE(low_.leave());
   low_.lose_peer();
+  low_.observe(kBusy);
+  EXPECT_EQ(low_.phase(), Phase::kLeaving) << "the device has not failed the last send";
   low_.observe(kDone);
   ASSERT_EQ(low_.phase(), Phase::kReady);
   low_.left();
