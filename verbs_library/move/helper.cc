@@ -24,6 +24,7 @@
 #include "verbs_library/shadow/completion.h"
 #include "verbs_library/shadow/devices.h"
 #include "verbs_library/shadow/log.h"
+#include "verbs_library/shadow/made_once.h"
 #include "verbs_library/shadow/send.h"
 
 // A setting, so that tests need not wait for two minutes.
@@ -405,9 +406,10 @@ void wake_helper() {
 }
 
 const ControlAddress& control_address() {
-  static const ControlAddress nowhere;
+  static std::atomic<const ControlAddress*> nowhere{nullptr};
   const Helper* running = helper.load();
-  return running ? running->address() : nowhere;
+  if (running) return running->address();
+  return made_once(nowhere, [] { return new const ControlAddress; });
 }
 
 }  // namespace ppmr::verbs

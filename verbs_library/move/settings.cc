@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "verbs_library/shadow/made_once.h"
+
 namespace ppmr::verbs {
 namespace {
 
@@ -30,8 +32,8 @@ Settings read_settings() {
 }  // namespace
 
 const Settings& settings() {
-  static const Settings& read = *new Settings(read_settings());
-  return read;
+  static std::atomic<const Settings*> read{nullptr};
+  return made_once(read, [] { return new const Settings(read_settings()); });
 }
 
 }  // namespace ppmr::verbs

@@ -210,7 +210,11 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const int fd = context->async_fd;
   for (;;) {
     pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, blocks(fd) ? -1 : 0) < 0) return -1;
+    // A restored process begins with EINTR, and programs expect read(2), which goes on by itself.
+    if (poll(&ready, 1, blocks(fd) ? -1 : 0) < 0) {
+      if (errno == EINTR) continue;
+      return -1;
+    }
     if (ready.revents) {
       const Control control;
       if (fetch_event(shadow_of(context), *event)) return 0;

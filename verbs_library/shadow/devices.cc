@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "verbs_library/shadow/log.h"
+#include "verbs_library/shadow/made_once.h"
 
 namespace ppmr::verbs {
 namespace {
@@ -21,8 +22,8 @@ struct Known {
 };
 
 Known& known() {
-  static Known& devices = *new Known;
-  return devices;
+  static std::atomic<Known*> devices{nullptr};
+  return made_once(devices, [] { return new Known; });
 }
 
 // Lists of the real library are never freed: an ibv_device lives only as long as a list that has

@@ -204,7 +204,11 @@ int ibv_get_cq_event(ibv_comp_channel* seen, ibv_cq** cq_seen, void** cq_context
   for (;;) {
     const bool waits = blocks(channel.fd);
     pollfd ready = {.fd = channel.fd, .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, waits ? -1 : 0) < 0) return -1;
+    // A restored process begins with EINTR, and programs expect read(2), which goes on by itself.
+    if (poll(&ready, 1, waits ? -1 : 0) < 0) {
+      if (errno == EINTR) continue;
+      return -1;
+    }
     if (Cq* cq = ready.revents ? fetch_event(channel) : nullptr) {
       const std::lock_guard guard(cq->acknowledge_lock);
       ++cq->events_fetched;

@@ -13,7 +13,7 @@
 namespace ppmr::verbs {
 
 void log(const char* format, ...) {
-  static const char* const place = std::getenv("PPMR_VERBS_LOG");
+  const char* const place = std::getenv("PPMR_VERBS_LOG");
   if (!place || !*place) return;
   timespec now = {};
   clock_gettime(CLOCK_REALTIME, &now);

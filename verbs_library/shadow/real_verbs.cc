@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "verbs_library/shadow/made_once.h"
+
 namespace ppmr::verbs {
 namespace {
 
@@ -30,8 +32,8 @@ RealVerbs load() {
 }  // namespace
 
 const RealVerbs& real() {
-  static const RealVerbs found = load();
-  return found;
+  static std::atomic<const RealVerbs*> found{nullptr};
+  return made_once(found, [] { return new const RealVerbs(load()); });
 }
 
 }  // namespace ppmr::verbs

@@ -1,0 +1,23 @@
+// Objects that are made at their first use and never destroyed, because threads of the program use
+// them until it ends.
+//
+// Rejected: static variables of functions. Their guard is in the C++ library that is linked into
+// ours, where ThreadSanitizer does not see it.
+#pragma once
+
+#include <atomic>
+
+namespace ppmr::verbs {
+
+// If two threads come first at once, the object of one of them stays. `place` has static storage.
+template <typename T, typename Function>
+T& made_once(std::atomic<T*>& place, Function make) {
+  if (T* made = place.load(std::memory_order_acquire)) return *made;
+  T* fresh = make();
+  T* expected = nullptr;
+  if (place.compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *expected;
+}
+
+}  // namespace ppmr::verbs
