@@ -147,10 +147,10 @@ void ibv_free_device_list(ibv_device** list) {
 const char* ibv_get_device_name(ibv_device* device) { return device->name; }
 
 __be64 ibv_get_device_guid(ibv_device* device) {
-  return real().ibv_get_device_guid(is_shadow(device) ? shadow_of(device).real : device);
+  return real().ibv_get_device_guid(is_shadow(device) ? shadow_of(device).real.load() : device);
 }
 
 int ibv_get_device_index(ibv_device* device) {
-  return real().ibv_get_device_index(is_shadow(device) ? shadow_of(device).real : device);
+  return real().ibv_get_device_index(is_shadow(device) ? shadow_of(device).real.load() : device);
 }
 }

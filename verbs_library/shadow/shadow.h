@@ -37,7 +37,7 @@ struct Device : ibv_device {
   // Libraries of vendors look behind an ibv_device for their own fields, to learn whether it is
   // theirs. They find zeros.
   char zeros[2048] = {};
-  ibv_device* real = nullptr;  // of the newest list; the list is never freed
+  std::atomic<ibv_device*> real{nullptr};  // of the newest list; the list is never freed
 };
 
 struct Pd : ibv_pd {
