@@ -309,11 +309,15 @@ def test_memory_follows_when_a_stopped_page_reader_continues(lab, nodes, migrati
 
 
 def test_process_stays_if_the_page_reader_is_killed_before_the_decision(lab, nodes, migrations):
-    [worker] = start_workers(lab, nodes, 1, size_mib=SIZE_MIB)
-    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:frozen"))
+    [worker] = start_workers(lab, nodes, 1, size_mib=2 * SIZE_MIB)
+    nodes.link.limit(SLOW)  # the page reader ends when all is in the pool
+    running = migrations.start_migrate(
+        worker.pid, options=["--stop-and-copy"], environment=pause_at(lab, "source:frozen")
+    )
     migrations.wait_until_paused("source", "frozen", running)
     [reader] = page_readers(nodes.source)
     os.kill(reader, signal.SIGKILL)
+    nodes.link.limit()
     migrations.go_on("source", "frozen")
     done = running.wait()
     assert done.code == ABORTED and "the page reader has ended" in done.output, done.output
