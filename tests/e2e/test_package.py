@@ -177,6 +177,16 @@ def test_process_moves_between_two_empty_machines_by_five_commands_a_node(two_ma
     target.run(f"ppmr migrate --pid {pid} --to 10.77.0.1")
     wait_until(lambda: count(source)[1] == "one", 20, "the program to count at its first node")
     assert count(source)[0] > number
+    # Protected, it goes on when its node is lost. A restart of the partner's daemon loses nothing.
+    protect = f"ppmr protect --pid {pid} --to 10.77.0.2 --every 2 --name counter --quiet"
+    source.run(["setsid", "--fork", "sh", "-c", f"exec {protect} </dev/null >/dev/null 2>&1"])
+    listed = "ppmr takeover --json | grep -q '\"epoch\":[2-9]'"
+    wait_until(lambda: target.run(listed, check=False).returncode == 0, 60, "two epochs")
+    source.run(f"pkill -KILL ppmr; kill -KILL {pid}")
+    target.run("systemctl restart ppmr-target")
+    number = count(target)[0]
+    target.run("ppmr takeover counter --fence true")
+    wait_until(lambda: count(target)[0] > number + 5, 20, "the program to run on at the partner")
 
 
 def test_service_without_a_key_fails_once_and_says_what_is_missing(two_machines):
