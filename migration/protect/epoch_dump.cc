@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "migration/source/changed_limits.h"
 #include "processes/carried/carried_state.h"
 #include "processes/carried/written_files.h"
 #include "restart_loader/criu/lazy_dump.h"
@@ -15,7 +17,6 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kMemorySuffix = ".memory";
-constexpr const char* kRateFile = "/max-rate";
 // A partner that takes nothing while the pool is full must not hold the tree for longer.
 constexpr std::chrono::milliseconds kFrozenPatience{1000};
 
@@ -45,10 +46,14 @@ Status EpochDump::prepare() {
   if (Status deferred = defer_errors(options_.mount, options_.checkpoint); !deferred) {
     return deferred;
   }
+  const uint64_t rate_bytes_per_s = options_.limits.max_rate_bytes_per_s;
+  if (Status limited = write_number(rate_file(options_.work), rate_bytes_per_s); !limited) {
+    return limited;
+  }
   auto memory = MemoryFile::create({.mount = options_.mount,
                                     .checkpoint = options_.checkpoint + kMemorySuffix,
                                     .work = options_.work,
-                                    .rate = options_.work + kRateFile,
+                                    .rate = rate_file(options_.work),
                                     .first_offset = memory_offset_});
   if (!memory) return failure(memory.error());
   memory_.emplace(std::move(*memory));

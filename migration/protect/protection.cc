@@ -18,6 +18,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kWorkDirectory = "/run/ppmr/protect-";
 constexpr milliseconds kAskPatience{10'000};
 // The partner copies the epoch in this time.
 constexpr milliseconds kKeepPatience{120'000};
@@ -26,11 +27,6 @@ constexpr milliseconds kContactPatience{1500};
 constexpr milliseconds kLookInterval{200};
 constexpr milliseconds kAfterFailure{5000};
 constexpr milliseconds kKillPatience{10'000};
-
-// Everything else may be mended: the partner starts again, memory becomes free.
-bool ends_protection(int error) {
-  return error == EOWNERDEAD || error == ESRCH || error == EINTR || error == EPERM;
-}
 
 bool cannot_be_tracked(int error) { return error == EOPNOTSUPP || error == ENOSYS; }
 
@@ -70,18 +66,27 @@ void Protection::warn(const std::string& sentence) const {
   report_event({{"event", "warning"}, {"sentence", sentence}});
 }
 
-Status Protection::check_tree() const {
-  if (stop_) return failure(EINTR, "interrupted");
-  const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
-  if (is_alive(root)) return {};
-  return failure(ESRCH, fmt::format("process {} ({}) has ended", root.pid, settings_.tree.program));
+tl::unexpected<Error> Protection::ends(Ending why, std::string message) {
+  ending_ = why;
+  return failure(ECANCELED, std::move(message));
 }
 
-Status Protection::ask_partner(AgentClient& agent, json request, milliseconds patience) const {
+Status Protection::check_tree() {
+  if (stop_) return ends(Ending::kInterrupted, "interrupted");
+  const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
+  if (is_alive(root)) return {};
+  return ends(Ending::kTreeEnded,
+              fmt::format("process {} ({}) has ended", root.pid, settings_.tree.program));
+}
+
+Result<json> Protection::ask_partner(AgentClient& agent, json request, milliseconds patience) {
   request["name"] = settings_.name;
   request["tree"] = to_json(settings_.tree);
-  const auto answer = agent.insist(request, patience);
-  return answer ? Status{} : failure(answer.error());
+  auto answer = agent.insist_on_answer(request, patience);
+  if (!answer || answer->value("ok", false)) return answer;
+  const std::string why = answer->value("error", "the partner refuses");
+  if (answer->value("replaced", false)) return ends(Ending::kReplaced, why);
+  return failure(answer->value("errno", EIO), why);
 }
 
 // An earlier `ppmr protect` may have been killed in the middle of an epoch.
@@ -98,17 +103,16 @@ Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
   auto partner = settings_.find_partner();
   if (!partner) return failure(partner.error());
   remove_leftovers(partner->mount);
-  auto work = WorkDirectory::create("");
+  // A fixed place: messages name CRIU's log there.
+  auto work = WorkDirectory::create(kWorkDirectory + settings_.name);
   if (!work) return failure(work.error());
   auto run = std::make_unique<Run>(std::move(*work), std::move(*partner));
-  json request = {{"op", "epoch-open"},
-                  {"name", settings_.name},
-                  {"tree", to_json(settings_.tree)},
-                  {"run", run->id},
-                  {"criu_options", settings_.criu_options}};
-  const auto opened = run->agent.insist(request, kAskPatience);
-  if (!opened && is_refusal(opened.error().errno_value)) {
-    return failure(EPERM, opened.error().message);
+  const auto opened = ask_partner(
+      run->agent,
+      {{"op", "epoch-open"}, {"run", run->id}, {"criu_options", settings_.criu_options}},
+      kAskPatience);
+  if (!opened && !ending_ && is_refusal(opened.error().errno_value)) {
+    return ends(Ending::kRefused, opened.error().message);
   }
   if (!opened) return failure(opened.error());
   number_ = opened->value("newest", uint64_t{0});
@@ -129,9 +133,9 @@ Status Protection::send_epoch(Run& run) {
   const auto began = Clock::now();
   auto sent = dump.send();
   if (!sent && !has_sent_ && cannot_be_tracked(sent.error().errno_value)) {
-    return failure(EPERM,
-                   fmt::format("process {} ({}) cannot be protected: {}", settings_.tree.root,
-                               settings_.tree.program, sent.error().message));
+    return ends(Ending::kRefused,
+                fmt::format("process {} ({}) cannot be protected: {}", settings_.tree.root,
+                            settings_.tree.program, sent.error().message));
   }
   if (!sent) {
     const Status alive = check_tree();  // the better reason
@@ -139,21 +143,21 @@ Status Protection::send_epoch(Run& run) {
   }
   sent->epoch.number = number_ + 1;
   const SealedEpoch& epoch = sent->epoch;
-  const Status kept = ask_partner(run.agent,
-                                  {{"op", "epoch-seal"},
-                                   {"run", run.id},
-                                   {"epoch",
-                                    {{"number", epoch.number},
-                                     {"frozen_ns", epoch.frozen_ns},
-                                     {"pause_ms", epoch.pause_ms},
-                                     {"bytes", epoch.bytes},
-                                     {"arrived_bytes", epoch.arrived_bytes}}},
-                                   {"checkpoint", sent->checkpoint},
-                                   {"memory", sent->memory},
-                                   {"memory_offset", sent->memory_offset},
-                                   {"criu_options", settings_.criu_options}},
-                                  kKeepPatience);
-  if (!kept) return kept;
+  const auto kept = ask_partner(run.agent,
+                                {{"op", "epoch-seal"},
+                                 {"run", run.id},
+                                 {"epoch",
+                                  {{"number", epoch.number},
+                                   {"frozen_ns", epoch.frozen_ns},
+                                   {"pause_ms", epoch.pause_ms},
+                                   {"bytes", epoch.bytes},
+                                   {"arrived_bytes", epoch.arrived_bytes}}},
+                                 {"checkpoint", sent->checkpoint},
+                                 {"memory", sent->memory},
+                                 {"memory_offset", sent->memory_offset},
+                                 {"criu_options", settings_.criu_options}},
+                                kKeepPatience);
+  if (!kept) return failure(kept.error());
   number_ = epoch.number;
   has_sent_ = true;
   limits_.fixed_part = sent->fixed_part;
@@ -185,9 +189,9 @@ Status Protection::wait_until(Clock::time_point next, Run* run) {
     if (Status alive = check_tree(); !alive) return alive;
     if (run != nullptr && Clock::now() >= contact_at) {
       contact_at = Clock::now() + kContactInterval;
-      const Status asked =
+      const auto asked =
           ask_partner(run->agent, {{"op", "epoch-contact"}, {"run", run->id}}, kContactPatience);
-      if (!asked && ends_protection(asked.error().errno_value)) return asked;
+      if (ending_) return failure(asked.error());
     }
     std::this_thread::sleep_for(kLookInterval);
   }
@@ -210,14 +214,14 @@ ProtectionEnd Protection::end(const Error& error, Run* run) {
     (void)ask(run->partner.mount,
               {{"op", "note_epoch"}, {"process", settings_.name}, {"ended", true}});
   }
-  switch (error.errno_value) {
-    case EOWNERDEAD:
+  switch (*ending_) {
+    case Ending::kReplaced:
       return end_own_copy(error.message);
-    case ESRCH:
+    case Ending::kTreeEnded:
       if (run != nullptr) {
-        const Status closed =
+        const auto closed =
             ask_partner(run->agent, {{"op", "epoch-close"}, {"run", run->id}}, kAskPatience);
-        if (!closed && closed.error().errno_value != EOWNERDEAD) {
+        if (!closed && *ending_ != Ending::kReplaced) {
           return {
               ExitCode::kPeerFailed,
               fmt::format("{}, but the partner keeps its epoch: {}; run ppmr takeover --discard "
@@ -226,14 +230,15 @@ ProtectionEnd Protection::end(const Error& error, Run* run) {
         }
       }
       return {ExitCode::kSuccess, error.message};
-    case EINTR:
+    case Ending::kInterrupted:
       return {ExitCode::kInterrupted,
               fmt::format("interrupted: the process runs on without protection; the partner keeps "
                           "epoch {}",
                           number_)};
-    default:
-      return {ExitCode::kFailure, error.message};
+    case Ending::kRefused:
+      break;
   }
+  return {ExitCode::kFailure, error.message};
 }
 
 ProtectionEnd Protection::run() {
@@ -248,7 +253,7 @@ ProtectionEnd Protection::run() {
       if (opened) run = std::move(*opened);
     }
     if (done) done = send_epoch(*run);
-    if (!done && ends_protection(done.error().errno_value)) return end(done.error(), run.get());
+    if (ending_) return end(done.error(), run.get());
     if (!done) {
       if (std::exchange(told, done.error().message) != done.error().message) {
         warn(fmt::format("no new epoch: {}; the process runs on, and ppmr tries again",

@@ -65,21 +65,27 @@ class Protection {
  private:
   struct Run;
 
+  // Why the protection ends. Set only where it is known: an error number would not do, because it
+  // may come from anywhere, and one of these ends the tree.
+  enum class Ending { kReplaced, kTreeEnded, kInterrupted, kRefused };
+
+  tl::unexpected<Error> ends(Ending why, std::string message);
   Result<std::unique_ptr<Run>> begin_run();
   void remove_leftovers(const MountEntry& mount) const;
   Status send_epoch(Run& run);
-  // Waits until the next epoch, and asks the partner meanwhile. Errors: EOWNERDEAD; EINTR; ESRCH.
+  // Waits until the next epoch, and asks the partner meanwhile. Errors: those that set `ending_`.
   Status wait_until(std::chrono::steady_clock::time_point next, Run* run);
-  Status check_tree() const;
+  Status check_tree();
   ProtectionEnd end(const Error& error, Run* run);
   ProtectionEnd end_own_copy(const std::string& why);
-  Status ask_partner(AgentClient& agent, nlohmann::json request,
-                     std::chrono::milliseconds patience) const;
+  Result<nlohmann::json> ask_partner(AgentClient& agent, nlohmann::json request,
+                                     std::chrono::milliseconds patience);
   void report_event(nlohmann::json event) const;
   void warn(const std::string& sentence) const;
 
   const ProtectionSettings& settings_;
   const std::atomic<bool>& stop_;
+  std::optional<Ending> ending_;
   LiveLimits limits_;      // with what the last epoch has shown
   uint64_t number_ = 0;    // of the newest epoch that the partner keeps
   bool has_sent_ = false;  // an epoch of this process

@@ -48,8 +48,11 @@ json EpochRequests::answer(const json& request) const {
                 : operation == "epoch-seal"    ? seal(request)
                                                : close(request);
   if (!answer) {
-    return {
-        {"ok", false}, {"errno", answer.error().errno_value}, {"error", answer.error().message}};
+    const Error& why = answer.error();
+    return {{"ok", false},
+            {"errno", why.errno_value},
+            {"error", why.message},
+            {"replaced", why.errno_value == EOWNERDEAD}};
   }
   (*answer)["ok"] = true;
   return std::move(*answer);

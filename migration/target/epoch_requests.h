@@ -5,7 +5,7 @@
 //   epoch-seal     when both checkpoints are sealed     keeps the epoch, removes the checkpoints
 //   epoch-close    the tree has ended by itself         forgets its epochs
 //
-// Every answer EOWNERDEAD means: the tree runs at this node, the source must end its copy.
+// Every answer with "replaced" means: the tree runs at this node, the source must end its copy.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -76,11 +76,11 @@ class Ledger:
 class Protection:
     """`ppmr protect` of a process at the source, and `ppmr takeover` at its partner."""
 
-    def __init__(self, migrations, pid, every="1", criu_options=(), name=NAME):
+    def __init__(self, migrations, pid, every="1", options=(), criu_options=(), name=NAME):
         self.migrations, self.name = migrations, name
         words = ["protect", "--pid", pid, "--mount", migrations.out, "--every", every, "--json"]
         words += ["--name", name, "--state-dir", migrations.states["source"]]
-        words += ["--", *criu_options] if criu_options else []
+        words += [*options, *(["--", *criu_options] if criu_options else [])]
         self.running = Running(migrations.source_at, [find_ppmr(), *words])
 
     def epochs(self):
@@ -187,10 +187,12 @@ def test_source_that_comes_back_ends_its_copy(nodes, ledger, protection):
     assert nodes.target.alive(ledger.pid)
 
 
-def test_source_that_is_alive_aborts_a_takeover(nodes, ledger, protection):
-    """The fence takes longer than the source needs for its next request."""
+def test_source_that_is_alive_aborts_a_takeover(nodes, ledger, protection, migrations):
+    """The fence ends after the source has asked."""
     protection.wait_for_epochs(1)
-    wrong = protection.takeover(NAME, "--fence", "sleep 6", check=False)
+    aborted = f"grep -qs 'its source is alive' {migrations.states['target']}/*.target/*.json"
+    fence = f"until {aborted}; do sleep 0.1; done"
+    wrong = protection.takeover(NAME, "--fence", fence, check=False)
     assert wrong.returncode == RESTORE_FAILED and "its source is alive" in wrong.stderr
     assert not nodes.target.alive(ledger.pid)
     protection.wait_for_epochs(2)
@@ -271,6 +273,14 @@ def test_slow_link_does_not_hold_the_process(nodes, ledger, protection):
     assert len(ledger.lines()) > before and max(gaps) < 3
     nodes.link.set_up(True)
     protection.wait_for_epochs(2, timeout=90)
+
+
+def test_rate_holds_for_the_rounds(ledger, migrations):
+    protection = Protection(migrations, ledger.pid, options=["--max-rate", "4MiB"])
+    protection.wait_for_epochs(1, timeout=60)
+    [first, *_] = protection.epochs()
+    assert first["took_ms"] > 16 * MIB / (4 * MIB) * 1000 * 0.8
+    protection.end()
 
 
 def test_names_and_second_protections(nodes, ledger, protection, migrations):
