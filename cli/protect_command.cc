@@ -108,7 +108,7 @@ CommandResult<void> Protect::check() const {
   if (code == to_int(ExitCode::kSuccess)) return {};
   return command_failure(
       static_cast<ExitCode>(code),
-      fmt::format("process {} is not protected: the partner could not run it", command_.pid));
+      fmt::format("process {} is not protected, for the reason above", command_.pid));
 }
 
 // Two epochs of one name would remove each other's checkpoints.

@@ -140,7 +140,7 @@ CommandResult<void> Takeover::await_silence() {
                   command_.name, format_time(*command_.dead_after)));
   std::string told;
   int64_t seen_ns = 0;
-  auto silent_since = Clock::now();  // by a clock that nobody sets
+  auto silent_since = Clock::now();  // monotonic: the time of day may be set
   for (;;) {
     interruption.poll_signals(kSignalInterval);
     if (interruption.flag()) {

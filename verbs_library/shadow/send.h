@@ -20,7 +20,7 @@ bool open_sends(Qp& qp);
 // completion. The caller has gated the queue, or does not care.
 void mark_end_of_sends(Qp& qp);
 
-// Completes what was held back with errors, as if the peer had died. Returns whether there was any.
+// Completes held sends with errors, as if the peer had died. Returns whether there were any.
 bool fail_held_sends(Qp& qp);
 
 // What the link wants to know.
