@@ -13,7 +13,7 @@
 #include "base/exit_code.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/held_criu.h"
-#include "restart_loader/criu/cheap_reservations.h"
+#include "restart_loader/criu/dump_library.h"
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/criu_socket.h"
 #include "restart_loader/criu/lazy_dump.h"
@@ -44,8 +44,8 @@ int DumpingCriu::run() const {
   // A signal that ended CRIU in the middle of a dump could end the dumped process, too.
   block_ending_signals();
   if (Status opened = open_ended_page_client(); !opened) return fail(opened.error());
-  // Without it, a dump takes longer.
-  if (Status loaded = preload_cheap_reservations(); !loaded) (void)fail(loaded.error());
+  // Without the library, a dump takes longer.
+  if (Status loaded = preload_dump_library(PageList::kOfPpmr); !loaded) (void)fail(loaded.error());
   if (Status put = put_plain_tar_in_path(work_directory); !put) return fail(put.error());
   execl(criu.c_str(), criu.c_str(), "swrk", kSocket, nullptr);
   return fail(system_failure("run", criu).value());

@@ -241,6 +241,20 @@ uint64_t LiveMemory::count_written_bytes() const {
 
 namespace {
 
+// How often the kernel may move shared pages of a frozen tree before the move fails.
+constexpr int kListingsMax = 4;
+
+// Which pages are in which frames. The order of the pages counts.
+class FrameSum {
+ public:
+  void add(uint64_t address, PageEntry entry) { mix(address), mix(entry.identity()); }
+  bool operator==(const FrameSum&) const = default;
+
+ private:
+  void mix(uint64_t value) { sum_ = (sum_ ^ value) * 0x9e3779b97f4a7c15ULL, sum_ ^= sum_ >> 29; }
+  uint64_t sum_ = 0;
+};
+
 // Gives every page of the frozen tree its place.
 class Layout {
  public:
@@ -252,6 +266,9 @@ class Layout {
 
   // `places`: of the pages that were sent; those count that were not written since.
   Status add(const ProcessIdentity& process, const std::vector<PageRange>& places);
+  // Returns whether all shared pages are where add() found them. Only then are two pages that had
+  // one frame one page: meanwhile the kernel could have moved one away and the other one in.
+  Result<bool> is_still_true() const;
   FrozenMemoryIndex take() {
     index_.all.memory_bytes = index_.sent_bytes + index_.unsent.memory_bytes;
     return std::move(index_);
@@ -259,7 +276,13 @@ class Layout {
 
  private:
   // `place`: nullopt if there is no copy.
+  struct Listed {
+    pid_t host_pid;
+    std::vector<AddressRange> memory;
+  };
+
   Status add_part(PageTables& tables, AddressRange range, std::optional<uint64_t> place);
+  bool counts_as_shared(PageEntry entry) const;
   void add_page(uint64_t address, PageEntry entry, std::optional<uint64_t> place);
   void add_placed(uint64_t start, uint64_t end, uint64_t place) {
     append(index_.all.tasks.back().ranges, {start, end, place});
@@ -277,6 +300,8 @@ class Layout {
   FrozenMemoryIndex index_;
   // The places of the pages that several processes map, by PageEntry::identity().
   std::unordered_map<uint64_t, uint64_t> shared_;
+  std::vector<Listed> listed_;
+  FrameSum frames_;  // of the shared pages
 };
 
 Status Layout::add(const ProcessIdentity& process, const std::vector<PageRange>& places) {
@@ -301,7 +326,31 @@ Status Layout::add(const ProcessIdentity& process, const std::vector<PageRange>&
         });
     if (!added) return added;
   }
+  if (shares_) listed_.push_back({process.pid, std::move(*memory)});
   return {};
+}
+
+bool Layout::counts_as_shared(PageEntry entry) const {
+  const bool is_zeros = entry.is_present() && entry.frame() == zeros_ && zeros_ != 0;
+  return is_shared(entry) && !is_zeros;
+}
+
+Result<bool> Layout::is_still_true() const {
+  FrameSum frames;
+  for (const Listed& listed : listed_) {
+    auto tables = PageTables::open(listed.host_pid);
+    if (!tables) return failure(tables.error());
+    const auto add = [&](uint64_t address, PageEntry entry) -> Status {
+      if (counts_as_shared(entry)) frames.add(address, entry);
+      return {};
+    };
+    for (const AddressRange& range : listed.memory) {
+      const Status found = tables->find_pages_in_use(
+          range, [&](const ScannedRegion& region) { return tables->list(region.range, add); });
+      if (!found) return failure(found.error());
+    }
+  }
+  return frames == frames_;
 }
 
 Status Layout::add_part(PageTables& tables, AddressRange range, std::optional<uint64_t> place) {
@@ -321,6 +370,7 @@ void Layout::add_page(uint64_t address, PageEntry entry, std::optional<uint64_t>
   if (!is_shared(entry)) {
     return add_placed(address, address + kPageBytes, place ? *place : new_place(kPageBytes));
   }
+  frames_.add(address, entry);
   // The first process decides the place for all.
   const auto [known, is_new] = shared_.try_emplace(entry.identity(), 0);
   if (is_new) known->second = place ? *place : new_place(kPageBytes);
@@ -338,18 +388,24 @@ Result<FrozenMemoryIndex> LiveMemory::index_frozen(
     }
   }
   static const std::vector<PageRange> kNone;
-  Layout layout(sent_bytes_, tasks.size() > 1);
-  for (const ProcessIdentity& process : tasks) {
-    const auto known = tracked_.find(process.pid);
-    const bool is_known =
-        discarded.empty() && known != tracked_.end() && known->second.process == process;
-    if (Status added = layout.add(process, is_known ? known->second.places : kNone); !added) {
-      return failure(added.error());
+  for (int listing = 0; listing < kListingsMax; ++listing) {
+    Layout layout(sent_bytes_, tasks.size() > 1);
+    for (const ProcessIdentity& process : tasks) {
+      const auto known = tracked_.find(process.pid);
+      const bool is_known =
+          discarded.empty() && known != tracked_.end() && known->second.process == process;
+      if (Status added = layout.add(process, is_known ? known->second.places : kNone); !added) {
+        return failure(added.error());
+      }
     }
+    const auto is_true = layout.is_still_true();
+    if (!is_true) return failure(is_true.error());
+    if (!*is_true) continue;
+    auto index = layout.take();
+    index.discarded = discarded;
+    return index;
   }
-  auto index = layout.take();
-  index.discarded = discarded;
-  return index;
+  return failure(EAGAIN, "the kernel keeps moving the pages that the processes share");
 }
 
 }  // namespace ppmr

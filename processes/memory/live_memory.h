@@ -14,10 +14,9 @@
 // share a page when the tree is frozen: the page has not been written if one of them has not
 // written it, so its copy is valid for all.
 //
-// CRIU's own list of pages is in its images. This list comes from /proc, so ppmr need not wait
-// until it can read the images back. It may have a few more pages than CRIU's list (CRIU writes the
-// pages under stack pointers itself). Before the tree runs at the target, the pager checks that no
-// page of CRIU's list is missing.
+// CRIU lists none of these pages, because they are hidden from it (restart_loader/criu,
+// hidden_memory.h). If they are not, the pager checks, before the tree runs at the target, that no
+// page of CRIU's list is missing here.
 #pragma once
 
 #include <map>
@@ -55,7 +54,8 @@ class LiveMemory {
   Result<PageIndex> next_round(pid_t root);
   // Counts the bytes that the next round would have. Protects nothing.
   uint64_t count_written_bytes() const;
-  // Lists the memory of `tasks`, a frozen tree. Errors: those of PageTables, and ESRCH.
+  // Lists the memory of `tasks`, a frozen tree. Errors: those of PageTables; ESRCH; EAGAIN if the
+  // kernel keeps moving pages.
   Result<FrozenMemoryIndex> index_frozen(const std::vector<ProcessIdentity>& tasks) const;
   // The unsent pages of a frozen tree are at their places now, and the tree goes on. They count as
   // written, so the next round has them again.

@@ -7,12 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <span>
 
+#include "processes/memory/lazy_mapping.h"
 #include "processes/memory/page_index.h"
 #include "processes/proc_files.h"
 
@@ -24,53 +23,13 @@ constexpr size_t kRegionsPerScan = 1024;
 // A scan holds the lock of the address space. This many pages take it for less than a millisecond.
 constexpr uint64_t kPagesPerScan = 64 << 10;
 
-// PAGEMAP_SCAN of include/uapi/linux/fs.h. The headers of Debian 12 lack it.
-struct ScanRequest {
-  uint64_t size;
-  uint64_t flags;
-  uint64_t start;
-  uint64_t end;
-  uint64_t walk_end;
-  uint64_t regions;
-  uint64_t regions_count;
-  uint64_t pages_max;
-  uint64_t category_inverted;
-  uint64_t category_mask;
-  uint64_t category_anyof_mask;
-  uint64_t return_mask;
-};
-constexpr unsigned long kScan = _IOWR('f', 16, ScanRequest);
 constexpr uint64_t kProtectMatching = 1U << 0;
 constexpr uint64_t kFailIfUntracked = 1U << 1;
-constexpr uint64_t kIsTracked = 1U << 0;
-constexpr uint64_t kIsWritten = 1U << 1;
-constexpr uint64_t kIsPresent = 1U << 3;
-constexpr uint64_t kIsSwapped = 1U << 4;
-constexpr uint64_t kIsGuard = 1U << 8;  // since Linux 6.15
 
-uint64_t read_hexadecimal(std::string_view text) {
-  uint64_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number, 16);
-  return number;
-}
-
-// Parses a line "7f00-7f01 rw-p 00000000 00:00 0    [heap]" of maps or smaps. Returns nullopt for a
-// line of another kind.
 std::optional<AddressRange> private_anonymous(std::string_view line) {
-  std::array<std::string_view, 5> fields;
-  for (std::string_view& field : fields) {
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const size_t end = std::min(line.find(' '), line.size());
-    field = line.substr(0, end);
-    line.remove_prefix(end);
-  }
-  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-  const auto& [range, flags, offset, device, inode] = fields;
-  const size_t dash = range.find('-');
-  if (dash == std::string_view::npos || flags.size() != 4 || flags[3] != 'p') return std::nullopt;
-  if (inode != "0" || line.starts_with('/') || line.starts_with("[v")) return std::nullopt;
-  return AddressRange{read_hexadecimal(range.substr(0, dash)),
-                      read_hexadecimal(range.substr(dash + 1))};
+  AddressRange range;
+  if (!is_lazy_mapping({line.data(), line.size()}, range.start, range.end)) return std::nullopt;
+  return range;
 }
 
 template <typename Take>
@@ -88,7 +47,11 @@ Result<std::set<uint64_t>> starts_of_locked(pid_t pid) {
   std::set<uint64_t> starts;
   uint64_t start = 0;
   for_each_line(*smaps, [&](std::string_view line) {
-    if (const auto mapping = private_anonymous(line)) start = mapping->start;
+    // The lines of a mapping's properties begin with a capital letter.
+    if (line.empty() || line.front() < 'A' || line.front() > 'Z') {
+      const auto mapping = private_anonymous(line);
+      start = mapping ? mapping->start : 0;
+    }
     if (line.starts_with("VmFlags:") && line.find(" lo") != std::string_view::npos) {
       starts.insert(start);
     }
@@ -97,12 +60,6 @@ Result<std::set<uint64_t>> starts_of_locked(pid_t pid) {
 }
 
 }  // namespace
-
-struct PageTables::Region {
-  uint64_t start;
-  uint64_t end;
-  uint64_t categories;
-};
 
 PageTables::PageTables(UniqueFd file) : file_(std::move(file)) {}
 
@@ -114,25 +71,25 @@ Result<PageTables> PageTables::open(pid_t pid) {
 }
 
 Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
-  static_assert(sizeof(Region) == 3 * sizeof(uint64_t));
-  regions_.resize(3 * kRegionsPerScan);
-  auto* const regions = reinterpret_cast<Region*>(regions_.data());
+  regions_.resize(kRegionsPerScan);
   while (range.start < range.end) {
-    ScanRequest scan{};
+    PageScan scan{};
     scan.size = sizeof(scan);
     scan.start = range.start;
     scan.end = range.end;
-    scan.regions = reinterpret_cast<uint64_t>(regions);
+    scan.regions = reinterpret_cast<uint64_t>(regions_.data());
     scan.regions_count = kRegionsPerScan;
     if (what != ScanFor::kInUse) {
       scan.flags = kProtectMatching | kFailIfUntracked;
       scan.pages_max = kPagesPerScan;
     }
-    if (knows_guards_) scan.category_inverted = scan.category_mask = kIsGuard;
-    if (what == ScanFor::kWritten) scan.category_mask |= kIsWritten;
-    scan.category_anyof_mask = kIsPresent | kIsSwapped;
-    scan.return_mask = kIsWritten | kIsTracked;
-    const int count = ioctl(file_.get(), kScan, &scan);
+    if (what == ScanFor::kInUse) scan.category_inverted = kPageIsZero;
+    if (knows_guards_) scan.category_inverted |= kPageIsGuard;
+    scan.category_mask = scan.category_inverted;
+    if (what == ScanFor::kWritten) scan.category_mask |= kPageIsWritten;
+    scan.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+    scan.return_mask = kPageIsWritten | kPageIsTracked;
+    const int count = ioctl(file_.get(), kPageScan, &scan);
     if (count < 0 && errno == EINVAL && knows_guards_) {
       knows_guards_ = false;
       continue;
@@ -141,16 +98,17 @@ Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
     if (count < 0) return system_failure("scan", "the page tables of a process");
     const auto found = static_cast<size_t>(count);
     uint64_t pages = 0;
-    for (const Region& region : std::span(regions, found)) {
+    for (const ScannedPages& region : std::span(regions_).first(found)) {
       pages += (region.end - region.start) / kPageBytes;
-      const bool is_unwritten = (region.categories & (kIsWritten | kIsTracked)) == kIsTracked;
+      const bool is_unwritten =
+          (region.categories & (kPageIsWritten | kPageIsTracked)) == kPageIsTracked;
       const Status visited = visit({{region.start, region.end}, is_unwritten});
       if (!visited) return visited;
     }
     // Does not use walk_end, because Linux 6.18 reports less than it has scanned.
     const bool has_more =
         found == kRegionsPerScan || (scan.pages_max > 0 && pages >= scan.pages_max);
-    range.start = has_more ? regions[found - 1].end : range.end;
+    range.start = has_more ? regions_[found - 1].end : range.end;
   }
   return {};
 }

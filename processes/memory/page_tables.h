@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "processes/memory/page_scan.h"
 
 namespace ppmr {
 
@@ -71,7 +72,8 @@ class PageTables {
   // Errors: those of open(2); the message names the file.
   static Result<PageTables> open(pid_t pid);
 
-  // Calls `visit` for the regions in the order of their addresses. Guard pages are in no region.
+  // Calls `visit` for the regions in the order of their addresses. Guard pages are in no region;
+  // nor is, unless the scan protects, memory that was read and never written (frame_of_zeros()).
   // Errors: ENOTTY if the kernel has no such scan (before Linux 6.7); EPERM if memory in the range
   // is not tracked and the scan protects: some of it may be protected then, although it was not
   // reported; those of `visit`.
@@ -83,12 +85,11 @@ class PageTables {
   Status find_pages_in_use(AddressRange range, const Visit& visit);
 
  private:
-  struct Region;  // of the kernel
   explicit PageTables(UniqueFd file);
 
   UniqueFd file_;
   std::vector<uint64_t> entries_;
-  std::vector<uint64_t> regions_;  // three numbers for each region
+  std::vector<ScannedPages> regions_;
   bool can_scan_ = true;
   bool knows_guards_ = true;
 };

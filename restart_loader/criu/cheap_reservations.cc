@@ -1,47 +1,76 @@
-#include "restart_loader/criu/cheap_reservations.h"
-
+// Reserved address space costs a dump nothing. A part of the library in CRIU (dump_library.h): it
+// replaces three functions of libc, and behaves as they do for all but very large arguments.
+//
+// In a lazy dump, CRIU 3.17 to 4.2 allocates a list with room for 16 bytes per page of private
+// memory, and copies all of that room into memory that it shares with the dumped process
+// (drain_pages() in criu/mem.c), although it has filled only a little of it: what the process
+// reserves counts as much as what it uses. For 1 TiB reserved, that is 4 GiB to write while the
+// process is frozen; for 8 TiB, malloc(3) fails. Java, .NET, Node.js with WebAssembly, MariaDB and
+// sanitizers reserve that much.
+//
+// Rejected: to dump such processes without --lazy-pages, because then their memory travels while
+// they are frozen; to unmap the reservations for the dump, because a killed dump would leave the
+// process without them.
+//
+// CRIU has one thread. No C++ runtime library: CRIU has none.
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <span>
-#include <string>
-
-#include "base/unique_fd.h"
-
-namespace ppmr {
-
-extern const unsigned char kCheapReservationsLibrary[];
-extern const size_t kCheapReservationsLibraryBytes;
+#include "restart_loader/criu/sparse_copy.h"
 
 namespace {
 
-// As kPageClient (lazy_dump.cc): free in CRIU, and below the descriptors that it reserves.
-constexpr int kLibrary = 61;
-constexpr const char* kPreload = "LD_PRELOAD";
+// The list of 16 GiB of private memory. CRIU copies nothing else that is as large.
+constexpr size_t kLargeCopyBytes = 64ULL << 20;
+// Larger allocations, mostly never written, are not counted against the memory of the machine.
+constexpr size_t kLargeAllocationBytes = 1ULL << 30;
+constexpr size_t kAllocationsMax = 256;  // one for each process with 256 GiB
+
+struct Allocation {
+  void* memory = nullptr;
+  size_t bytes = 0;
+};
+Allocation allocations[kAllocationsMax];
+size_t allocations_made = 0;
+
+Allocation* allocation_at(const void* memory) {
+  for (Allocation& entry : allocations) {
+    if (entry.memory == memory) return &entry;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
-Status preload_cheap_reservations() {
-  // The library removes the variable, because the programs that CRIU starts do not need it.
-  if (std::getenv(kPreload) != nullptr) return {};
-  const char* const what = "CRIU's library for reserved address space";
-  // In memory: CRIU may run in a mount namespace in which no file of ppmr is visible.
-  const UniqueFd memory(memfd_create("ppmr-cheap-reservations", MFD_CLOEXEC));
-  if (!memory) return system_failure("create", what);
-  std::span<const unsigned char> rest(kCheapReservationsLibrary, kCheapReservationsLibraryBytes);
-  while (!rest.empty()) {
-    const ssize_t n = write(memory.get(), rest.data(), rest.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_failure("write", what);
-    rest = rest.subspan(static_cast<size_t>(n));
-  }
-  // dup2() clears the close-on-exec flag.
-  if (dup2(memory.get(), kLibrary) < 0) return system_failure("pass", what);
-  const std::string library = "/proc/self/fd/" + std::to_string(kLibrary);
-  if (setenv(kPreload, library.c_str(), 1) != 0) return system_failure("set", kPreload);
-  return {};
+extern "C" {
+
+void* __libc_malloc(size_t bytes);
+void __libc_free(void* memory);
+
+__attribute__((visibility("default"))) void* memcpy(void* to, const void* from, size_t bytes) {
+  if (bytes < kLargeCopyBytes) return memmove(to, from, bytes);
+  ppmr::copy_sparse(to, from, bytes);
+  return to;
 }
 
-}  // namespace ppmr
+__attribute__((visibility("default"))) void* malloc(size_t bytes) {
+  Allocation* const entry = bytes < kLargeAllocationBytes ? nullptr : allocation_at(nullptr);
+  if (entry == nullptr) return __libc_malloc(bytes);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;  // errno is ENOMEM
+  *entry = {memory, bytes};
+  ++allocations_made;
+  return memory;
+}
+
+__attribute__((visibility("default"))) void free(void* memory) {
+  Allocation* const entry =
+      memory == nullptr || allocations_made == 0 ? nullptr : allocation_at(memory);
+  if (entry == nullptr) return __libc_free(memory);
+  munmap(entry->memory, entry->bytes);
+  *entry = {};
+}
+
+}  // extern "C"

@@ -8,6 +8,39 @@
 #include "restart_loader/images/pagemap_image.h"
 
 namespace ppmr {
+namespace {
+
+// Adds the memory of the index that is in no entry. A dump does not list what was hidden from CRIU
+// (restart_loader/criu/hidden_memory.h).
+void add_unlisted(const std::vector<PageRange>& indexed, std::vector<PagemapEntry>& entries) {
+  std::vector<PagemapEntry> all;
+  auto entry = entries.begin();
+  const auto add = [&](uint64_t start, uint64_t end) {
+    const bool goes_on = !all.empty() && all.back().end == start && all.back().lazy &&
+                         !all.back().present && !all.back().in_parent;
+    if (goes_on) {
+      all.back().end = end;
+    } else {
+      all.push_back({start, end, /*lazy=*/true, /*present=*/false, /*in_parent=*/false});
+    }
+  };
+  for (const PageRange& range : indexed) {
+    uint64_t at = range.start;
+    while (at < range.end) {
+      while (entry != entries.end() && entry->end <= at) all.push_back(*entry++);
+      const bool is_before = entry == entries.end() || at < entry->start;
+      const uint64_t stop =
+          entry == entries.end() ? range.end
+                                 : std::min(range.end, is_before ? entry->start : entry->end);
+      if (is_before) add(at, stop);
+      at = stop;
+    }
+  }
+  all.insert(all.end(), entry, entries.end());
+  entries = std::move(all);
+}
+
+}  // namespace
 
 Result<PageImages> PageImages::open(RestoreImages from, const std::string& memory) {
   PageImages images(std::move(from));
@@ -21,6 +54,7 @@ Result<PageImages> PageImages::open(RestoreImages from, const std::string& memor
   for (const IndexedTask& task : images.index_.tasks) {
     auto pagemap = read_pagemap(images.pagemap_path(task.pid));
     if (!pagemap) return failure(pagemap.error());
+    add_unlisted(task.ranges, pagemap->entries);
     images.pagemaps_[task.pid] = std::move(*pagemap);
     if (const auto images_of = images.of(task.pid); !images_of) return failure(images_of.error());
   }

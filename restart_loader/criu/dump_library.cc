@@ -1,0 +1,49 @@
+#include "restart_loader/criu/dump_library.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "restart_loader/criu/dump_environment.h"
+
+namespace ppmr {
+
+extern const unsigned char kDumpLibrary[];
+extern const size_t kDumpLibraryBytes;
+
+namespace {
+
+// As kPageClient (lazy_dump.cc): free in CRIU, and below the descriptors that it reserves.
+constexpr int kLibrary = 61;
+
+}  // namespace
+
+Status preload_dump_library(PageList list) {
+  // The library removes the variables, because the programs that CRIU starts do not need them.
+  if (std::getenv(kPreload) != nullptr) return {};
+  const char* const what = "the library for CRIU";
+  // In memory: CRIU may run in a mount namespace in which no file of ppmr is visible.
+  const UniqueFd memory(memfd_create("ppmr-dump-library", MFD_CLOEXEC));
+  if (!memory) return system_failure("create", what);
+  std::span<const unsigned char> rest(kDumpLibrary, kDumpLibraryBytes);
+  while (!rest.empty()) {
+    const ssize_t n = write(memory.get(), rest.data(), rest.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return system_failure("write", what);
+    rest = rest.subspan(static_cast<size_t>(n));
+  }
+  // dup2() clears the close-on-exec flag.
+  if (dup2(memory.get(), kLibrary) < 0) return system_failure("pass", what);
+  const std::string library = "/proc/self/fd/" + std::to_string(kLibrary);
+  if (setenv(kPreload, library.c_str(), 1) != 0) return system_failure("set", kPreload);
+  const char* const hides = list == PageList::kOfPpmr ? "1" : "0";
+  if (setenv(kHidesMemory, hides, 1) != 0) return system_failure("set", kHidesMemory);
+  return {};
+}
+
+}  // namespace ppmr
