@@ -112,8 +112,10 @@ class Migrate {
   KnownDigests digests_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // estimate for each tree
-  uint64_t room_bytes_ = UINT64_MAX;    // at the target
-  std::vector<std::string> excluded_;   // names of trees that stay without stopping the others
+  // At the target.
+  uint64_t memory_room_bytes_ = UINT64_MAX;
+  uint64_t store_room_bytes_ = UINT64_MAX;
+  std::vector<std::string> excluded_;  // names of trees that stay without stopping the others
 };
 
 CommandResult<void> Migrate::find_target() {
@@ -322,10 +324,10 @@ void Migrate::note_abilities(const NodeFacts& here, const NodeFacts& target,
   if (!here.can_hold_in_pipes(tree.memory_bytes)) abilities_.pipes_hold_memory = false;
   memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
   if (target.memory_available_bytes != 0) {
-    room_bytes_ = std::min(room_bytes_, target.memory_available_bytes);
+    memory_room_bytes_ = std::min(memory_room_bytes_, target.memory_available_bytes);
   }
   if (target.store_free_bytes >= 0) {
-    room_bytes_ = std::min(room_bytes_, static_cast<uint64_t>(target.store_free_bytes));
+    store_room_bytes_ = std::min(store_room_bytes_, static_cast<uint64_t>(target.store_free_bytes));
   }
 }
 
@@ -416,7 +418,12 @@ void Migrate::limit_rounds() {
   if (!settings_.plan.is_live) return;
   const auto needed_bytes = std::max<uint64_t>(
       std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0}), 1);
-  settings_.live.room_times = static_cast<double>(room_bytes_) / static_cast<double>(needed_bytes);
+  const auto times = [&](uint64_t room_bytes) {
+    return static_cast<double>(room_bytes) / static_cast<double>(needed_bytes);
+  };
+  // The store keeps the rounds; the memory of the running trees is not in it.
+  const double store_times = times(store_room_bytes_) + 1;
+  settings_.live.room_times = std::min(times(memory_room_bytes_), store_times);
   if (has_room_for_rounds(settings_.live)) return;
   settings_.plan.is_live = false;
   const bool stops = settings_.live.on_timeout == OnTimeout::kCancel;
@@ -424,7 +431,8 @@ void Migrate::limit_rounds() {
       {stops ? Severity::kStops : Severity::kWarns,
        fmt::format("the target has room for the memory, but not for copies of what is written "
                    "meanwhile ({} free): all memory {} while the processes are frozen",
-                   format_size(room_bytes_), stops ? "would be sent" : "is sent"),
+                   format_size(std::min(memory_room_bytes_, store_room_bytes_)),
+                   stops ? "would be sent" : "is sent"),
        "free memory there, or choose another target"});
 }
 

@@ -12,10 +12,10 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 // What a move stands still for without memory to send: CRIU's description, restore and the
-// decision, 0.1 s for a small process; and CRIU's walk over the pages, 60 ms for each GiB
-// (bench/run --only shapes).
+// decision, 0.1 s for a small process; and what the kernel counts for CRIU in /proc/PID/smaps, 20
+// ms for each GiB (bench/run --only shapes).
 constexpr nanoseconds kFixedPart{100'000'000};
-constexpr double kFixedPerByteNs = 60e6 / (1 << 30);
+constexpr double kFixedPerByteNs = 20e6 / (1 << 30);
 // A round costs about 10 ms for its page reader and its confirmation. To send less than this
 // while the tree is frozen costs no more.
 constexpr nanoseconds kShortTransfer{5'000'000};
@@ -26,7 +26,7 @@ constexpr double kHeldBackShare = 0.7;
 // Each round holds a copy at the target until the move ends.
 constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
-constexpr double kRoomMinTimes = 3;
+constexpr double kRoomMinTimes = 2.1;
 
 // Whether --max-rate made the round as long as it was, and not the link.
 bool was_held_back(const Round& round) {
@@ -48,7 +48,18 @@ double rate_of(const std::vector<Round>& rounds) {
   return static_cast<double>(bytes) / static_cast<double>(took.count());
 }
 
+// How often `bytes` are the memory of the tree.
+double times_memory(uint64_t bytes, uint64_t memory_bytes) {
+  return static_cast<double>(bytes) /
+         static_cast<double>(std::max(memory_bytes, kSmallMemoryBytes));
+}
+
 }  // namespace
+
+bool fits_with_rounds(uint64_t sent_bytes, uint64_t rest_bytes, uint64_t memory_bytes,
+                      const LiveLimits& limits) {
+  return times_memory(sent_bytes + rest_bytes, memory_bytes) + 1 <= limits.room_times;
+}
 
 bool has_room_for_rounds(const LiveLimits& limits) { return limits.room_times >= kRoomMinTimes; }
 
@@ -80,11 +91,11 @@ RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_by
   const auto shrinks = [](uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; };
   const bool is_stuck = rounds.size() >= 2 && !shrinks(pending_bytes, rounds.back().bytes) &&
                         !shrinks(rounds.back().bytes, rounds[rounds.size() - 2].bytes);
-  const double sent_times = static_cast<double>(sent_bytes + pending_bytes) /
-                            static_cast<double>(std::max(rounds.front().bytes, kSmallMemoryBytes));
-  const bool is_costly = sent_times > kSentMaxTimesMemory;
-  // After the next round all memory may have to be sent again, and the running tree needs it, too.
-  const bool has_room = sent_times <= limits.room_times - 2;
+  const uint64_t with_next_bytes = sent_bytes + pending_bytes;
+  const bool is_costly = times_memory(with_next_bytes, rounds.front().bytes) > kSentMaxTimesMemory;
+  // During the next round as much may be written again.
+  const bool has_room =
+      fits_with_rounds(with_next_bytes, pending_bytes, rounds.front().bytes, limits);
   if (!is_short && in_time && !is_stuck && !is_costly && has_room) return decision;
   decision.next =
       !fits && limits.on_timeout == OnTimeout::kCancel ? NextStep::kCancel : NextStep::kFreeze;

@@ -37,9 +37,14 @@ struct LiveLimits {
   double room_times = std::numeric_limits<double>::infinity();
 };
 
-// Whether the target has room for the first round, for all memory once more, and for the running
-// tree.
+// Whether the target has room for the first round, for a little more, and for the running tree.
 bool has_room_for_rounds(const LiveLimits& limits);
+
+// Whether it has room for what the rounds have sent, for the rest that the frozen tree has to send,
+// and for the running tree. If not, the frozen tree sends all of its memory instead, and the target
+// keeps nothing of the rounds. `memory_bytes`: of the first round.
+bool fits_with_rounds(uint64_t sent_bytes, uint64_t rest_bytes, uint64_t memory_bytes,
+                      const LiveLimits& limits);
 
 // Errors: EINVAL for a text that is not "freeze" or "cancel".
 Result<OnTimeout> parse_on_timeout(const std::string& text);

@@ -53,24 +53,37 @@ TEST(LiveRounds, CopiesAHotSetUntilItFits) {
 
 TEST(LiveRounds, SendsNoMoreThanTheTargetHasRoomFor) {
   LiveLimits limits;
-  const auto played_with = [&](double room_times) {
+  const auto played_with = [&](double room_times, double written_rate) {
     limits.room_times = room_times;
-    return play(1024 * kMib, 430e6, 900 * kMib, 500e6, limits);
+    return play(1024 * kMib, written_rate, 900 * kMib, 500e6, limits);
   };
-  for (const double room_times : {3.0, 4.0, 5.5, 100.0}) {
-    const Played played = played_with(room_times);
-    EXPECT_TRUE(has_room_for_rounds(limits));
-    EXPECT_EQ(played.last.next, NextStep::kFreeze);
-    uint64_t sent_bytes = 0;
-    for (const Round& round : played.rounds) sent_bytes += round.bytes;
-    const uint64_t with_the_rest_bytes = sent_bytes + 1024 * kMib;
-    EXPECT_LE(static_cast<double>(with_the_rest_bytes), (room_times - 1) * 1024 * kMib);
-    EXPECT_LE(sent_bytes, 4 * 1024 * kMib);
+  for (const double room_times : {2.1, 3.0, 4.0, 5.5, 100.0}) {
+    for (const double written_rate : {1e6, 100e6, 430e6}) {
+      const Played played = played_with(room_times, written_rate);
+      EXPECT_TRUE(has_room_for_rounds(limits));
+      EXPECT_EQ(played.last.next, NextStep::kFreeze);
+      uint64_t sent_bytes = 0;
+      for (const Round& round : played.rounds) sent_bytes += round.bytes;
+      EXPECT_LE(static_cast<double>(sent_bytes), (room_times - 1) * 1024 * kMib);
+      EXPECT_LE(sent_bytes, 4 * 1024 * kMib);
+    }
   }
-  EXPECT_NE(played_with(3).last.why.find("no room"), std::string::npos);
-  EXPECT_NE(played_with(100).last.why.find("more than four times"), std::string::npos);
-  limits.room_times = 2.9;
+  EXPECT_EQ(played_with(2.1, 1e6).last.why, "");  // little is written: the rounds are worth it
+  EXPECT_NE(played_with(3, 430e6).last.why.find("no room"), std::string::npos);
+  EXPECT_NE(played_with(100, 430e6).last.why.find("more than four times"), std::string::npos);
+  limits.room_times = 2;
   EXPECT_FALSE(has_room_for_rounds(limits));
+}
+
+TEST(LiveRounds, TheFrozenRestHasToFitAsWell) {
+  const uint64_t memory_bytes = 1024 * kMib;
+  LiveLimits limits;
+  EXPECT_TRUE(fits_with_rounds(memory_bytes, memory_bytes, memory_bytes, limits));
+  limits.room_times = 2.5;
+  EXPECT_TRUE(fits_with_rounds(memory_bytes, memory_bytes / 2, memory_bytes, limits));
+  EXPECT_FALSE(fits_with_rounds(memory_bytes, memory_bytes / 2 + 4096, memory_bytes, limits));
+  // A small process is measured by 64 MiB.
+  EXPECT_TRUE(fits_with_rounds(kMib, 64 * kMib, kMib, limits));
 }
 
 TEST(LiveRounds, EndsForAProcessThatWritesFasterThanTheLink) {

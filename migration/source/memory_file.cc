@@ -74,6 +74,16 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root) {
   return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s};
 }
 
+Status MemoryFile::start_anew() {
+  close();
+  const std::string path = place_.mount.mountpoint + "/" + place_.checkpoint;
+  if (unlink(path.c_str()) != 0) return system_failure("remove the memory checkpoint", path);
+  auto again = create(place_);
+  if (!again) return failure(again.error());
+  file_ = std::move(again->file_);
+  return {};
+}
+
 Status MemoryFile::prepare_frozen() {
   auto reader = PageReaderProcess::start({.index = place_.work + "/" + kPageIndexFile, .rate = ""});
   if (!reader) return failure(reader.error());

@@ -55,6 +55,9 @@ class MemoryFile {
   // Sends what the running tree has written since the round before. Errors: those of
   // LiveMemory::next_round(), of the page reader and of the daemon (EIO).
   Result<Round> send_round(LiveMemory& live, pid_t root);
+  // Removes what the rounds have sent, so that the target has room for all memory once more.
+  // Errors: as create().
+  Status start_anew();
   // Starts the page reader of the frozen tree, ahead of time.
   Status prepare_frozen();
   // `patience`: nullopt: as long as the daemon answers.

@@ -131,6 +131,7 @@ Result<LiveLimits> TreeDump::present_limits() const {
 // Copies what the tree has written while it waited until other trees were copied.
 Status TreeDump::catch_up() {
   if (rounds_.empty() || Clock::now() - copied_at_ < kShortWait) return {};
+  if (!has_room_for(live_.sent_bytes(), live_.count_written_bytes())) return {};
   return or_send_frozen(copy_round());
 }
 
@@ -288,13 +289,37 @@ Result<SealedTree> TreeDump::send_and_seal_memory(const FrozenMemoryIndex& index
   return seal(memory_name());
 }
 
-Result<FrozenMemoryIndex> TreeDump::index_frozen_memory() const {
+bool TreeDump::has_room_for(uint64_t sent_bytes, uint64_t rest_bytes) const {
+  return fits_with_rounds(sent_bytes, rest_bytes, rounds_.front().bytes, *options_.live_limits);
+}
+
+// The tree has written more since the last round than the target has room for.
+Status TreeDump::start_anew() {
+  const char* const why = "the target has no room for copies of what was written meanwhile";
+  if (Status allowed = may_send_frozen(why); !allowed) return allowed;
+  options_.on_warning(fmt::format("all of its memory is sent while it is frozen: {}", why));
+  live_.begin_anew();
+  rounds_.clear();
+  return memory_->start_anew();
+}
+
+Result<FrozenMemoryIndex> TreeDump::index_frozen_memory() {
   const auto record = store_.read(options_.id, kRole);
   if (!record) return failure(record.error());
-  auto index = live_.index_frozen(record->trees[options_.tree].tasks);
-  if (!index)
+  const auto& tasks = record->trees[options_.tree].tasks;
+  const auto list = [&]() -> Result<FrozenMemoryIndex> {
+    auto index = live_.index_frozen(tasks);
+    if (index) return index;
     return failure(index.error().errno_value,
                    "list the memory of the frozen tree: " + index.error().message);
+  };
+  auto index = list();
+  if (!index) return index;
+  if (!rounds_.empty() && !has_room_for(index->sent_bytes, index->unsent.memory_bytes)) {
+    if (Status anew = start_anew(); !anew) return failure(anew.error());
+    index = list();
+    if (!index) return index;
+  }
   if (!index->discarded.empty()) {
     if (Status allowed = may_send_frozen(index->discarded); !allowed) {
       return failure(allowed.error());

@@ -74,7 +74,9 @@ class TreeDump {
   std::string memory_name() const { return memory_checkpoint(options_.plan, options_.record); }
   bool describes_in_memory() const;
   Status add_description(const PageIndex& index);
-  Result<FrozenMemoryIndex> index_frozen_memory() const;
+  bool has_room_for(uint64_t sent_bytes, uint64_t rest_bytes) const;
+  Status start_anew();
+  Result<FrozenMemoryIndex> index_frozen_memory();
   Result<SealedTree> send_and_seal_memory(const FrozenMemoryIndex& index);
   Result<SealedTree> seal(const std::string& checkpoint) const {
     return seal_checkpoint(options_.mount, checkpoint, options_.seal_patience);

@@ -31,9 +31,7 @@ struct MappingLine {
     while (prefix[at] != '\0' && at < length && text[at] == prefix[at]) ++at;
     return prefix[at] == '\0';
   }
-  constexpr bool is(const char* whole) const {
-    return starts_with(whole) && whole[length] == '\0';
-  }
+  constexpr bool is(const char* whole) const { return starts_with(whole) && whole[length] == '\0'; }
 
  private:
   constexpr void skip_blanks() {

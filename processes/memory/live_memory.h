@@ -64,6 +64,8 @@ class LiveMemory {
   }
   // The copies of all rounds count no more. Ends the tracking.
   void forget() { tracked_.clear(); }
+  // The same, and the memory file is empty again.
+  void begin_anew() { forget(), sent_bytes_ = 0; }
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:

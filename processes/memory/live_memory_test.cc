@@ -164,6 +164,38 @@ TEST_F(LiveMemoryTest, LeavesOutPagesThatCriuWrites) {
   }
 }
 
+// /proc/PID/smaps names the properties behind each mapping, also behind those of files.
+TEST_F(LiveMemoryTest, ListsMemoryBeforeALockedFile) {
+  const int file = memfd_create("locked", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(file, static_cast<off_t>(kPage)), 0);
+  const auto child = start_child([&] {
+    touch(memory_, 0, 4);
+    std::byte* const next = memory_ + 4 * kPage;
+    mmap(next, kPage, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0);
+    syscall(SYS_mlock, next, kPage);
+  });
+  close(file);
+  const auto index = index_frozen({child});
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_TRUE(place(index->tasks[0], memory_, 3));
+  EXPECT_FALSE(place(index->tasks[0], memory_, 4));
+}
+
+TEST_F(LiveMemoryTest, LeavesOutMemoryThatWasOnlyRead) {
+  auto tables = PageTables::open(getpid());
+  ASSERT_TRUE(tables);
+  const Status scanned = tables->scan({0, 0x1000}, ScanFor::kInUse, [](auto&) { return Status{}; });
+  if (!scanned) GTEST_SKIP() << "NOT TESTED: pages of zeros: " << scanned.error().message;
+  const auto child = start_child([&] {
+    for (size_t i = 0; i < 8; ++i) (void)*static_cast<volatile std::byte*>(memory_ + i * kPage);
+    touch(memory_, 5, 1);
+  });
+  const auto index = index_frozen({child});
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_FALSE(place(index->tasks[0], memory_, 4));
+  EXPECT_TRUE(place(index->tasks[0], memory_, 5));
+}
+
 // The list is longer than one answer of the kernel.
 TEST_F(LiveMemoryTest, ListsManyScatteredPages) {
   constexpr size_t kMany = 5000;

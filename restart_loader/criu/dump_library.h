@@ -1,5 +1,5 @@
-// The small library that CRIU loads for a dump (LD_PRELOAD). It replaces functions of libc that CRIU
-// calls, so that a lazy dump costs no time for memory that it leaves out anyway:
+// The small library that CRIU loads for a dump (LD_PRELOAD). It replaces functions of libc that
+// CRIU calls, so that a lazy dump costs no time for memory that it leaves out anyway:
 //
 //   hidden_memory        CRIU sees no pages where ppmr has the list (hidden_memory.h)
 //   cheap_reservations   a list of CRIU that is almost empty is not copied as a whole

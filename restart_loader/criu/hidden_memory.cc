@@ -150,8 +150,8 @@ ssize_t HiddenMemory::pread(int pagemap, void* entries, size_t bytes, off_t at) 
     while (address < visible_end) {
       const size_t position = position_of(address);
       const size_t wanted = position_of(visible_end) - position;
-      const long got = syscall(SYS_pread64, pagemap, to + position, wanted,
-                               at + static_cast<off_t>(position));
+      const long got =
+          syscall(SYS_pread64, pagemap, to + position, wanted, at + static_cast<off_t>(position));
       if (got < static_cast<long>(kEntryBytes)) {
         return position > 0 ? static_cast<ssize_t>(position) : static_cast<ssize_t>(got);
       }

@@ -51,7 +51,8 @@ TEST(LazyMapping, IsPrivateMemoryOfNoFile) {
 }
 
 TEST(HiddenMemory, OnlyOfAProcessThatTheDumpTracesAndThatLocksNothing) {
-  const std::string status = "Name:\tx\nTracerPid:\t17\nUid:\t0\t0\nVmPeak:\t 9 kB\nVmLck:\t%s kB\n";
+  const std::string status =
+      "Name:\tx\nTracerPid:\t17\nUid:\t0\t0\nVmPeak:\t 9 kB\nVmLck:\t%s kB\n";
   const auto with = [&](const char* locked) {
     std::string text = status;
     return text.replace(text.find("%s"), 2, locked);

@@ -29,9 +29,9 @@ void add_unlisted(const std::vector<PageRange>& indexed, std::vector<PagemapEntr
     while (at < range.end) {
       while (entry != entries.end() && entry->end <= at) all.push_back(*entry++);
       const bool is_before = entry == entries.end() || at < entry->start;
-      const uint64_t stop =
-          entry == entries.end() ? range.end
-                                 : std::min(range.end, is_before ? entry->start : entry->end);
+      const uint64_t stop = entry == entries.end()
+                                ? range.end
+                                : std::min(range.end, is_before ? entry->start : entry->end);
       if (is_before) add(at, stop);
       at = stop;
     }

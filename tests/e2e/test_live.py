@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from lab.migrations import write_hook
 from lab.node import wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import Program, gap_between
@@ -222,6 +223,56 @@ def test_all_memory_travels_frozen_if_asked(nodes, migrations, checker):
     done = migrations.migrate(checker.pid, options=["--stop-and-copy"]).ok()
     assert rounds_of(done) == []
     checker.check_runs_at(nodes.target)
+
+
+# The target has room for the memory and for half of it once more.
+TIGHT = ["--memory-limit", "96MiB"]
+
+# Writes to all of its memory when asked.
+REWRITER = """
+import os, sys, time
+directory = sys.argv[1]
+memory = bytearray(os.urandom(1 << 20)) * 64
+lines = open(directory + "/lines", "w", buffering=1)
+pattern = memory[:1 << 20]
+while True:
+    if os.path.exists(directory + "/rewrite") and not os.path.exists(directory + "/rewritten"):
+        pattern = bytearray(os.urandom(1 << 20))
+        memory[:] = pattern * 64
+        open(directory + "/rewritten", "w")
+    right = all(memory[at:at + len(pattern)] == pattern for at in range(0, 64 << 20, 1 << 20))
+    print(os.uname().nodename, right, file=lines)
+    time.sleep(0.02)
+"""
+
+
+def test_process_is_copied_while_it_runs_if_there_is_room_for_what_it_writes(
+    nodes, make_migrations, checker
+):
+    migrations = make_migrations(target_options=TIGHT)
+    done = migrations.migrate(checker.pid).ok()
+    skip_if_kernel_cannot(done)
+    assert rounds_of(done) and warnings_of(done) == []
+    checker.check_runs_at(nodes.target)
+
+
+def test_memory_for_which_there_is_no_room_beside_the_rounds_travels_frozen(
+    lab, nodes, make_migrations
+):
+    lines, hooks = lab.home / "lines", lab.home / "hooks"
+    rewriter = nodes.source.spawn(["/usr/bin/python3", "-c", REWRITER, lab.home])
+    wait_until(lambda: lines.exists() and lines.read_text().count("True") > 3, 30, "lines")
+    wait = f"touch {lab.home}/rewrite; until [ -e {lab.home}/rewritten ]; do sleep 0.02; done"
+    write_hook(hooks, "before-freeze", wait)
+    migrations = make_migrations(target_options=TIGHT)
+    done = migrations.migrate(rewriter, options=["--hook", hooks]).ok()
+    skip_if_kernel_cannot(done)
+    assert rounds_of(done)
+    assert any("no room for copies" in sentence for sentence in warnings_of(done)), done.output
+    there = f"{nodes.target.name} True\n"
+    wait_until(lambda: lines.read_text().count(there) > 3, 30, "lines at the target")
+    assert "False" not in lines.read_text()
+    nodes.target.signal(rewriter, signal.SIGKILL)
 
 
 # Without MAP_NORESERVE, and larger than the memory of any machine; some of it is used.

@@ -2,6 +2,7 @@
 import json
 import subprocess
 
+from lab.migrations import write_hook
 from lab.node import wait_until
 from lab.ppmr import find_ppmr
 from lab.workers import check_moved, check_stayed, start_workers
@@ -93,12 +94,6 @@ def test_evacuation_without_a_match_says_so_in_json_too(migrations):
 def test_evacuation_of_a_control_group_that_does_not_exist_is_an_error(migrations):
     done = migrations.evacuate("--cgroup", "/no-such-group")
     assert done.code == 2 and "there is no control group /no-such-group" in done.err
-
-
-def write_hook(directory, name, body):
-    path = directory / name
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
 
 
 def test_hooks_run_before_the_freeze_and_after_the_end(lab, nodes, migrations):

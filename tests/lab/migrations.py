@@ -203,3 +203,11 @@ class Done:
         if self.code != 0:
             raise LabError(f"ppmr migrate ended with {self.code}; its output: {self.output}")
         return self
+
+
+def write_hook(directory, name, body):
+    """Writes a program for `--hook`."""
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
