@@ -22,7 +22,11 @@ constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
 constexpr std::array<const char*, 8> kPhaseNames = {"waiting", "dumping", "held",    "stopped",
                                                     "sealed",  "ready",   "running", "complete"};
 constexpr const char* kMemorySuffix = ".memory";
-constexpr int kFormat = 2;  // of a record; CHANGELOG.md says what has changed
+// The format of a record; CHANGELOG.md says what has changed. A node refuses newer ones before
+// anything moves. A target that knows format 3 finds pages in the page index that CRIU does not
+// list.
+constexpr int kFormat = 3;
+constexpr int kFormatOf01 = 1;
 constexpr size_t kTreesMax = 4096;
 constexpr size_t kTasksMax = 65536;
 
@@ -209,7 +213,6 @@ json upgrade(json packed) {
     tree["lost"] = "";
     tree["stopped_before"] = json::array();
   }
-  packed["format"] = kFormat;
   return packed;
 }
 
@@ -437,7 +440,7 @@ Result<OwnershipRecord> parse_record(const json& packed) {
                                      ", but this version of ppmr knows formats up to " +
                                      std::to_string(kFormat) + ": update ppmr on this node");
     }
-    auto record = unpack(format < kFormat ? upgrade(packed) : packed);
+    auto record = unpack(format == kFormatOf01 ? upgrade(packed) : packed);
     if (!record) {
       return failure(EPROTO, "cannot parse the record of a migration (version mismatch?): " +
                                  record.error().message);

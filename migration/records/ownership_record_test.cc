@@ -251,6 +251,7 @@ TEST(OwnershipRecord, RecordOfTheFirstFormatIsUpgraded) {
   old["format"] = 99;
   const auto newer = parse_record(old);
   ASSERT_FALSE(newer);
+  EXPECT_EQ(newer.error().errno_value, EOPNOTSUPP);
   EXPECT_NE(newer.error().message.find("update ppmr"), std::string::npos);
 }
 

@@ -2,6 +2,7 @@
 // the socket does not exist yet. The pager reports on descriptor 3 that it listens.
 #include "restart_loader/criu/restore.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <fstream>
 
+#include "processes/memory/page_index.h"
 #include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
@@ -60,7 +62,18 @@ Restore::~Restore() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+// CRIU does not see what the page index lists, and would restore zeros.
+Status Restore::check_memory() const {
+  const std::string index = options_.images + "/" + kPageIndexFile;
+  if (!options_.memory.empty() || access(index.c_str(), F_OK) != 0) return {};
+  return failure(EINVAL, fmt::format("the images in {} are without the memory of their processes, "
+                                     "which is in a checkpoint of its own: they are a part of a "
+                                     "migration, and only it can restart them",
+                                     options_.images));
+}
+
 Result<pid_t> Restore::run() {
+  if (Status complete = check_memory(); !complete) return failure(complete.error());
   if (options_.lazily) {
     if (Status ready = start_pager(); !ready) return failure(ready.error());
   }

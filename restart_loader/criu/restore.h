@@ -64,11 +64,12 @@ class Restore {
   static Result<std::unique_ptr<Restore>> create(RestoreOptions options);
   ~Restore();
 
-  // Returns when the process runs. The pid is -1 if ppmr cannot read the user's --pidfile. After an
-  // error CRIU has ended: EINTR if a signal stopped the restore, ECANCELED if `is_cancelled` did,
-  // EOWNERDEAD if CRIU was killed, else ECHILD with CRIU's first error and the remedy. The pager
-  // has ended, too, unless a relay had let CRIU continue (relay_marks.h). In that case the tree may
-  // run, and the pager continues to serve it (await_pages_server() in pages_guard.h).
+  // Returns when the process runs. The pid is -1 if ppmr cannot read the user's --pidfile. EINVAL:
+  // the images lack memory, and nothing was started. After another error CRIU has ended: EINTR if a
+  // signal stopped the restore, ECANCELED if `is_cancelled` did, EOWNERDEAD if CRIU was killed,
+  // else ECHILD with CRIU's first error and the remedy. The pager has ended, too, unless a relay
+  // had let CRIU continue (relay_marks.h). In that case the tree may run, and the pager continues
+  // to serve it (await_pages_server() in pages_guard.h).
   Result<pid_t> run();
   // Blocks until every page is in place. Ignores signals, because the process needs its pages.
   // Errors: EFAULT: memory is lost, and the guard (pages_guard.h) kills the process.
@@ -76,6 +77,7 @@ class Restore {
 
  private:
   explicit Restore(RestoreOptions options) : options_(std::move(options)) {}
+  Status check_memory() const;
   Status start_pager();
   // Returns the directory of images from which CRIU restores.
   std::string images() const;

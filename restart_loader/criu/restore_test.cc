@@ -41,7 +41,7 @@ class RestoreWithAScript : public testing::Test {
     chmod(script.c_str(), 0700);
     auto created =
         Restore::create({.criu = script,
-                         .images = "/images",
+                         .images = images_,
                          .work = work_,
                          .lazily = lazily,
                          .criu_options = std::move(criu_options),
@@ -65,6 +65,7 @@ class RestoreWithAScript : public testing::Test {
   }
 
   std::string work_;
+  std::string images_ = "/images";
   bool stops_on_signal_ = true;
   std::function<bool()> is_cancelled_;
   std::vector<std::string> shown_;
@@ -73,6 +74,17 @@ class RestoreWithAScript : public testing::Test {
 };
 
 constexpr const char* kReady = "printf '\\0' >&3; exec 3>&-;";
+
+TEST_F(RestoreWithAScript, ImagesOfAMigrationLackMemory) {
+  std::ofstream(work_ + "/memory-index") << "index";
+  images_ = work_;
+  for (const bool lazily : {true, false}) {
+    const auto restored = restore_with("echo pager", "echo restore", lazily)->run();
+    ASSERT_FALSE(restored);
+    EXPECT_THAT(restored.error().message, HasSubstr("a part of a migration"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(work_ + "/calls"));
+}
 
 TEST_F(RestoreWithAScript, StartsCriuRestoreOnceThePagerListens) {
   auto restore = restore_with(std::string("sleep 0.1; touch listening;") + kReady +
