@@ -7,6 +7,7 @@
 #include <string>
 
 #include "daemon/command_line/command_error.h"
+#include "daemon/command_line/size_option.h"
 
 namespace ppmr {
 
@@ -32,6 +33,20 @@ std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
     }
   });
   return command;
+}
+
+// Adds --timeout, in seconds, for `command->timeout`.
+template <typename Command>
+void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::string& description) {
+  app.add_option_function<std::string>(
+         "--timeout",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--timeout", time.error().message);
+           command->timeout = *time;
+         },
+         description)
+      ->type_name("SECONDS");
 }
 
 // The options that name the target: --mount, --to and --key-file.

@@ -1,0 +1,198 @@
+// The checks of `ppmr migrate` on both nodes before anything moves, and the plan that results:
+// which trees stay, and what both nodes are able to do.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/migrate_steps.h"
+#include "daemon/command_line/size_option.h"
+#include "preflight/shared_questions.h"
+#include "restart_loader/criu/cpu_check.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPreflightTimeout{60'000};
+
+}  // namespace
+
+void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
+  excluded_.push_back(name);
+  for (Finding& finding : findings) {
+    finding.severity = Severity::kWarns;  // it stops only this tree
+    findings_.push_back(std::move(finding));
+  }
+}
+
+// Adds the findings of both nodes.
+CommandResult<void> Migrate::check_both_sides() {
+  // If CRIU cannot describe the processor, the preflight compares CPU features only.
+  processor_ = describe_processor(settings_.criu).value_or("");
+  CriuAnswers criu(settings_.criu);
+  const NodeFacts here = gather_node_facts(criu);
+  AgentClient agent(parse_endpoint(settings_.endpoint));
+  return command_.independent ? check_separately(here, agent) : check_together(here, agent);
+}
+
+// Errors: ESRCH if the root has ended.
+Result<TreeFacts> Migrate::gather(const ProcessTree& tree) {
+  auto gathered = gather_tree_facts(tree, digests_);
+  if (!gathered) return gathered;
+  find_landlocked(*gathered);
+  if (const auto container = containers_.find(tree.root); container != containers_.end()) {
+    set_container(*gathered, container->second);
+  }
+  return gathered;
+}
+
+Result<PreflightAnswers> Migrate::ask_target(const PreflightQuestions& questions,
+                                             AgentClient& agent) {
+  json request = to_request(questions);
+  request["op"] = "preflight";
+  const auto answer = agent.ask(request, kPreflightTimeout);
+  if (!answer) return failure(answer.error());
+  return read_answers(*answer, questions);
+}
+
+void Migrate::note_abilities(const NodeFacts& here, const NodeFacts& target,
+                             const TreeFacts& tree) {
+  if (!target.has_feature(kLazyFeature)) abilities_.target_restores_lazily = false;
+  if (!here.can_hold_in_pipes(tree.memory_bytes)) abilities_.pipes_hold_memory = false;
+  memory_bytes_.push_back(memory_to_move_bytes(move_options_, here, tree));
+  if (target.memory_available_bytes != 0) {
+    memory_room_bytes_ = std::min(memory_room_bytes_, target.memory_available_bytes);
+  }
+  if (target.store_free_bytes >= 0) {
+    store_room_bytes_ = std::min(store_room_bytes_, static_cast<uint64_t>(target.store_free_bytes));
+  }
+}
+
+CommandResult<void> Migrate::check_together(const NodeFacts& here, AgentClient& agent) {
+  std::vector<TreeFacts> facts;
+  for (const ProcessTree& tree : trees_) {
+    auto gathered = gather(tree);
+    if (!gathered && gathered.error().errno_value == ESRCH) {
+      findings_.push_back({Severity::kStops, gathered.error().message, ""});
+      return {};
+    }
+    if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
+    facts.push_back(std::move(*gathered));
+  }
+  PreflightQuestions questions = make_questions(facts, move_options_);
+  questions.processor = processor_;
+  const auto answers = ask_target(questions, agent);
+  if (!answers) return command_failure(ExitCode::kPeerFailed, answers.error().message);
+  for (const TreeFacts& tree : facts) note_abilities(here, answers->node, tree);
+  auto obstacles = check_move(move_options_, here, facts, questions, *answers);
+  findings_.insert(findings_.end(), obstacles.begin(), obstacles.end());
+  return {};
+}
+
+// A tree that cannot move, or for which the target has no room besides the others, does not stop
+// the others.
+CommandResult<void> Migrate::check_separately(const NodeFacts& here, AgentClient& agent) {
+  std::vector<ProcessTree> trees;
+  std::vector<TreeFacts> facts;
+  std::vector<PreflightQuestions> questions;
+  const auto name_of = [](const ProcessTree& tree) {
+    return fmt::format("{} ({})", tree.root, tree.processes.front().name);
+  };
+  for (ProcessTree& tree : trees_) {
+    auto gathered = gather(tree);
+    if (!gathered && gathered.error().errno_value == ESRCH) {
+      exclude(name_of(tree), {{Severity::kStops, gathered.error().message, ""}});
+      continue;
+    }
+    if (!gathered) return command_failure(ExitCode::kUsage, gathered.error().message);
+    facts.push_back(std::move(*gathered));
+    questions.push_back(make_questions({facts.back()}, move_options_));
+    questions.back().processor = processor_;
+    trees.push_back(std::move(tree));
+  }
+  std::vector<PreflightAnswers> answers;
+  if (auto asked = ask_about(questions, agent, answers); !asked) return asked;
+  trees_.clear();
+  uint64_t needed_bytes = 0;
+  for (size_t i = 0; i < trees.size(); ++i) {
+    std::vector<Finding> own =
+        check_move(move_options_, here, {facts[i]}, questions[i], answers[i]);
+    const uint64_t bytes = memory_to_move_bytes(move_options_, here, facts[i]);
+    const auto room = check_room_besides(needed_bytes, bytes, answers[i].node);
+    own.insert(own.end(), room.begin(), room.end());
+    if (stops(own)) {
+      exclude(name_of(trees[i]), std::move(own));
+      continue;
+    }
+    needed_bytes += bytes;
+    findings_.insert(findings_.end(), own.begin(), own.end());
+    note_abilities(here, answers[i].node, facts[i]);
+    trees_.push_back(std::move(trees[i]));
+  }
+  return {};
+}
+
+// Appends the answers for each item of `questions`, with one request for all of them. Halves them
+// if one request would be too long, or if the target's policy refuses some of the processes: it
+// does not say which.
+CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> questions,
+                                       AgentClient& agent, std::vector<PreflightAnswers>& answers) {
+  if (questions.empty()) return {};
+  const SharedQuestions shared({questions.begin(), questions.end()});
+  const auto all = ask_target(shared.all(), agent);
+  const bool must_halve = all ? !all->policy_problem.empty() : all.error().errno_value == EMSGSIZE;
+  if (questions.size() > 1 && must_halve) {
+    const size_t half = questions.size() / 2;
+    if (auto asked = ask_about(questions.first(half), agent, answers); !asked) return asked;
+    return ask_about(questions.subspan(half), agent, answers);
+  }
+  if (!all) return command_failure(ExitCode::kPeerFailed, all.error().message);
+  for (size_t i = 0; i < questions.size(); ++i) answers.push_back(shared.answers_for(i, *all));
+  return {};
+}
+
+void Migrate::limit_rounds() {
+  if (!settings_.plan.is_live) return;
+  const auto needed_bytes = std::max<uint64_t>(
+      std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0}), 1);
+  const auto times = [&](uint64_t room_bytes) {
+    return static_cast<double>(room_bytes) / static_cast<double>(needed_bytes);
+  };
+  // The store keeps the rounds; the memory of the running trees is not in it.
+  const double store_times = times(store_room_bytes_) + 1;
+  settings_.live.room_times = std::min(times(memory_room_bytes_), store_times);
+  if (has_room_for_rounds(settings_.live)) return;
+  settings_.plan.is_live = false;
+  const bool stops = settings_.live.on_timeout == OnTimeout::kCancel;
+  findings_.push_back(
+      {stops ? Severity::kStops : Severity::kWarns,
+       fmt::format("the target has room for the memory, but not for copies of what is written "
+                   "meanwhile ({} free): all memory {} while the processes are frozen",
+                   format_size(std::min(memory_room_bytes_, store_room_bytes_)),
+                   stops ? "would be sent" : "is sent"),
+       "free memory there, or choose another target"});
+}
+
+// With what both nodes can do.
+void Migrate::finish_plan() {
+  const auto plan = plan_move(request_, abilities_);
+  if (!plan) {
+    findings_.push_back({Severity::kStops, plan.error().message, "migrate without --post-copy"});
+    return;
+  }
+  settings_.plan = *plan;
+  limit_rounds();
+  if (!plan->may_run_before_memory()) return;
+  findings_.push_back(
+      {Severity::kWarns,
+       "--post-copy: from the decision until all memory has arrived, the processes need both nodes "
+       "and the link between them; if a node is lost, or the link for longer than --timeout, they "
+       "are lost",
+       "without --post-copy they run at the target only when all memory is there"});
+}
+
+}  // namespace ppmr

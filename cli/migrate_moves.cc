@@ -1,0 +1,112 @@
+// The migrations of `ppmr migrate`: one for all trees, or one for each, several at a time, while
+// the main thread waits for signals.
+#include <algorithm>
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/without_exceptions.h"
+#include "cli/interruption.h"
+#include "cli/migrate_steps.h"
+#include "cli/migration_progress.h"
+#include "cli/migration_report.h"
+#include "daemon/command_line/terminal_style.h"
+#include "daemon/control/mount_daemon.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+// How many independent migrations run at once. Each keeps a connection and an agent at the target,
+// which allows 64 for each peer (kAgentsOfPeerMax in daemon/privilege), and this node may run a
+// second `ppmr evacuate`. More than four for each dump gain nothing: while one tree is dumped, the
+// others are prepared, restored, or ended.
+size_t moves_at_once(unsigned jobs) {
+  constexpr size_t kMovesMin = 8;
+  constexpr size_t kMovesMax = 24;
+  return std::clamp<size_t>(size_t{4} * jobs, kMovesMin, kMovesMax);
+}
+
+}  // namespace
+
+std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
+  Interruption interruption;
+  const ProgressStyle style = command_.quiet  ? ProgressStyle::kNone
+                              : command_.json ? ProgressStyle::kJson
+                              : TerminalStyle::of(STDERR_FILENO).moves_cursor()
+                                  ? ProgressStyle::kTerminal
+                                  : ProgressStyle::kLines;
+  MigrationProgress progress(settings_.mount, style);
+  settings_.on_event = [&](const json& event) { progress.on_event(event); };
+  std::vector<TreePlan> trees;
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    const ProcessStat& root = trees_[i].processes.front();
+    TreePlan plan{root.identity(), root.name, {}, memory_bytes_[i]};
+    if (const auto found = containers_.find(root.pid); found != containers_.end()) {
+      const ContainerState& state = found->second.state;
+      plan.name = state.name;
+      plan.container = {state.name, state.bundle, state.created};
+    }
+    trees.push_back(std::move(plan));
+    progress.add_process(trees.back().root.pid, trees.back().name, memory_bytes_[i]);
+  }
+  progress.start();
+  JobSlots slots(static_cast<std::ptrdiff_t>(std::max(command_.jobs, 1u)));
+  std::vector<std::vector<TreePlan>> moves;
+  if (command_.independent) {
+    for (TreePlan& tree : trees) moves.push_back({std::move(tree)});
+  } else {
+    moves.push_back(std::move(trees));
+  }
+  std::vector<MigrationOutcome> outcomes(moves.size());
+  std::atomic<size_t> next = 0;
+  // The connection of a migration to the target ends with its Migration.
+  const auto move_one = [&](size_t i) {
+    const auto outcome = without_exceptions([&]() -> Result<MigrationOutcome> {
+      return Migration(store, settings_, moves[i], slots, interruption.flag()).run();
+    });
+    outcomes[i] = outcome ? *outcome
+                          : MigrationOutcome{ExitCode::kMigrationOpen,
+                                             "unfinished: " + outcome.error().message +
+                                                 ". Run `ppmr migrate --recover` here",
+                                             "",
+                                             {}};
+    // Sends the outcome for the metrics. The daemon may have ended in the meantime.
+    const bool refused =
+        outcomes[i].exit_code == ExitCode::kMigrationAborted && outcomes[i].trees.empty();
+    if (refused) return;  // it has not begun
+    (void)without_exceptions([&]() -> Status {
+      (void)ask(settings_.mount, outcome_note(outcomes[i]));
+      return {};
+    });
+  };
+  std::vector<std::thread> threads;
+  const size_t thread_count = std::min(moves.size(), moves_at_once(command_.jobs));
+  std::atomic<size_t> left = thread_count;
+  const auto move_all = [&] {
+    for (size_t i = next++; i < moves.size(); i = next++) move_one(i);
+    --left;
+  };
+  while (threads.size() < thread_count) {
+    const Status started = without_exceptions([&]() -> Status {
+      threads.emplace_back(move_all);
+      return {};
+    });
+    if (started) continue;
+    // The threads that have started do the work. Without any, this one does.
+    left -= thread_count - threads.size();
+    if (threads.empty()) {
+      ++left;
+      move_all();
+    }
+    break;
+  }
+  while (left > 0) interruption.poll_signals(milliseconds(20));
+  for (std::thread& thread : threads) thread.join();
+  progress.stop();
+  return outcomes;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,187 @@
+// What `ppmr migrate` moves, and to which target: finds the source mount, the containers, the unit
+// and the process trees, and refuses what another migration moves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/migrate_steps.h"
+#include "cli/move_ends.h"
+#include "migration/relay/unit_fate.h"
+#include "migration/settle/settle.h"
+#include "migration/source/rival.h"
+#include "preflight/systemd_unit.h"
+#include "restart_loader/criu/passed_options.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultHoldLimit{120'000};
+
+bool is_in_own_namespace(pid_t pid, const char* name) {
+  std::error_code error;
+  const auto theirs =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/ns/{}", pid, name), error);
+  const auto ours = std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", name), error);
+  return theirs != ours;
+}
+
+}  // namespace
+
+CommandResult<void> Migrate::find_target() {
+  auto ends = find_move_ends(
+      {command_.mountpoint, command_.target_host, command_.key_file, command_.state_directory});
+  if (!ends) return tl::unexpected(ends.error());
+  settings_.mount = std::move(ends->mount);
+  settings_.endpoint = std::move(ends->endpoint);
+  auto criu = find_criu();
+  if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
+  settings_.criu = *criu;
+  if (auto passed = check_passed_options(command_.criu_options); !passed) {
+    return command_failure(ExitCode::kUsage, passed.error().message);
+  }
+  settings_.criu_options = command_.criu_options;
+  settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
+  settings_.release_timeout = command_.release_timeout;
+  settings_.live = command_.limits;
+  settings_.hooks = command_.hooks;
+  if (Status safe = check_hooks(settings_.hooks); !safe) {
+    return command_failure(ExitCode::kUsage, "--hook: " + safe.error().message);
+  }
+  if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
+    return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
+  }
+  if (settings_.live.max_downtime <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage, "--max-downtime must be more than 0");
+  }
+  if (settings_.live.max_time <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage,
+                           "--max-time must be more than 0; --stop-and-copy copies nothing while "
+                           "the processes run");
+  }
+  return {};
+}
+
+CommandResult<void> Migrate::find_containers() {
+  if (command_.containers.empty()) return {};
+  const auto refuse = [](const std::string& why) {
+    return command_failure(ExitCode::kUsage, "--runc: " + why);
+  };
+  if (auto options = runc_options(command_.criu_options); !options) {
+    return refuse(options.error().message);
+  }
+  for (const std::string& name : command_.containers) {
+    auto facts = gather_container_facts(name);
+    if (!facts) return refuse(facts.error().message);
+    if (facts->state.pid <= 0) return refuse(name + " is " + facts->state.status);
+    containers_.emplace(facts->state.pid, std::move(*facts));
+  }
+  return {};
+}
+
+// The unit moves with its main process and all of that process's descendants.
+CommandResult<void> Migrate::find_unit() {
+  if (command_.unit.empty()) return {};
+  UnitRecord& unit = settings_.unit;
+  unit.name = command_.unit.ends_with(".service") ? command_.unit : command_.unit + ".service";
+  const auto refuse = [&](const std::string& why) {
+    return command_failure(ExitCode::kUsage, fmt::format("--unit {}: {}", unit.name, why));
+  };
+  if (!is_service_name(unit.name)) return refuse("not the name of a service");
+  if (command_.move.leave_running)
+    return refuse("a unit moves; it cannot be copied (--leave-running)");
+  // Another name of the unit would not be found in its control group.
+  const auto id = unit_property(unit.name, "Id");
+  if (!id || !is_service_name(*id)) return refuse(id ? "no service" : id.error().message);
+  unit.name = *id;
+  const UnitFacts facts = ask_unit({.name = unit.name});
+  if (!facts.problem.empty()) return refuse(facts.problem);
+  if (facts.active_state != "active" || facts.main_pid <= 0) {
+    return refuse(fmt::format("the unit is {} and has the main process {}", facts.active_state,
+                              facts.main_pid));
+  }
+  unit.enabled = facts.file_state == "enabled";
+  const auto tasks = tasks_of_tree(facts.main_pid);
+  if (!tasks) return refuse(tasks.error().message);
+  for (const pid_t pid : members_of_control_group(facts.control_group)) {
+    const bool moves = std::any_of(tasks->begin(), tasks->end(),
+                                   [pid](const ProcessIdentity& task) { return task.pid == pid; });
+    if (!moves) {
+      return refuse(
+          fmt::format("process {} of the unit is not a descendant of its main process "
+                      "{}, and would be left behind",
+                      pid, facts.main_pid));
+    }
+  }
+  for (const char* name : {"mnt", "user"}) {
+    if (is_in_own_namespace(facts.main_pid, name)) {
+      return refuse(
+          "its processes have a mount or user namespace of their own, which CRIU cannot move: "
+          "systemctl edit the unit on both nodes so that it has no PrivateTmp=, PrivateDevices=, "
+          "PrivateUsers=, ProtectSystem= and the like, and restart it");
+    }
+  }
+  auto sockets = journal_sockets_of(*tasks);
+  if (!sockets) return refuse(sockets.error().message);
+  if (sockets->size() > kJournalSocketsMax) return refuse("too many sockets to the journal");
+  unit.journal_sockets = std::move(*sockets);
+  unit_main_ = facts.main_pid;
+  std::vector<std::string>& options = settings_.criu_options;
+  options.push_back("--manage-cgroups=ignore");
+  if (!unit.journal_sockets.empty()) options.push_back("--ext-unix-sk");
+  for (const uint64_t inode : unit.journal_sockets) {
+    options.insert(options.end(), {"--external", fmt::format("unix[{}]", inode)});
+  }
+  return {};
+}
+
+// Says at once that another migration moves the processes. Otherwise the checks would say that a
+// debugger traces them. With --independent each tree finds its own rivals.
+CommandResult<void> Migrate::find_rivals(const RecordStore& store) const {
+  if (command_.independent) return {};
+  std::vector<ProcessIdentity> roots;
+  for (const pid_t pid : wanted_pids()) {
+    if (const auto root = identify(pid)) roots.push_back(*root);
+  }
+  Status alone = check_rivals(store, roots);
+  if (!alone && alone.error().errno_value == EALREADY) {
+    // Its coordinator may be dead.
+    settle_mount(store, MigrationRole::kSource, settings_.mount.mountpoint, kSettlePatience);
+    alone = check_rivals(store, roots);
+  }
+  if (alone) return {};
+  return command_failure(ExitCode::kMigrationAborted, alone.error().message);
+}
+
+CommandResult<void> Migrate::find_trees() {
+  const MovePlan& plan = settings_.plan;
+  MoveOptions& options = move_options_;
+  options.lazily = plan.restores_lazily();
+  options.memory_apart = plan.moves_memory_apart();
+  options.own_pid_namespace = plan.original_goes_on;
+  options.moved_unit = settings_.unit.name;
+  options.allowed_losses = {command_.allowed_losses.begin(), command_.allowed_losses.end()};
+  options.read(settings_.criu_options);
+  if (auto found = find_containers(); !found) return found;
+  std::vector<pid_t> roots = wanted_pids();
+  for (const auto& [root, container] : containers_) roots.push_back(root);
+  if (command_.independent) return find_independent_trees(roots);
+  auto selection = select_trees(roots, options.tree_options());
+  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  trees_ = std::move(selection->trees);
+  findings_ = std::move(selection->findings);
+  return {};
+}
+
+CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
+  auto selection = select_independent_trees(roots, move_options_.tree_options());
+  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  trees_ = std::move(selection->trees);
+  findings_ = std::move(selection->findings);
+  for (ExcludedTree& tree : selection->excluded) exclude(tree.name, std::move(tree.findings));
+  return {};
+}
+
+}  // namespace ppmr

@@ -1,0 +1,79 @@
+// `ppmr migrate`, step by step. Each of the files of Migrate holds one step: migrate_selection.cc
+// what moves and to which target, migrate_checks.cc the checks on both nodes and the plan that
+// results, migrate_moves.cc the migrations themselves. migrate_command.cc has their order and what
+// is printed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/migrate_command.h"
+#include "daemon/command_line/command_error.h"
+#include "migration/source/migration.h"
+#include "preflight/preflight.h"
+
+namespace ppmr {
+
+// How long the command waits until interrupted migrations of the mount are settled.
+inline constexpr std::chrono::milliseconds kSettlePatience{2000};
+
+// One call of `ppmr migrate`.
+// Threads: one; migrate() starts others, and waits for them.
+class Migrate {
+ public:
+  explicit Migrate(const MigrateCommand& command) : command_(command) {}
+  int run();
+
+ private:
+  CommandResult<void> find_target();
+  CommandResult<void> find_containers();
+  CommandResult<void> find_unit();
+  CommandResult<void> find_rivals(const RecordStore& store) const;
+  CommandResult<void> find_trees();
+  CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
+  void exclude(const std::string& name, std::vector<Finding> findings);
+  CommandResult<void> check_both_sides();
+  CommandResult<void> check_together(const NodeFacts& here, AgentClient& agent);
+  CommandResult<void> check_separately(const NodeFacts& here, AgentClient& agent);
+  Result<TreeFacts> gather(const ProcessTree& tree);
+  static Result<PreflightAnswers> ask_target(const PreflightQuestions& questions,
+                                             AgentClient& agent);
+  static CommandResult<void> ask_about(std::span<const PreflightQuestions> questions,
+                                       AgentClient& agent, std::vector<PreflightAnswers>& answers);
+  void note_abilities(const NodeFacts& here, const NodeFacts& target, const TreeFacts& tree);
+  void finish_plan();
+  void limit_rounds();
+  void print_findings() const;
+  void print_needs() const;
+  std::vector<MigrationOutcome> migrate(const RecordStore& store);
+
+  std::vector<pid_t> wanted_pids() const {
+    if (unit_main_ != 0) return {unit_main_};
+    return {command_.pids.begin(), command_.pids.end()};
+  }
+
+  const MigrateCommand& command_;
+  pid_t unit_main_ = 0;  // of the unit that moves
+  MigrationSettings settings_;
+  MoveOptions move_options_;
+  MoveRequest request_;
+  MoveAbilities abilities_;  // as far as known
+  std::vector<ProcessTree> trees_;
+  std::map<pid_t, ContainerFacts> containers_;  // key: the root
+  std::string processor_;
+  KnownDigests digests_;
+  std::vector<Finding> findings_;
+  std::vector<uint64_t> memory_bytes_;  // estimate for each tree
+  // At the target.
+  uint64_t memory_room_bytes_ = UINT64_MAX;
+  uint64_t store_room_bytes_ = UINT64_MAX;
+  std::vector<std::string> excluded_;  // names of trees that stay without stopping the others
+};
+
+}  // namespace ppmr
