@@ -10,6 +10,7 @@
 #include "migration/target/migration_agent.h"
 #include "migration/target/tree_restore.h"
 #include "migration/target/unit_guest.h"
+#include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/pager/serve_pages_command.h"
 
@@ -64,6 +65,9 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);
   sub->add_option("--work", guard->work_directory)->required();
   sub->add_option("--root", guard->restored_root)->required()->check(CLI::PositiveNumber);
+  auto tar = add_internal<TarOfCriu>(app, "tar-of-criu", exit_code, sub);
+  sub->add_option("--work-dir", tar->work_directory)->required();
+  sub->add_option("arguments", tar->arguments)->take_all();
   auto relay = add_internal<CriuRelay>(app, "migration-relay", exit_code, sub);
   sub->add_option("--state-dir", relay->state_directory)->required();
   sub->add_option("--id", relay->id)->required();

@@ -99,8 +99,9 @@ Settled settle_target(const RecordStore& store, const OwnershipRecord& before) {
           return {true, false, kept.error().message};
         }
       } else {
-        for (const TreeRecord& tree : step->record.trees) {
-          (void)remove_checkpoint(step->record, tree);
+        for (size_t i = 0; i < step->record.trees.size(); ++i) {
+          (void)remove_checkpoint(step->record, step->record.trees[i]);
+          remove_built_files(store.path_of(before.id, MigrationRole::kTarget), i);
         }
       }
     }

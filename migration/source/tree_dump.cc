@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "daemon/control/mount_daemon.h"
@@ -17,6 +18,7 @@
 #include "processes/proc_files.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_options.h"
+#include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/lazy_dump.h"
 
 namespace ppmr {
@@ -81,10 +83,37 @@ void TreeDump::remove_checkpoint() {
   if (top_.empty() || !check_daemon()) return;
   std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top_, ignored);
+  if (files_) files_->remove_names();
   if (!options_.plan.moves_memory_apart()) return;
   if (memory_) memory_->close();
   std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
+
+// CRIU, which already waits, leaves out what this list names.
+Status TreeDump::find_files() {
+  auto files = FileParts::open({.mount = options_.mount,
+                                .checkpoint = options_.record.checkpoint,
+                                .seal_patience = options_.seal_patience,
+                                .go_on = [this] { return check_not_over(); }},
+                               options_.record.root);
+  if (!files) return failure(files.error());
+  if (files->is_empty()) return {};
+  const std::string path = work_ + "/" + kFilesApart;
+  if (!(std::ofstream(path) << files->list_of_devices() << std::flush)) {
+    return system_failure("write", path);
+  }
+  files_.emplace(std::move(*files));
+  return {};
+}
+
+Status TreeDump::check_not_over() const {
+  const auto record = store_.read(options_.id, kRole);
+  if (record && is_over(record->state())) return failure(ECANCELED, record->error);
+  return {};
+}
+
+// In every mode: even a tree that stands still while its memory is copied need not wait for files.
+Status TreeDump::copy_files() { return files_ ? files_->copy(options_.record.root) : Status{}; }
 
 // Copies memory in rounds while the tree runs. If that is not possible, all memory is sent while
 // the tree is frozen.
@@ -121,8 +150,7 @@ Status TreeDump::copy_rounds() {
 
 // The limits, unless the migration is over.
 Result<LiveLimits> TreeDump::present_limits() const {
-  const auto record = store_.read(options_.id, kRole);
-  if (record && is_over(record->state())) return failure(ECANCELED, record->error);
+  if (Status open = check_not_over(); !open) return failure(open.error());
   LiveLimits limits = *options_.live_limits;
   read_changed_limits(store_.path_of(options_.id, kRole), limits);
   return limits;
@@ -236,11 +264,16 @@ Result<bool> TreeDump::await_held() {
 Status TreeDump::copy() {
   Status done = make_directories();
   if (done) done = prepare();
+  if (done) done = find_files();
+  if (done) done = copy_files();
   if (done) done = copy_live();
   return done;
 }
 
 Result<SealedTree> TreeDump::dump_and_seal() {
+  if (files_) {
+    if (Status sent = files_->catch_up(options_.record.root); !sent) return failure(sent.error());
+  }
   if (Status caught_up = catch_up(); !caught_up) return failure(caught_up.error());
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
@@ -248,6 +281,9 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (!*held) {
     return failure(explain_dump(*criu(), is_container() ? "runc checkpoint" : "criu dump",
                                 work_ + "/" + kLog));
+  }
+  if (files_) {
+    if (Status sent = files_->send_last(options_.record.root); !sent) return failure(sent.error());
   }
   if (!options_.plan.moves_memory_apart()) return seal(options_.record.checkpoint);
   const auto index = index_frozen_memory();

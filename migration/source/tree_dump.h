@@ -12,6 +12,7 @@
 #include "migration/records/record_store.h"
 #include "migration/relay/held_criu.h"
 #include "migration/source/dump_images.h"
+#include "migration/source/file_parts.h"
 #include "migration/source/live_rounds.h"
 #include "migration/source/memory_file.h"
 #include "mount/mount_table.h"
@@ -60,6 +61,9 @@ class TreeDump {
  private:
   Status make_directories();
   Status check_daemon() const;
+  Status check_not_over() const;
+  Status find_files();
+  Status copy_files();
   Status copy_live();
   // If a failure of a round leaves the tree as it was, all memory is sent while it is frozen.
   Status or_send_frozen(const Status& copied);
@@ -96,6 +100,7 @@ class TreeDump {
   std::optional<DumpImages> description_;
   std::optional<MemoryFile> memory_;  // none: the images include the memory
   std::future<Result<SealedTree>> memory_sent_;
+  std::optional<FileParts> files_;  // none: the tree has no files in memory of its own
   std::string top_;  // the checkpoint's path in the mount; empty until the directory exists
   LiveMemory live_;  // the rounds, and the frozen tree
   std::vector<Round> rounds_;

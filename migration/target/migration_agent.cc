@@ -51,10 +51,12 @@ json answer_of(const Result<OwnershipRecord>& record) {
 
 // Removes the checkpoints of trees whose supervisor has ended or given up. Any other supervisor
 // removes the checkpoint of its tree itself.
-void remove_abandoned_checkpoints(const OwnershipRecord& record) {
-  for (const TreeRecord& tree : record.trees) {
-    const bool has_given_up = !tree.error.empty() || !is_alive(tree.supervisor);
-    if (has_given_up) (void)remove_checkpoint(record, tree);
+void remove_abandoned_checkpoints(const RecordStore& store, const OwnershipRecord& record) {
+  for (size_t i = 0; i < record.trees.size(); ++i) {
+    const TreeRecord& tree = record.trees[i];
+    const bool has_ended = !is_alive(tree.supervisor);
+    if (has_ended || !tree.error.empty()) (void)remove_checkpoint(record, tree);
+    if (has_ended) remove_built_files(store.path_of(record.id, MigrationRole::kTarget), i);
   }
 }
 
@@ -233,7 +235,7 @@ json Agent::look(const json& request) const {
 json Agent::carry_out(const TargetStep& step) const {
   for (const TargetAction action : step.actions) {
     if (action == TargetAction::kRemoveCheckpoints) {
-      remove_abandoned_checkpoints(step.record);
+      remove_abandoned_checkpoints(store_, step.record);
     } else if (Status kept = ensure_supervisors(store_, step.record); !kept) {
       return refusal(kept.error());
     }

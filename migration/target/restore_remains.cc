@@ -10,9 +10,12 @@
 
 #include "daemon/control/control_client.h"
 #include "migration/relay/container_fate.h"
+#include "migration/target/received_files.h"
 #include "mount/mount_table.h"
+#include "processes/files/tmpfs_builder.h"
 #include "processes/frozen_tasks.h"
 #include "processes/restorer_wait.h"
+#include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 
@@ -93,6 +96,7 @@ Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree) 
   if (!tree.protected_as.empty()) return {};  // the epoch is complete, and may be tried again
   auto mount = find_mount(record.mountpoint);
   if (!mount) return failure(mount.error());
+  remove_parts(mount->mount.source, tree.checkpoint, record.peer);
   Status all;
   for (const std::string& name : {tree.checkpoint, memory_checkpoint(record.plan, tree)}) {
     if (name.empty()) continue;
@@ -103,6 +107,10 @@ Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree) 
     if (all) all = done;
   }
   return all;
+}
+
+void remove_built_files(const std::string& record_directory, size_t tree) {
+  remove_built_tmpfs(record_directory + "/work-" + std::to_string(tree) + "/" + kFilledTmpfs);
 }
 
 }  // namespace ppmr

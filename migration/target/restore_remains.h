@@ -25,4 +25,8 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
 // Errors: of the mount and its daemon, EPERM for the checkpoint of another peer.
 Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree);
 
+// Unmounts the files in memory that were put in place for a tree. A tree that runs keeps its own
+// mounts of them. `record_directory`: of the target's record.
+void remove_built_files(const std::string& record_directory, size_t tree);
+
 }  // namespace ppmr

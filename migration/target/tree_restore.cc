@@ -34,6 +34,7 @@
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
+#include "migration/target/received_files.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
 #include "migration/target/takeover.h"
@@ -42,10 +43,12 @@
 #include "preflight/policy/restart_policy.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/carried/carried_state.h"
+#include "processes/files/tmpfs_builder.h"
 #include "processes/frozen_tasks.h"
 #include "processes/memory/page_index.h"
 #include "processes/own_namespace.h"
 #include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/restore.h"
@@ -95,6 +98,10 @@ class TreeRestore {
   Result<std::string> control_socket() const;
   uint64_t arrived_bytes(const std::string& socket) const;
   Status await_sealed();
+  // Files in memory arrive from now on; await_files() returns when all are in place.
+  Status receive_files();
+  Status await_files();
+  std::string files_directory() const { return work_ + "/" + kFilledTmpfs; }
   // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
   // not accept its tree.
   // From an epoch that this node keeps. Its source sends nothing any more.
@@ -138,6 +145,7 @@ class TreeRestore {
   uint64_t sealed_inode_ = 0;  // inode of the checkpoint's directory
   std::optional<SealedImages> images_;
   std::optional<HeldCriu> prepared_;
+  std::optional<ReceivedFiles> files_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   int64_t restore_began_ns_ = 0;
   pid_t running_root_ = 0;
@@ -162,7 +170,7 @@ uint64_t TreeRestore::arrived_bytes(const std::string& socket) const {
   }
   const auto status = call(socket, {{"op", "status"}}, kDaemonPatience);
   if (!status) return 0;
-  uint64_t bytes = 0;
+  uint64_t bytes = files_ ? files_->parts() : 0;
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
     if (names.contains(checkpoint.value("name", "")))
       bytes += checkpoint.value("bytes", uint64_t{0});
@@ -214,6 +222,30 @@ Status TreeRestore::await_sealed() {
                                             verdict.error().message, record->hold_limit_ms / 1000));
     }
   }
+}
+
+Status TreeRestore::receive_files() {
+  if (is_taken_over()) return {};
+  if (is_tmpfs_built(files_directory())) return {};
+  remove_built_tmpfs(files_directory());
+  const auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const auto policy = parse_restart_policy(record_.restart_policy);
+  if (!policy) return failure(policy.error());
+  files_.emplace(ReceivedFilesPlace{.control_socket = *socket,
+                                    .mountpoint = record_.mountpoint,
+                                    .checkpoint = record_.trees[tree_].checkpoint,
+                                    .owner = record_.peer,
+                                    .directory = files_directory(),
+                                    .is_allowed = policy->everything || policy->accepts_root()});
+  return {};
+}
+
+Status TreeRestore::await_files() {
+  if (!files_) return {};
+  const Status arrived = files_->finish([this] { return was_aborted_for(milliseconds{0}); });
+  files_.reset();
+  return arrived;
 }
 
 Result<SealedImages> TreeRestore::open_images() const {
@@ -541,6 +573,8 @@ int TreeRestore::finish(const std::string& lost) {
                       record_.trees[tree_].root, how, work_);
     log(end);
   }
+  // The tree has mounts of its own.
+  remove_built_tmpfs(files_directory());
   insist(target_event::Complete{tree_, end});
   report_outcome(end.empty() ? "complete" : "lost", lost.empty() ? end : lost);
   if (!end.empty()) return to_int(ExitCode::kPagesLost);
@@ -613,7 +647,9 @@ int TreeRestore::give_up(const Error& error) {
                         error.message, work_);
   insist(target_event::Failed{.tree = tree_, .error = why, .for_good = !lost.empty()});
   if (auto record = read(); record && record->state() == MigrationState::kAborted) {
+    files_.reset();
     (void)remove_checkpoint(record_, record_.trees[tree_]);
+    remove_built_tmpfs(files_directory());
   }
   return to_int(ExitCode::kRestoreFailed);
 }
@@ -673,10 +709,12 @@ int TreeRestore::supervise() {
   if (Status settled = settle(); !settled) return give_up(settled.error());
   if (runs_) return note_running(record_.trees[tree_].root), await_pages();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
+  if (Status received = receive_files(); !received) return give_up(received.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
   sealed_ns_ = realtime_ns();
   if (Status accepted = judge(); !accepted) return give_up(accepted.error());
   if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
+  if (Status arrived = await_files(); !arrived) return give_up(arrived.error());
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
     unlink((work_ + kFaultTimesFile).c_str());

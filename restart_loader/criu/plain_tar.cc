@@ -1,10 +1,12 @@
 #include "restart_loader/criu/plain_tar.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdlib>
 
+#include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/shell_script.h"
 
 namespace ppmr {
@@ -18,16 +20,24 @@ Status put_plain_tar_in_path(const std::string& work_directory) {
   std::string path = inherited != nullptr ? inherited : "/usr/sbin:/usr/bin:/sbin:/bin";
   // The script must not find itself.
   if (path.starts_with(directory + ":")) path.erase(0, directory.size() + 1);
-  const auto script = write_script(directory + "/tar",
-                                   "#!/bin/sh\n"
-                                   "PATH=" +
-                                       shell_quoted(path) +
-                                       "\n"
-                                       "for word; do\n"
-                                       "  shift\n"
-                                       "  [ \"$word\" = --gzip ] || set -- \"$@\" \"$word\"\n"
-                                       "done\n"
-                                       "exec tar \"$@\"\n");
+  const auto ppmr = own_path();
+  if (!ppmr) return failure(ppmr.error());
+  const std::string work = shell_quoted(work_directory);
+  const auto script = write_script(
+      directory + "/tar", fmt::format("#!/bin/sh\n"
+                                      "PATH={}\n"
+                                      "if [ -e {}/{} ] || [ -e {}/{} ]; then\n"
+                                      "  {} tar-of-criu --work-dir {} -- \"$@\"\n"
+                                      "  code=$?\n"
+                                      "  [ $code = {} ] || exit $code\n"
+                                      "fi\n"
+                                      "for word; do\n"
+                                      "  shift\n"
+                                      "  [ \"$word\" = --gzip ] || set -- \"$@\" \"$word\"\n"
+                                      "done\n"
+                                      "exec tar \"$@\"\n",
+                                      shell_quoted(path), work, kFilesApart, work, kFilledTmpfs,
+                                      shell_quoted(*ppmr), work, TarOfCriu::kRunTar));
   if (!script) return failure(script.error());
   if (setenv("PATH", (directory + ":" + path).c_str(), 1) != 0) {
     return system_failure("set", "PATH");

@@ -1,0 +1,68 @@
+// Sends the files in memory of a tree (processes/files): in rounds while it runs, and the rest when
+// it is frozen. Each part is a checkpoint of its own, NAME.files-N. The target puts a sealed part
+// in place and frees it, so it never keeps more than a few parts beside the files themselves.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "mount/mount_table.h"
+#include "processes/files/file_rounds.h"
+
+namespace ppmr {
+
+struct FilePartsPlace {
+  MountEntry mount;
+  std::string checkpoint;  // the name of the tree's checkpoint
+  std::chrono::milliseconds seal_patience{0};
+  // Returns an error when the migration is over.
+  std::function<Status()> go_on;
+};
+
+// Threads: one at a time.
+class FileParts {
+ public:
+  // Finds the file systems of the tree. Sends nothing. Errors: those of open_private_tmpfs().
+  static Result<FileParts> open(FilePartsPlace place, pid_t root);
+
+  bool is_empty() const { return rounds_.is_empty(); }
+  // Names the file systems whose content CRIU must leave out (restart_loader/criu/files_apart.h).
+  std::string list_of_devices() const;
+
+  // Sends the files, and then what has changed, until little changes within a round. Errors: of the
+  // file system and of the daemon; ETIMEDOUT if the target does not take the parts.
+  Status copy(pid_t root);
+  // Sends what has changed since. The tree runs. Returns when all is in place at the target.
+  Status catch_up(pid_t root);
+  // Sends the rest and the names. The tree is frozen. Returns when the target has verified it.
+  Status send_last(pid_t root);
+  // Removes the names of parts from the source's mount.
+  void remove_names();
+
+ private:
+  FileParts(FilePartsPlace place, FileRounds rounds)
+      : place_(std::move(place)), rounds_(std::move(rounds)) {}
+  Result<uint64_t> send_round(pid_t root);
+  Status put(const FileRecord& record);
+  Status open_part();
+  Status flush();
+  Status seal_part(bool is_last);
+  // Waits until the target has put all parts in place but the last few.
+  Status await_taken(size_t left);
+  Result<bool> was_taken(uint64_t number) const;
+  std::string path() const;
+
+  FilePartsPlace place_;
+  FileRounds rounds_;
+  UniqueFd file_;                // of the part
+  std::string pending_;          // records that are not written yet
+  uint64_t written_ = 0;         // to the part
+  uint64_t number_ = 0;          // of the part
+  std::deque<uint64_t> sealed_;  // parts that the target has not put in place yet
+};
+
+}  // namespace ppmr

@@ -1,0 +1,58 @@
+// Puts the files in memory of a tree in place while they arrive (migration/source/file_parts.h), in
+// a thread of its own. Each part is removed from the store as soon as it is in place.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+struct ReceivedFilesPlace {
+  std::string control_socket;  // of the target's daemon
+  std::string mountpoint;
+  std::string checkpoint;  // the name of the tree's checkpoint
+  std::string owner;       // the peer that may send it
+  std::string directory;   // for the mounts, see processes/files/tmpfs_builder.h
+  // Peers whose trees may not have files of root send no files either.
+  bool is_allowed = false;
+};
+
+// Threads: one.
+class ReceivedFiles {
+ public:
+  explicit ReceivedFiles(ReceivedFilesPlace place);
+  // Ends the thread. What is in place stays.
+  ~ReceivedFiles();
+  ReceivedFiles(const ReceivedFiles&) = delete;
+
+  // Call it when the images are sealed: the first part is sealed before them. Returns when all
+  // files are in place, or at once if the tree has none. `is_over` ends the wait. Errors: those of
+  // TmpfsBuilder and of the daemon; ECANCELED.
+  Status finish(const std::function<bool()>& is_over);
+  // A value that changes while parts arrive.
+  uint64_t parts() const { return parts_; }
+
+ private:
+  void receive();
+  Status receive_parts();
+  Status wait_for(const std::string& name, std::chrono::milliseconds timeout) const;
+
+  const ReceivedFilesPlace place_;
+  std::atomic<bool> stops_ = false;
+  std::atomic<uint64_t> parts_ = 0;
+  std::atomic<bool> has_ended_ = false;
+  Status result_;  // valid if has_ended_
+  std::thread thread_;
+};
+
+// Removes the parts of a tree from the store of the target's daemon.
+void remove_parts(const std::string& control_socket, const std::string& checkpoint,
+                  const std::string& owner);
+
+}  // namespace ppmr

@@ -1,0 +1,140 @@
+// What a live move sends of files in memory: a sequence of records, cut into parts. A part is a
+// checkpoint of its own.
+//
+//   rounds   kTmpfs   a file system, before everything else of it
+//            kSize    the size of a file
+//            kData    bytes of a file; kHole: a range that is a hole
+//            kDrop    a file that is gone
+//   last     kTree    the root directory, and then all names below it, depth first:
+//            kEntry   a file of any kind, by its name; for a directory its entries follow
+//            kLink    a further name of a file
+//            kLeave   the end of a directory, also of the root
+//   parts    kPart    the begin of a part; kEnd: its end, and whether it is the last one
+//
+// A file has a number: its content is sent while the tree runs, and gets a name when the tree is
+// frozen. So the rounds need not follow what is renamed. A record is its type (1 byte), the length
+// of its body (4 bytes), and the body. Numbers are little-endian.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+constexpr size_t kFileTmpfsMax = 64;
+constexpr size_t kFileDataMaxBytes = size_t{1} << 20;
+constexpr size_t kFileDepthMax = 512;
+
+// The name of the checkpoint that is a part of the files of a tree.
+std::string file_part_name(const std::string& checkpoint, uint64_t number);
+
+struct FileAttributes {
+  uint32_t mode = 0;  // type and permissions, as in stat(2)
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int64_t access_ns = 0;
+  int64_t change_ns = 0;  // of the content
+  std::vector<std::pair<std::string, std::string>> xattrs;
+  bool operator==(const FileAttributes&) const = default;
+};
+
+namespace file_record {
+
+struct Part {
+  uint64_t number = 0;
+  bool operator==(const Part&) const = default;
+};
+struct Tmpfs {
+  uint32_t tmpfs = 0;
+  std::string options;
+  bool operator==(const Tmpfs&) const = default;
+};
+struct Size {
+  uint32_t tmpfs = 0;
+  uint64_t file = 0;
+  uint64_t bytes = 0;
+  bool operator==(const Size&) const = default;
+};
+struct Data {
+  uint32_t tmpfs = 0;
+  uint64_t file = 0;
+  uint64_t offset = 0;
+  std::string bytes;
+  bool operator==(const Data&) const = default;
+};
+struct Hole {
+  uint32_t tmpfs = 0;
+  uint64_t file = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  bool operator==(const Hole&) const = default;
+};
+struct Drop {
+  uint32_t tmpfs = 0;
+  uint64_t file = 0;
+  bool operator==(const Drop&) const = default;
+};
+struct Tree {
+  uint32_t tmpfs = 0;
+  FileAttributes root;
+  bool operator==(const Tree&) const = default;
+};
+struct Entry {
+  std::string name;
+  uint64_t file = 0;
+  uint64_t size_bytes = 0;  // of a regular file
+  uint64_t device = 0;      // of a device file
+  std::string target;       // of a symbolic link
+  FileAttributes attributes;
+  bool operator==(const Entry&) const = default;
+};
+struct Link {
+  std::string name;
+  uint64_t file = 0;
+  bool operator==(const Link&) const = default;
+};
+struct Leave {
+  bool operator==(const Leave&) const = default;
+};
+struct End {
+  bool is_last = false;
+  bool operator==(const End&) const = default;
+};
+
+}  // namespace file_record
+
+using FileRecord =
+    std::variant<file_record::Part, file_record::Tmpfs, file_record::Size, file_record::Data,
+                 file_record::Hole, file_record::Drop, file_record::Tree, file_record::Entry,
+                 file_record::Link, file_record::Leave, file_record::End>;
+
+// Appends a record to `bytes`.
+void append_file_record(const FileRecord& record, std::string& bytes);
+
+// Reads records from a source of bytes that nobody has checked. What it returns is within the
+// limits: each name is one component of a path, each number of a tmpfs is below kFileTmpfsMax, and
+// no offset overflows. It does not know in which order records make sense. Threads: one.
+class FileRecordReader {
+ public:
+  // Reads up to the size of the span; 0: the end. Errors: passed on.
+  using Source = std::function<Result<size_t>(std::span<char>)>;
+  explicit FileRecordReader(Source source) : source_(std::move(source)) {}
+
+  // Errors: EPROTO for malformed bytes and for an end within a record; those of the source.
+  Result<FileRecord> next();
+
+ private:
+  Status fill(size_t bytes);
+
+  Source source_;
+  std::string buffer_;
+  size_t used_ = 0;  // of the buffer
+};
+
+}  // namespace ppmr

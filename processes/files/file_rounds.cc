@@ -1,0 +1,392 @@
+#include "processes/files/file_rounds.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <memory>
+
+#include "base/clock.h"
+#include "processes/files/page_digest.h"
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+// The kernel's clock for files stands still for one tick, up to 10 ms. What is written within the
+// tick of a look may leave the times as they were seen.
+constexpr int64_t kClockTickNs = 50'000'000;
+constexpr size_t kXattrBytesMax = size_t{512} << 10;
+
+bool is_gone(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
+
+int64_t ns_of(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
+
+std::string own_path(int file) { return "/proc/self/fd/" + std::to_string(file); }
+
+// `path`: of an open file. Returns none where the file system has none.
+Result<std::vector<std::pair<std::string, std::string>>> read_xattrs(const std::string& path,
+                                                                     const std::string& name) {
+  std::vector<std::pair<std::string, std::string>> found;
+  std::string names(XATTR_LIST_MAX, '\0');
+  const ssize_t listed = listxattr(path.c_str(), names.data(), names.size());
+  if (listed < 0 && (errno == ENOTSUP || is_gone(errno))) return found;
+  if (listed < 0) return system_failure("list the extended attributes of", name);
+  size_t total = 0;
+  for (size_t at = 0; at < static_cast<size_t>(listed);) {
+    const std::string attribute = names.c_str() + at;
+    at += attribute.size() + 1;
+    std::string value(XATTR_SIZE_MAX, '\0');
+    const ssize_t size = getxattr(path.c_str(), attribute.c_str(), value.data(), value.size());
+    if (size < 0 && (errno == ENODATA || errno == ENOTSUP)) continue;
+    if (size < 0) return system_failure("read the extended attributes of", name);
+    value.resize(static_cast<size_t>(size));
+    total += value.size() + attribute.size();
+    found.emplace_back(attribute, std::move(value));
+  }
+  if (total > kXattrBytesMax) {
+    return failure(E2BIG, name + " in a tmpfs has more than 512 KiB of extended attributes");
+  }
+  return found;
+}
+
+// POSIX access control lists are in the extended attributes.
+Result<FileAttributes> attributes_of(int file, const struct stat& status, const std::string& name) {
+  FileAttributes attributes{.mode = status.st_mode,
+                            .uid = status.st_uid,
+                            .gid = status.st_gid,
+                            .access_ns = ns_of(status.st_atim),
+                            .change_ns = ns_of(status.st_mtim),
+                            .xattrs = {}};
+  if (S_ISLNK(status.st_mode)) return attributes;
+  auto xattrs = read_xattrs(own_path(file), name);
+  if (!xattrs) return failure(xattrs.error());
+  attributes.xattrs = std::move(*xattrs);
+  return attributes;
+}
+
+FileStatus status_of(const struct stat& status, bool is_mapped) {
+  return {.size_bytes = static_cast<uint64_t>(status.st_size),
+          .change_ns = ns_of(status.st_mtim),
+          .status_ns = ns_of(status.st_ctim),
+          .looked_ns = realtime_ns(),
+          .is_mapped = is_mapped};
+}
+
+dev_t device_in(const std::string& text) {
+  const size_t colon = text.find(':');
+  unsigned major_number = 0;
+  unsigned minor_number = 0;
+  if (colon == std::string::npos) return 0;
+  std::from_chars(text.data(), text.data() + colon, major_number, 16);
+  std::from_chars(text.data() + colon + 1, text.data() + text.size(), minor_number, 16);
+  return makedev(major_number, minor_number);
+}
+
+}  // namespace
+
+Result<MappedFiles> read_mapped_files(pid_t root) {
+  MappedFiles mapped;
+  const auto tree = read_tree(root);
+  if (!tree) return failure(tree.error());
+  for (const ProcessStat& process : *tree) {
+    const auto mappings = read_mappings(process.pid);
+    if (!mappings) continue;  // it has ended
+    for (const Mapping& mapping : *mappings) {
+      // Also those without the right to write, because mprotect(2) may give it.
+      if (mapping.shared && mapping.inode != 0) {
+        mapped.emplace(device_in(mapping.device), mapping.inode);
+      }
+    }
+  }
+  return mapped;
+}
+
+bool may_have_changed(const FileStatus& sent, const FileStatus& now) {
+  if (sent.is_mapped || now.is_mapped) return true;
+  if (sent.size_bytes != now.size_bytes) return true;
+  if (sent.change_ns != now.change_ns || sent.status_ns != now.status_ns) return true;
+  return sent.status_ns > sent.looked_ns - kClockTickNs;
+}
+
+// One walk through all files.
+class FileRounds::Walk {
+ public:
+  Walk(FileRounds& rounds, const Sink& sink, bool is_last)
+      : rounds_(rounds), sink_(sink), is_last_(is_last), buffer_(kFileDataMaxBytes, '\0') {}
+
+  // Lists what is there, before the mappings are read.
+  Status look();
+  Status send(const MappedFiles& mapped);
+  uint64_t sent_bytes() const { return sent_bytes_; }
+
+ private:
+  struct Node {
+    std::string name;
+    struct stat status {};
+    int64_t looked_ns = 0;
+    std::vector<Node> children;
+  };
+
+  Status list(int directory, Node& into, size_t depth);
+  Status send_contents(int directory, const Node& of, uint32_t tmpfs, const MappedFiles& mapped);
+  Status send_file(int directory, const Node& node, uint32_t tmpfs, bool is_mapped);
+  Status send_pages(int file, SentFile& sent, uint32_t tmpfs, uint64_t size);
+  Status send_hole(SentFile& sent, uint32_t tmpfs, uint64_t begin, uint64_t end);
+  Status send_bytes(SentFile& sent, uint32_t tmpfs, uint64_t offset, std::span<const char> bytes);
+  Status send_names(int directory, const Node& of, dev_t device);
+  Status put(const FileRecord& record) { return sink_(record); }
+
+  FileRounds& rounds_;
+  const Sink& sink_;
+  const bool is_last_;
+  std::string buffer_;
+  std::vector<Node> roots_;
+  uint64_t sent_bytes_ = 0;
+};
+
+Status FileRounds::Walk::look() {
+  for (const PrivateTmpfs& tmpfs : rounds_.all_) {
+    Node& root = roots_.emplace_back();
+    if (fstat(tmpfs.root.get(), &root.status) != 0) return system_failure("look at", "a tmpfs");
+    if (Status listed = list(tmpfs.root.get(), root, 0); !listed) return listed;
+  }
+  return {};
+}
+
+Status FileRounds::Walk::list(int directory, Node& into, size_t depth) {
+  if (depth > kFileDepthMax) {
+    return failure(ELOOP, "a tmpfs of the processes has directories that are nested too deeply");
+  }
+  UniqueFd again(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!again) return is_gone(errno) ? Status{} : system_failure("open", into.name);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(fdopendir(again.get()), closedir);
+  if (!entries) return system_failure("read the directory", into.name);
+  again.release();
+  while (const dirent* const entry = readdir(entries.get())) {
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    Node node{.name = name};
+    node.looked_ns = realtime_ns();
+    if (fstatat(directory, name.c_str(), &node.status, AT_SYMLINK_NOFOLLOW) != 0) {
+      if (is_gone(errno)) continue;
+      return system_failure("look at", name);
+    }
+    if (S_ISDIR(node.status.st_mode)) {
+      const UniqueFd below(
+          openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!below && is_gone(errno)) continue;
+      if (!below) return system_failure("open", name);
+      if (Status listed = list(below.get(), node, depth + 1); !listed) return listed;
+    }
+    into.children.push_back(std::move(node));
+  }
+  return {};
+}
+
+Status FileRounds::Walk::send(const MappedFiles& mapped) {
+  for (uint32_t i = 0; i < roots_.size(); ++i) {
+    const PrivateTmpfs& tmpfs = rounds_.all_[i];
+    if (rounds_.round_ == 1) {
+      if (Status put_it = put(file_record::Tmpfs{i, tmpfs.options}); !put_it) return put_it;
+    }
+    const Status sent = send_contents(tmpfs.root.get(), roots_[i], i, mapped);
+    if (!sent) return sent;
+  }
+  // What is gone makes room before more is sent in the next round.
+  for (auto sent = rounds_.sent_.begin(); sent != rounds_.sent_.end();) {
+    if (sent->second.round == rounds_.round_) {
+      ++sent;
+      continue;
+    }
+    const auto of = std::find_if(rounds_.all_.begin(), rounds_.all_.end(), [&](const auto& tmpfs) {
+      return tmpfs.device == sent->first.first;
+    });
+    const auto number = static_cast<uint32_t>(of - rounds_.all_.begin());
+    if (Status put_it = put(file_record::Drop{number, sent->second.number}); !put_it) return put_it;
+    sent = rounds_.sent_.erase(sent);
+  }
+  if (!is_last_) return {};
+  for (uint32_t i = 0; i < roots_.size(); ++i) {
+    const PrivateTmpfs& tmpfs = rounds_.all_[i];
+    auto attributes = attributes_of(tmpfs.root.get(), roots_[i].status, "a tmpfs");
+    if (!attributes) return failure(attributes.error());
+    if (Status put_it = put(file_record::Tree{i, std::move(*attributes)}); !put_it) return put_it;
+    if (Status named = send_names(tmpfs.root.get(), roots_[i], tmpfs.device); !named) return named;
+  }
+  return {};
+}
+
+Status FileRounds::Walk::send_contents(int directory, const Node& of, uint32_t tmpfs,
+                                       const MappedFiles& mapped) {
+  const dev_t device = rounds_.all_[tmpfs].device;
+  for (const Node& node : of.children) {
+    Status sent;
+    if (S_ISDIR(node.status.st_mode)) {
+      const UniqueFd below(
+          openat(directory, node.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!below && is_gone(errno) && !is_last_) continue;
+      if (!below) return system_failure("open", node.name);
+      sent = send_contents(below.get(), node, tmpfs, mapped);
+    } else if (S_ISREG(node.status.st_mode)) {
+      sent = send_file(directory, node, tmpfs, mapped.contains({device, node.status.st_ino}));
+    }
+    if (!sent) return sent;
+  }
+  return {};
+}
+
+Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmpfs,
+                                   bool is_mapped) {
+  const dev_t device = rounds_.all_[tmpfs].device;
+  const auto [found, is_new] = rounds_.sent_.try_emplace({device, node.status.st_ino});
+  SentFile& sent = found->second;
+  if (is_new) sent.number = rounds_.next_number_++;
+  const bool has_other_name = !is_new && sent.round == rounds_.round_;
+  sent.round = rounds_.round_;
+  if (has_other_name) return {};
+  FileStatus status = status_of(node.status, is_mapped);
+  status.looked_ns = node.looked_ns;
+  if (!is_new && !may_have_changed(sent.status, status)) return {};
+  const UniqueFd file(openat(directory, node.name.c_str(),
+                             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat opened {};
+  const bool is_same = file && fstat(file.get(), &opened) == 0 && S_ISREG(opened.st_mode) &&
+                       opened.st_ino == node.status.st_ino;
+  if (!is_same) {
+    if (is_last_) return system_failure("open", node.name);
+    // It was replaced meanwhile: the next round sees what it is now.
+    sent.status.looked_ns = 0, sent.status.is_mapped = true;
+    return {};
+  }
+  if (sent.status.size_bytes != status.size_bytes) {
+    const file_record::Size size{tmpfs, sent.number, status.size_bytes};
+    if (Status put_it = put(size); !put_it) return put_it;
+    sent.digests.resize((status.size_bytes + kFilePageBytes - 1) / kFilePageBytes, kHole);
+  }
+  sent.status = status;
+  return send_pages(file.get(), sent, tmpfs, status.size_bytes);
+}
+
+Status FileRounds::Walk::send_pages(int file, SentFile& sent, uint32_t tmpfs, uint64_t size) {
+  for (uint64_t at = 0; at < size;) {
+    const off_t found = lseek(file, static_cast<off_t>(at), SEEK_DATA);
+    if (found < 0 && errno != ENXIO) return system_failure("find the data of", "a file in memory");
+    const uint64_t begin = found < 0 ? size : std::min<uint64_t>(found, size);
+    if (Status holes = send_hole(sent, tmpfs, at, begin); !holes) return holes;
+    if (begin == size) return {};
+    const off_t hole = lseek(file, found, SEEK_HOLE);
+    if (hole < 0) return system_failure("find the holes of", "a file in memory");
+    const uint64_t end = std::min<uint64_t>(hole, size);
+    for (at = begin; at < end;) {
+      const size_t wanted = std::min<uint64_t>(buffer_.size(), end - at);
+      const ssize_t n = pread(file, buffer_.data(), wanted, static_cast<off_t>(at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return system_failure("read", "a file in memory");
+      if (n == 0) return {};  // it has become shorter: the next round sends its size
+      const std::span<const char> bytes(buffer_.data(), static_cast<size_t>(n));
+      if (Status put_it = send_bytes(sent, tmpfs, at, bytes); !put_it) return put_it;
+      at += static_cast<uint64_t>(n);
+    }
+  }
+  return {};
+}
+
+// Holes begin and end at pages, except at the end of the file.
+Status FileRounds::Walk::send_hole(SentFile& sent, uint32_t tmpfs, uint64_t begin, uint64_t end) {
+  const uint64_t last = (end + kFilePageBytes - 1) / kFilePageBytes;
+  for (uint64_t page = begin / kFilePageBytes; page < last;) {
+    if (sent.digests[page] == kHole) {
+      ++page;
+      continue;
+    }
+    const uint64_t first = page;
+    while (page < last && sent.digests[page] != kHole) sent.digests[page++] = kHole;
+    const file_record::Hole hole{tmpfs, sent.number, first * kFilePageBytes,
+                                 (page - first) * kFilePageBytes};
+    if (Status put_it = put(hole); !put_it) return put_it;
+  }
+  return {};
+}
+
+// Sends the pages that have another digest. `offset` is a multiple of the size of a page.
+Status FileRounds::Walk::send_bytes(SentFile& sent, uint32_t tmpfs, uint64_t offset,
+                                    std::span<const char> bytes) {
+  size_t first = 0;  // of the pages that are sent together
+  const auto flush = [&](size_t end) -> Status {
+    if (first == end) return {};
+    sent_bytes_ += end - first;
+    return put(file_record::Data{tmpfs, sent.number, offset + first,
+                                 std::string(bytes.data() + first, end - first)});
+  };
+  for (size_t at = 0; at < bytes.size(); at += kFilePageBytes) {
+    const auto page = bytes.subspan(at, std::min(kFilePageBytes, bytes.size() - at));
+    const uint64_t digest = page_digest(std::as_bytes(page));
+    uint64_t& known = sent.digests[(offset + at) / kFilePageBytes];
+    if (digest == known) {
+      if (Status put_it = flush(at); !put_it) return put_it;
+      first = at + page.size();
+    }
+    known = digest;
+  }
+  return flush(bytes.size());
+}
+
+Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device) {
+  for (const Node& node : of.children) {
+    const bool is_directory = S_ISDIR(node.status.st_mode);
+    // Files of the other kinds may have several names, too.
+    const auto [found, is_new] = rounds_.sent_.try_emplace({device, node.status.st_ino});
+    SentFile& sent = found->second;
+    if (is_new) sent.number = rounds_.next_number_++;
+    if (sent.is_named && !is_directory) {
+      if (Status put_it = put(file_record::Link{node.name, sent.number}); !put_it) return put_it;
+      continue;
+    }
+    sent.is_named = true;
+    const UniqueFd file(openat(directory, node.name.c_str(),
+                               is_directory ? O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+                                            : O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!file) return system_failure("open", node.name);
+    auto attributes = attributes_of(file.get(), node.status, node.name);
+    if (!attributes) return failure(attributes.error());
+    file_record::Entry entry{
+        .name = node.name,
+        .file = sent.number,
+        .size_bytes = static_cast<uint64_t>(S_ISREG(node.status.st_mode) ? node.status.st_size : 0),
+        .device = node.status.st_rdev,
+        .target = {},
+        .attributes = std::move(*attributes)};
+    if (S_ISLNK(node.status.st_mode)) {
+      std::array<char, PATH_MAX> target{};
+      const ssize_t n = readlinkat(file.get(), "", target.data(), target.size());
+      if (n <= 0) return system_failure("read the link", node.name);
+      entry.target.assign(target.data(), static_cast<size_t>(n));
+    }
+    if (Status put_it = put(entry); !put_it) return put_it;
+    if (!is_directory) continue;
+    if (Status below = send_names(file.get(), node, device); !below) return below;
+  }
+  return put(file_record::Leave{});
+}
+
+// A mapping that was made after the look, and written to, has changed the times since then. So the
+// order is: the status of all files, the mappings, the contents.
+Result<uint64_t> FileRounds::send(pid_t root, const Sink& sink, bool is_last) {
+  ++round_;
+  Walk walk(*this, sink, is_last);
+  if (Status looked = walk.look(); !looked) return failure(looked.error());
+  const auto mapped = read_mapped_files(root);
+  if (!mapped) return failure(mapped.error());
+  if (Status sent = walk.send(*mapped); !sent) return failure(sent.error());
+  return walk.sent_bytes();
+}
+
+}  // namespace ppmr

@@ -1,0 +1,83 @@
+// Copies the files in memory of a tree in rounds, while the tree runs: the content of regular files
+// first, and what has changed since in each further round. The last round, with the tree frozen,
+// also lists all names and attributes.
+//
+//   status of a file as it was      nothing to read: it takes microseconds
+//   changed, or mapped by a process read again, and only pages with another digest are sent
+//
+// A write through a mapping does not change the times of a file if the page was written before
+// through the same mapping. So a file that a process has mapped is read again, whatever its times
+// say. A mapping made later faults at its first write of each page, and that changes the times.
+//
+// Rejected: tar of what has changed. It sends a file of 1 GiB for one changed byte, and knows
+// nothing of mappings. Also rejected: to watch with fanotify or inotify, which do not report writes
+// through mappings either.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "processes/files/file_archive.h"
+#include "processes/files/tmpfs_mounts.h"
+
+namespace ppmr {
+
+// Device and inode of each file that a process of the tree has mapped shared.
+using MappedFiles = std::set<std::pair<dev_t, uint64_t>>;
+
+// Errors: ESRCH.
+Result<MappedFiles> read_mapped_files(pid_t root);
+
+// A file's status, when its content was sent.
+struct FileStatus {
+  uint64_t size_bytes = 0;
+  int64_t change_ns = 0;  // of the content
+  int64_t status_ns = 0;  // of the content or the attributes
+  int64_t looked_ns = 0;  // when this status was read
+  bool is_mapped = false;
+  bool operator==(const FileStatus&) const = default;
+};
+
+// Returns whether the content of a file may differ from what was sent.
+bool may_have_changed(const FileStatus& sent, const FileStatus& now);
+
+// Threads: one.
+class FileRounds {
+ public:
+  using Sink = std::function<Status(const FileRecord&)>;
+  explicit FileRounds(std::vector<PrivateTmpfs> all) : all_(std::move(all)) {}
+
+  bool is_empty() const { return all_.empty(); }
+  const std::vector<PrivateTmpfs>& all() const { return all_; }
+
+  // Passes what has changed to the sink, and returns how many bytes that was. Files that disappear
+  // meanwhile are left out. Errors: of the sink and of the file system; ELOOP for directories that
+  // are nested deeper than kFileDepthMax.
+  Result<uint64_t> send_round(pid_t root, const Sink& sink) { return send(root, sink, false); }
+  // The same, and all names. The tree is frozen.
+  Result<uint64_t> send_last(pid_t root, const Sink& sink) { return send(root, sink, true); }
+
+ private:
+  struct SentFile {
+    uint64_t number = 0;
+    FileStatus status;
+    std::vector<uint64_t> digests;  // of each page
+    uint64_t round = 0;             // the last one that has seen it
+    bool is_named = false;          // in the last round
+  };
+  class Walk;
+
+  Result<uint64_t> send(pid_t root, const Sink& sink, bool is_last);
+
+  std::vector<PrivateTmpfs> all_;
+  std::map<std::pair<dev_t, uint64_t>, SentFile> sent_;  // by device and inode
+  uint64_t next_number_ = 1;
+  uint64_t round_ = 0;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,91 @@
+// Builds the file systems in memory of a tree again, from records that nobody has checked
+// (file_archive.h). Each is a mount in a directory that only root sees, so no process can plant a
+// link there while it is built.
+//
+//   DIRECTORY/0, DIRECTORY/1, ...      the mounts
+//   DIRECTORY/0/.ppmr-RANDOM/17        a file that has no name yet
+//
+// A mount stays when this process ends: a restore may be tried again by another one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "processes/files/file_archive.h"
+
+namespace ppmr {
+
+// Returns those options of a file system that its copy gets, as names and values: "rw", "seclabel"
+// and unknown ones are left out. Pure.
+std::vector<std::pair<std::string, std::string>> options_of_tmpfs(const std::string& options);
+
+// Returns whether a builder, of this process or an earlier one, has completed its work here.
+bool is_tmpfs_built(const std::string& directory);
+
+// Unmounts what was built in a directory and removes it. Does nothing if it does not exist.
+// Processes that use a mount keep it.
+void remove_built_tmpfs(const std::string& directory);
+
+// Threads: one.
+class TmpfsBuilder {
+ public:
+  // The directory is made at the first mount.
+  explicit TmpfsBuilder(std::string directory) : directory_(std::move(directory)) {}
+
+  // Applies the next record; the parts must be complete and in their order. Errors: EPROTO for a
+  // record that makes no sense here; ENOSPC if memory is short; of the file system.
+  Status apply(const FileRecord& record);
+  // All is in place.
+  bool is_complete() const { return is_complete_; }
+
+ private:
+  struct Built {
+    std::string options;
+    UniqueFd root;
+    UniqueFd unnamed;  // the directory of files without a name
+    std::string unnamed_name;
+    std::set<uint64_t> files;  // without a name
+    bool is_named = false;
+  };
+  struct Level {
+    UniqueFd directory;
+    FileAttributes attributes;
+  };
+  Status on(const file_record::Part& part);
+  Status on(const file_record::Tmpfs& tmpfs);
+  Status on(const file_record::Size& size);
+  Status on(const file_record::Data& data);
+  Status on(const file_record::Hole& hole);
+  Status on(const file_record::Drop& drop);
+  Status on(const file_record::Tree& tree);
+  Status on(const file_record::Entry& entry);
+  Status on(const file_record::Link& link);
+  Status on(const file_record::Leave& leave);
+  Status on(const file_record::End& end);
+
+  // Opens a file without a name, for writing. The descriptor is valid until the next call.
+  Result<int> open_unnamed(uint32_t tmpfs, uint64_t number);
+  Status name_file(const file_record::Entry& entry);
+  Status finish();
+
+  std::string directory_;
+  std::map<uint32_t, Built> built_;
+  std::pair<uint32_t, uint64_t> opened_{0, 0};
+  UniqueFd open_;  // the file `opened_`
+  uint64_t parts_ = 0;
+  bool in_part_ = false;
+  bool is_complete_ = false;
+  // Of the tree that gets its names.
+  Built* naming_ = nullptr;
+  std::vector<Level> levels_;
+  std::map<uint64_t, std::string> first_names_;  // paths from the root, for further names
+  std::vector<std::string> path_;
+};
+
+}  // namespace ppmr
