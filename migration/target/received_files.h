@@ -35,6 +35,8 @@ class ReceivedFiles {
   // files are in place, or at once if the tree has none. `is_over` ends the wait. Errors: those of
   // TmpfsBuilder and of the daemon; ECANCELED.
   Status finish(const std::function<bool()>& is_over);
+  // What has failed; success: nothing yet.
+  Status failed() const { return has_ended_ ? result_ : Status{}; }
   // A value that changes while parts arrive.
   uint64_t parts() const { return parts_; }
 

@@ -194,6 +194,9 @@ Status TreeRestore::await_sealed() {
     if (record->state() == MigrationState::kAborted) {
       return failure(ECANCELED, "aborted: " + record->error);
     }
+    if (files_) {
+      if (Status arrives = files_->failed(); !arrives) return arrives;
+    }
     const json request = {{"op", "wait"},
                           {"checkpoint", record_.trees[tree_].checkpoint},
                           {"owner", record_.peer},

@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -22,7 +23,6 @@ constexpr const char* kProgram = "files in memory";
 // While a file system is built it may be larger than it was: files that are gone are removed later.
 constexpr const char* kWideBytes = "1125899906842624";
 constexpr const char* kWideInodes = "1073741824";
-constexpr const char* kUsualSize = "50%";
 constexpr const char* kCompleteMark = "/complete";
 
 tl::unexpected<Error> senseless(const char* what) {
@@ -72,16 +72,20 @@ Result<UniqueFd> mount_tmpfs(const std::string& options, const std::string& path
 Status narrow(const std::string& options, const UniqueFd& root) {
   const UniqueFd context(fspick(root.get(), "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
   if (!context) return system_failure("set the limits of", "a tmpfs");
-  std::string size = kUsualSize;
-  std::string inodes;
+  struct sysinfo machine {};
+  if (sysinfo(&machine) != 0) return system_failure("read", "the size of the memory");
+  // The kernel's defaults, in shmem_default_max_blocks() and shmem_default_max_inodes().
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t half_pages = machine.totalram * machine.mem_unit / page / 2;
+  std::string size = std::to_string(half_pages * page);
+  std::string inodes = std::to_string(half_pages);
   for (const auto& [name, value] : options_of_tmpfs(options)) {
     if (name == "size") size = value;
     if (name == "nr_inodes") inodes = value;
   }
   bool is_set = fsconfig(context.get(), FSCONFIG_SET_STRING, "size", size.c_str(), 0) == 0;
-  if (is_set && !inodes.empty()) {
-    is_set = fsconfig(context.get(), FSCONFIG_SET_STRING, "nr_inodes", inodes.c_str(), 0) == 0;
-  }
+  is_set =
+      is_set && fsconfig(context.get(), FSCONFIG_SET_STRING, "nr_inodes", inodes.c_str(), 0) == 0;
   if (!is_set || fsconfig(context.get(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) != 0) {
     return mount_failure(context, fmt::format("set the limits (size={}) of", size));
   }

@@ -126,17 +126,18 @@ def check_one_runs(migrations, job, done, pauses):
         check_clean_retry(migrations, job, pauses)
 
 
-# CRIU archives a tmpfs with tar.
 def test_files_in_memory_move_with_their_attributes(start, migrations):
     make = (
         "busybox head -c 20000000 /dev/urandom >/scratch/file; "
         "busybox ln /scratch/file /scratch/link; "
         "busybox chown 7:8 /scratch/file; busybox chmod 640 /scratch/file; "
         "busybox truncate -s 1G /scratch/sparse; "
-        "busybox ln -s /nowhere '/scratch/a name'"
+        "busybox ln -s /nowhere '/scratch/a name'; busybox mkfifo -m 620 /scratch/fifo; "
+        "busybox mkdir -m 1777 /scratch/directory; busybox touch -d 2001-02-03 /scratch/directory"
     )
     look = (
-        "busybox stat -c '%n %s %b %u %g %a %h %F' /scratch/*; busybox sha256sum /scratch/file"
+        "busybox stat -c '%n %s %b %u %g %a %h %F %Y' /scratch/*; busybox sha256sum /scratch/file; "
+        "busybox grep scratch /proc/mounts"
     )
 
     def change(config):
@@ -158,6 +159,73 @@ def test_files_in_memory_move_with_their_attributes(start, migrations):
     (data / "look").touch()
     wait_until(lambda: (data / "after").exists(), 20, "the container to go on")
     assert (data / "after").read_text() == (data / "before").read_text()
+
+
+SCRATCH = {"destination": "/scratch", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}
+
+
+@pytest.fixture
+def writer(start, root_file_system):
+    """A container that writes to a file in its tmpfs through a mapping."""
+    shutil.copy(find_program("file_writer"), root_file_system / "bin")
+
+    def change(config):
+        words = ["/bin/file_writer", "/scratch/file", "32", "/data/lines", "/data/stop", "/data/is"]
+        config["process"]["args"] = words
+        config["mounts"].append(SCRATCH)
+
+    return start(change=change)
+
+
+def check_file_is_right(job):
+    data = job.counter.file.parent
+    (data / "stop").touch()
+    wait_until(lambda: (data / "is").exists() and (data / "is").read_text(), 20, "the result")
+    assert (data / "is").read_text() == "right\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["live", "eager"])
+def test_file_that_is_written_through_a_mapping_is_right_to_the_byte(
+    writer, migrations, options
+):
+    migrate(migrations, *options).ok()
+    writer.check_moved()
+    check_file_is_right(writer)
+
+
+def mounts_in_state(node):
+    return [line for line in node.run(["cat", "/proc/self/mountinfo"]).stdout.splitlines()
+            if "/files/" in line]
+
+
+@pytest.mark.parametrize("who", ["coordinator", "supervisor"])
+def test_nothing_is_left_of_files_if_a_move_is_killed(writer, migrations, pauses, who):
+    pauses.write_text("source:frozen")
+    running = start_migrate(migrations)
+    migrations.wait_until_paused("source", "frozen", running)
+    assert mounts_in_state(migrations.target_at)
+    if who == "coordinator":
+        running.kill()
+    else:
+        migrations.target_at.run(["pkill", "-KILL", "-f", "^ppmr migration-restore"])
+    migrations.go_on("source", "frozen")
+    wait_until(lambda: states(migrations) == {"aborted"}, 30, "both nodes to abort")
+    writer.check_stayed()
+    wait_until(lambda: not mounts_in_state(migrations.target_at), 30, "the mounts to end")
+    check_file_is_right(writer)
+
+
+def test_target_without_memory_for_files_aborts_the_move(writer, migrations):
+    # The target gives what a machine with 100 MiB of memory shows.
+    fake = migrations.target_at.private / "meminfo"
+    migrations.target_at.host_path(fake).write_text("MemAvailable:  102400 kB\n")
+    migrations.target_at.run(["mount", "--bind", fake, "/proc/meminfo"])
+    done = migrate(migrations)
+    migrations.target_at.run(["umount", "/proc/meminfo"])
+    assert done.code == ABORTED
+    assert "not enough memory for the files" in done.output
+    writer.check_stayed()
+    check_file_is_right(writer)
 
 
 def test_memory_that_a_container_shares_is_shared_at_the_target(start, migrations):
