@@ -185,17 +185,15 @@ def check_file_is_right(job):
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["live", "eager"])
-def test_file_that_is_written_through_a_mapping_is_right_to_the_byte(
-    writer, migrations, options
-):
+def test_file_that_is_written_through_a_mapping_is_right_to_the_byte(writer, migrations, options):
     migrate(migrations, *options).ok()
     writer.check_moved()
     check_file_is_right(writer)
 
 
 def mounts_in_state(node):
-    return [line for line in node.run(["cat", "/proc/self/mountinfo"]).stdout.splitlines()
-            if "/files/" in line]
+    mounts = node.run(["cat", "/proc/self/mountinfo"]).stdout.splitlines()
+    return [line for line in mounts if "/files/" in line]
 
 
 @pytest.mark.parametrize("who", ["coordinator", "supervisor"])
