@@ -4,18 +4,16 @@
 #include <fcntl.h>
 #include <linux/limits.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "processes/files/page_digest.h"
-#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
@@ -72,45 +70,18 @@ Result<FileAttributes> attributes_of(int file, const struct stat& status, const 
   return attributes;
 }
 
-FileStatus status_of(const struct stat& status, bool is_mapped) {
+FileStatus status_of(const struct stat& status, bool is_in_doubt) {
   return {.size_bytes = static_cast<uint64_t>(status.st_size),
           .change_ns = ns_of(status.st_mtim),
           .status_ns = ns_of(status.st_ctim),
           .looked_ns = realtime_ns(),
-          .is_mapped = is_mapped};
-}
-
-dev_t device_in(const std::string& text) {
-  const size_t colon = text.find(':');
-  unsigned major_number = 0;
-  unsigned minor_number = 0;
-  if (colon == std::string::npos) return 0;
-  std::from_chars(text.data(), text.data() + colon, major_number, 16);
-  std::from_chars(text.data() + colon + 1, text.data() + text.size(), minor_number, 16);
-  return makedev(major_number, minor_number);
+          .is_in_doubt = is_in_doubt};
 }
 
 }  // namespace
 
-Result<MappedFiles> read_mapped_files(pid_t root) {
-  MappedFiles mapped;
-  const auto tree = read_tree(root);
-  if (!tree) return failure(tree.error());
-  for (const ProcessStat& process : *tree) {
-    const auto mappings = read_mappings(process.pid);
-    if (!mappings) continue;  // it has ended
-    for (const Mapping& mapping : *mappings) {
-      // Also those without the right to write, because mprotect(2) may give it.
-      if (mapping.shared && mapping.inode != 0) {
-        mapped.emplace(device_in(mapping.device), mapping.inode);
-      }
-    }
-  }
-  return mapped;
-}
-
 bool may_have_changed(const FileStatus& sent, const FileStatus& now) {
-  if (sent.is_mapped || now.is_mapped) return true;
+  if (sent.is_in_doubt || now.is_in_doubt) return true;
   if (sent.size_bytes != now.size_bytes) return true;
   if (sent.change_ns != now.change_ns || sent.status_ns != now.status_ns) return true;
   return sent.status_ns > sent.looked_ns - kClockTickNs;
@@ -122,9 +93,9 @@ class FileRounds::Walk {
   Walk(FileRounds& rounds, const Sink& sink, bool is_last)
       : rounds_(rounds), sink_(sink), is_last_(is_last), buffer_(kFileDataMaxBytes, '\0') {}
 
-  // Lists what is there, before the mappings are read.
+  // Lists what is there, before the unseen writes are taken.
   Status look();
-  Status send(const MappedFiles& mapped);
+  Status send(const std::optional<FileSet>& in_doubt);
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
@@ -136,8 +107,9 @@ class FileRounds::Walk {
   };
 
   Status list(int directory, Node& into, size_t depth);
-  Status send_contents(int directory, const Node& of, uint32_t tmpfs, const MappedFiles& mapped);
-  Status send_file(int directory, const Node& node, uint32_t tmpfs, bool is_mapped);
+  Status send_contents(int directory, const Node& of, uint32_t tmpfs,
+                       const std::optional<FileSet>& in_doubt);
+  Status send_file(int directory, const Node& node, uint32_t tmpfs, bool is_in_doubt);
   Status send_pages(int file, SentFile& sent, uint32_t tmpfs, uint64_t size);
   Status send_hole(SentFile& sent, uint32_t tmpfs, uint64_t begin, uint64_t end);
   Status send_bytes(SentFile& sent, uint32_t tmpfs, uint64_t offset, std::span<const char> bytes);
@@ -191,13 +163,13 @@ Status FileRounds::Walk::list(int directory, Node& into, size_t depth) {
   return {};
 }
 
-Status FileRounds::Walk::send(const MappedFiles& mapped) {
+Status FileRounds::Walk::send(const std::optional<FileSet>& in_doubt) {
   for (uint32_t i = 0; i < roots_.size(); ++i) {
     const PrivateTmpfs& tmpfs = rounds_.all_[i];
     if (rounds_.round_ == 1) {
       if (Status put_it = put(file_record::Tmpfs{i, tmpfs.options}); !put_it) return put_it;
     }
-    const Status sent = send_contents(tmpfs.root.get(), roots_[i], i, mapped);
+    const Status sent = send_contents(tmpfs.root.get(), roots_[i], i, in_doubt);
     if (!sent) return sent;
   }
   // What is gone makes room before more is sent in the next round.
@@ -225,7 +197,7 @@ Status FileRounds::Walk::send(const MappedFiles& mapped) {
 }
 
 Status FileRounds::Walk::send_contents(int directory, const Node& of, uint32_t tmpfs,
-                                       const MappedFiles& mapped) {
+                                       const std::optional<FileSet>& in_doubt) {
   const dev_t device = rounds_.all_[tmpfs].device;
   for (const Node& node : of.children) {
     Status sent;
@@ -234,9 +206,10 @@ Status FileRounds::Walk::send_contents(int directory, const Node& of, uint32_t t
           openat(directory, node.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (!below && is_gone(errno) && !is_last_) continue;
       if (!below) return system_failure("open", node.name);
-      sent = send_contents(below.get(), node, tmpfs, mapped);
+      sent = send_contents(below.get(), node, tmpfs, in_doubt);
     } else if (S_ISREG(node.status.st_mode)) {
-      sent = send_file(directory, node, tmpfs, mapped.contains({device, node.status.st_ino}));
+      const bool is_in_doubt = !in_doubt || in_doubt->contains({device, node.status.st_ino});
+      sent = send_file(directory, node, tmpfs, is_in_doubt);
     }
     if (!sent) return sent;
   }
@@ -244,7 +217,7 @@ Status FileRounds::Walk::send_contents(int directory, const Node& of, uint32_t t
 }
 
 Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmpfs,
-                                   bool is_mapped) {
+                                   bool is_in_doubt) {
   const dev_t device = rounds_.all_[tmpfs].device;
   const auto [found, is_new] = rounds_.sent_.try_emplace({device, node.status.st_ino});
   SentFile& sent = found->second;
@@ -252,7 +225,7 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
   const bool has_other_name = !is_new && sent.round == rounds_.round_;
   sent.round = rounds_.round_;
   if (has_other_name) return {};
-  FileStatus status = status_of(node.status, is_mapped);
+  FileStatus status = status_of(node.status, is_in_doubt);
   status.looked_ns = node.looked_ns;
   if (!is_new && !may_have_changed(sent.status, status)) return {};
   const UniqueFd file(openat(directory, node.name.c_str(),
@@ -263,7 +236,7 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
   if (!is_same) {
     if (is_last_) return system_failure("open", node.name);
     // It was replaced meanwhile: the next round sees what it is now.
-    sent.status.looked_ns = 0, sent.status.is_mapped = true;
+    sent.status.looked_ns = 0, sent.status.is_in_doubt = true;
     return {};
   }
   if (sent.status.size_bytes != status.size_bytes) {
@@ -377,15 +350,15 @@ Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device)
   return put(file_record::Leave{});
 }
 
-// A mapping that was made after the look, and written to, has changed the times since then. So the
-// order is: the status of all files, the mappings, the contents.
+// A write after the look shows in the times at the next look, or is taken now or then. So the order
+// is: the status of all files, the unseen writes, the contents.
 Result<uint64_t> FileRounds::send(pid_t root, const Sink& sink, bool is_last) {
   ++round_;
   Walk walk(*this, sink, is_last);
   if (Status looked = walk.look(); !looked) return failure(looked.error());
-  const auto mapped = read_mapped_files(root);
-  if (!mapped) return failure(mapped.error());
-  if (Status sent = walk.send(*mapped); !sent) return failure(sent.error());
+  const auto in_doubt = unseen_writes_.take(root);
+  if (!in_doubt) return failure(in_doubt.error());
+  if (Status sent = walk.send(*in_doubt); !sent) return failure(sent.error());
   return walk.sent_bytes();
 }
 

@@ -2,12 +2,9 @@
 // first, and what has changed since in each further round. The last round, with the tree frozen,
 // also lists all names and attributes.
 //
-//   status of a file as it was      nothing to read: it takes microseconds
-//   changed, or mapped by a process read again, and only pages with another digest are sent
-//
-// A write through a mapping does not change the times of a file if the page was written before
-// through the same mapping. So a file that a process has mapped is read again, whatever its times
-// say. A mapping made later faults at its first write of each page, and that changes the times.
+//   status of a file as it was        nothing to read: it takes microseconds
+//   changed, or written unseen        read again, and only pages with another digest are sent
+//   (unseen_writes.h)
 //
 // Rejected: tar of what has changed. It sends a file of 1 GiB for one changed byte, and knows
 // nothing of mappings. Also rejected: to watch with fanotify or inotify, which do not report writes
@@ -17,29 +14,23 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "processes/files/file_archive.h"
 #include "processes/files/tmpfs_mounts.h"
+#include "processes/files/unseen_writes.h"
 
 namespace ppmr {
-
-// Device and inode of each file that a process of the tree has mapped shared.
-using MappedFiles = std::set<std::pair<dev_t, uint64_t>>;
-
-// Errors: ESRCH.
-Result<MappedFiles> read_mapped_files(pid_t root);
 
 // A file's status, when its content was sent.
 struct FileStatus {
   uint64_t size_bytes = 0;
-  int64_t change_ns = 0;  // of the content
-  int64_t status_ns = 0;  // of the content or the attributes
-  int64_t looked_ns = 0;  // when this status was read
-  bool is_mapped = false;
+  int64_t change_ns = 0;     // of the content
+  int64_t status_ns = 0;     // of the content or the attributes
+  int64_t looked_ns = 0;     // when this status was read
+  bool is_in_doubt = false;  // it may be written without a trace in the times
   bool operator==(const FileStatus&) const = default;
 };
 
@@ -50,7 +41,7 @@ bool may_have_changed(const FileStatus& sent, const FileStatus& now);
 class FileRounds {
  public:
   using Sink = std::function<Status(const FileRecord&)>;
-  explicit FileRounds(std::vector<PrivateTmpfs> all) : all_(std::move(all)) {}
+  explicit FileRounds(std::vector<PrivateTmpfs> all) : all_(std::move(all)), unseen_writes_(all_) {}
 
   bool is_empty() const { return all_.empty(); }
   const std::vector<PrivateTmpfs>& all() const { return all_; }
@@ -75,6 +66,7 @@ class FileRounds {
   Result<uint64_t> send(pid_t root, const Sink& sink, bool is_last);
 
   std::vector<PrivateTmpfs> all_;
+  UnseenWrites unseen_writes_;
   std::map<std::pair<dev_t, uint64_t>, SentFile> sent_;  // by device and inode
   uint64_t next_number_ = 1;
   uint64_t round_ = 0;

@@ -1,0 +1,121 @@
+#include "processes/files/unseen_writes.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/fanotify.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kEventBytes = size_t{64} << 10;
+
+dev_t device_in(const std::string& text) {
+  const size_t colon = text.find(':');
+  unsigned major_number = 0;
+  unsigned minor_number = 0;
+  if (colon == std::string::npos) return 0;
+  std::from_chars(text.data(), text.data() + colon, major_number, 16);
+  std::from_chars(text.data() + colon + 1, text.data() + text.size(), minor_number, 16);
+  return makedev(major_number, minor_number);
+}
+
+// Also mappings without the right to write, because mprotect(2) may give it.
+void add_mapped(pid_t pid, FileSet& written) {
+  const auto mappings = read_mappings(pid);
+  if (!mappings) return;  // it has ended
+  for (const Mapping& mapping : *mappings) {
+    if (mapping.shared && mapping.inode != 0) {
+      written.emplace(device_in(mapping.device), mapping.inode);
+    }
+  }
+}
+
+bool is_open_for_writing(pid_t pid, const char* descriptor) {
+  const auto info = read_process_file(pid, fmt::format("fdinfo/{}", descriptor));
+  const size_t at = info ? info->find("flags:") : std::string::npos;
+  if (at == std::string::npos) return false;  // it has been closed
+  const unsigned long flags = std::strtoul(info->c_str() + at + 6, nullptr, 8);
+  return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+void add_open(pid_t pid, const std::set<dev_t>& devices, FileSet& written) {
+  const std::string path = fmt::format("/proc/{}/fd", pid);
+  const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir(path.c_str()), closedir);
+  if (!descriptors) return;  // it has ended
+  while (const dirent* const descriptor = readdir(descriptors.get())) {
+    struct stat status {};
+    if (fstatat(dirfd(descriptors.get()), descriptor->d_name, &status, 0) != 0) continue;
+    if (!S_ISREG(status.st_mode) || !devices.contains(status.st_dev)) continue;
+    if (is_open_for_writing(pid, descriptor->d_name)) {
+      written.emplace(status.st_dev, status.st_ino);
+    }
+  }
+}
+
+}  // namespace
+
+UnseenWrites::UnseenWrites(const std::vector<PrivateTmpfs>& all) {
+  if (all.empty()) return;
+  for (const PrivateTmpfs& tmpfs : all) devices_.insert(tmpfs.device);
+  UniqueFd watch(fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK,
+                               O_RDONLY | O_LARGEFILE | O_CLOEXEC));
+  if (!watch) return;
+  for (const PrivateTmpfs& tmpfs : all) {
+    if (fanotify_mark(watch.get(), FAN_MARK_ADD | FAN_MARK_FILESYSTEM, FAN_CLOSE_WRITE,
+                      tmpfs.root.get(), ".") != 0) {
+      return;
+    }
+  }
+  closed_ = std::move(watch);
+}
+
+bool UnseenWrites::take_closed(FileSet& written) {
+  if (!closed_) return false;
+  bool is_complete = true;
+  alignas(fanotify_event_metadata) std::array<char, kEventBytes> buffer;
+  for (;;) {
+    ssize_t length = read(closed_.get(), buffer.data(), buffer.size());
+    if (length < 0 && errno == EINTR) continue;
+    if (length < 0 && errno == EAGAIN) return is_complete;
+    if (length <= 0) return false;
+    const auto* event = reinterpret_cast<const fanotify_event_metadata*>(buffer.data());
+    for (; FAN_EVENT_OK(event, length); event = FAN_EVENT_NEXT(event, length)) {
+      const UniqueFd file(event->fd);
+      struct stat status {};
+      // Without a descriptor, the queue was too short.
+      if (!file || fstat(file.get(), &status) != 0) {
+        is_complete = false;
+      } else {
+        written.emplace(status.st_dev, status.st_ino);
+      }
+    }
+  }
+}
+
+Result<std::optional<FileSet>> UnseenWrites::take(pid_t root) {
+  FileSet written;
+  // What is closed after this is open when the descriptors are read, or is in the next answer.
+  const bool is_complete = take_closed(written);
+  const auto tree = read_tree(root);
+  if (!tree) return failure(tree.error());
+  for (const ProcessStat& process : *tree) {
+    add_mapped(process.pid, written);
+    add_open(process.pid, devices_, written);
+  }
+  if (!is_complete) return std::optional<FileSet>();
+  return std::optional<FileSet>(std::move(written));
+}
+
+}  // namespace ppmr
