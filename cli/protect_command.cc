@@ -32,8 +32,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr const char* kLockDirectory = "/run/ppmr";
-constexpr milliseconds kEveryMin{1000};
-constexpr milliseconds kEveryMax{24 * 3600 * 1000};
+constexpr const char* kAuto = "auto";
 constexpr milliseconds kPauseDefault{150};
 constexpr milliseconds kSignalInterval{200};
 
@@ -48,11 +47,12 @@ std::string line_of(const json& event) {
     const std::string longer = pause_ms > max_pause_ms
                                    ? fmt::format(" (longer than --max-pause, {} ms)", max_pause_ms)
                                    : "";
-    return fmt::format("epoch {}: {} of memory, {} sent, pause {} ms{}, took {}",
+    return fmt::format("epoch {}: {} of memory, {} sent, pause {} ms{}, took {}, the next after {}",
                        event.at("number").get<uint64_t>(),
                        format_size(event.at("bytes").get<uint64_t>()),
                        format_size(event.at("sent_bytes").get<uint64_t>()), pause_ms, longer,
-                       format_time(milliseconds(event.at("took_ms").get<int64_t>())));
+                       format_time(milliseconds(event.at("took_ms").get<int64_t>())),
+                       format_time(milliseconds(event.at("every_ms").get<int64_t>())));
   }
   if (what == "warning") return "warning: " + event.at("sentence").get<std::string>();
   return event.value("reason", what);
@@ -147,7 +147,7 @@ int Protect::run() {
   const auto fail = [&](const CommandError& error) {
     return report("protect", error, command_.json);
   };
-  if (command_.every < kEveryMin || command_.every > kEveryMax) {
+  if (command_.every < kEpochIntervalMin || command_.every > kEpochIntervalMax) {
     return fail({ExitCode::kUsage, "--every must be at least 1 s and at most 24 h"});
   }
   if (command_.limits.max_downtime <= milliseconds(0)) {
@@ -173,6 +173,7 @@ int Protect::run() {
   if (!lock) return fail(lock.error());
   if (auto possible = check(); !possible) return fail(possible.error());
   settings_.every = command_.every;
+  settings_.mtbf = command_.mtbf;
   settings_.limits = command_.limits;
   settings_.limits.max_time = command_.every;
   settings_.find_partner = [this] { return find_partner(); };
@@ -188,8 +189,10 @@ int Protect::run() {
     ended = true;
   });
   if (!command_.json && !command_.quiet) {
-    print_to(stdout, "protecting process {} ({}) as {}, every {}\n", command_.pid,
-             settings_.tree.program, settings_.name, format_time(command_.every));
+    const std::string every = command_.mtbf ? "as often as its pauses and the MTBF suggest"
+                                            : "every " + format_time(command_.every);
+    print_to(stdout, "protecting process {} ({}) as {}, {}\n", command_.pid, settings_.tree.program,
+             settings_.name, every);
     std::fflush(stdout);
   }
   while (!ended) interruption.poll_signals(kSignalInterval);
@@ -220,9 +223,28 @@ void add_protect_command(CLI::App& app, int& exit_code) {
   sub.add_option("--name", command->name,
                  "name of the process at the partner; default: program and pid")
       ->type_name("NAME");
-  add_time_option(sub, "--every", command->every,
-                  "how often a new epoch begins: what the process has done since the last one is "
-                  "lost with its node");
+  auto* mtbf = sub.add_option_function<std::string>(
+                      "--mtbf",
+                      [command](const std::string& text) {
+                        const auto time = parse_time(text);
+                        if (!time) throw CLI::ValidationError("--mtbf", time.error().message);
+                        command->mtbf = *time;
+                      },
+                      "with --every auto: how long this node runs until it fails, on average")
+                   ->type_name("TIME");
+  auto* every =
+      sub.add_option_function<std::string>(
+             "--every",
+             [command](const std::string& text) {
+               if (text == kAuto) return;
+               const auto time = parse_time(text);
+               if (!time) throw CLI::ValidationError("--every", time.error().message);
+               command->every = *time;
+             },
+             "how often a new epoch begins: what the process has done since the last one is lost "
+             "with its node; auto: as often as costs the least time with --mtbf")
+          ->type_name("TIME|auto")
+          ->default_str("30s");
   add_time_option(sub, "--max-pause", command->limits.max_downtime,
                   "how long the process may stand still for an epoch");
   sub.add_option_function<std::string>(
@@ -242,8 +264,11 @@ void add_protect_command(CLI::App& app, int& exit_code) {
   sub.add_option("CRIU-OPTIONS", command->criu_options,
                  "after --: options for CRIU on both nodes; allowed are " + passed_options_text())
       ->take_all();
-  sub.parse_complete_callback([&sub, pid, target] {
+  sub.parse_complete_callback([&sub, pid, target, every, mtbf] {
     if (has_unknown_option(sub)) return;
+    const bool is_auto = every->count() > 0 && every->as<std::string>() == kAuto;
+    if (is_auto && mtbf->count() == 0) throw CLI::RequiredError("--mtbf TIME with --every auto");
+    if (!is_auto && mtbf->count() > 0) throw CLI::RequiredError("--every auto with --mtbf");
     if (pid->count() == 0) throw CLI::RequiredError("--pid PID");
     if (!target.is_given()) throw CLI::RequiredError("--to HOST or --mount MOUNTPOINT");
   });

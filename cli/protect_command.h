@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct ProtectCommand {
   std::string target_host;
   std::string key_file;
   std::chrono::milliseconds every{30'000};
+  std::optional<std::chrono::milliseconds> mtbf;  // given: `every` follows from it
   LiveLimits limits;
   std::string state_directory = kDefaultStateDirectory;
   std::vector<std::string> criu_options;

@@ -13,9 +13,9 @@
 #include "base/exit_code.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/held_criu.h"
-#include "restart_loader/criu/dump_library.h"
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/criu_socket.h"
+#include "restart_loader/criu/dump_library.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/plain_tar.h"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <thread>
 
@@ -39,6 +40,13 @@ Clock::time_point next_epoch_at(Clock::time_point began, Clock::time_point ended
                                 milliseconds every) {
   if (failed) return ended + std::min(every, kAfterFailure);
   return std::max(began + every, ended);
+}
+
+milliseconds best_interval(milliseconds pause, milliseconds mtbf) {
+  const auto both_ms =
+      static_cast<double>(std::max<int64_t>(pause.count(), 1)) * static_cast<double>(mtbf.count());
+  const std::chrono::seconds best{std::llround(std::sqrt(2 * both_ms) / 1000)};
+  return std::clamp<milliseconds>(best, kEpochIntervalMin, kEpochIntervalMax);
 }
 
 // What epochs share until one of them fails.
@@ -161,6 +169,10 @@ Status Protection::send_epoch(Run& run) {
   number_ = epoch.number;
   has_sent_ = true;
   limits_.fixed_part = sent->fixed_part;
+  if (settings_.mtbf) {
+    every_ = best_interval(milliseconds(epoch.pause_ms), *settings_.mtbf);
+    limits_.max_time = every_;
+  }
   // For `ppmr status` and the metrics.
   (void)ask(run.partner.mount, {{"op", "note_epoch"},
                                 {"process", settings_.name},
@@ -171,7 +183,7 @@ Status Protection::send_epoch(Run& run) {
                                 {"pause_ms", epoch.pause_ms},
                                 {"bytes", epoch.bytes},
                                 {"sent_bytes", epoch.arrived_bytes},
-                                {"every_ms", settings_.every.count()}});
+                                {"every_ms", every_.count()}});
   report_event(
       {{"event", "epoch"},
        {"number", epoch.number},
@@ -179,6 +191,7 @@ Status Protection::send_epoch(Run& run) {
        {"sent_bytes", epoch.arrived_bytes},
        {"pause_ms", epoch.pause_ms},
        {"max_pause_ms", settings_.limits.max_downtime.count()},
+       {"every_ms", every_.count()},
        {"took_ms", std::chrono::duration_cast<milliseconds>(Clock::now() - began).count()}});
   return {};
 }
@@ -263,7 +276,7 @@ ProtectionEnd Protection::run() {
     } else {
       told.clear();
     }
-    const auto next = next_epoch_at(began, Clock::now(), !done, settings_.every);
+    const auto next = next_epoch_at(began, Clock::now(), !done, every_);
     if (Status waited = wait_until(next, run.get()); !waited) {
       return end(waited.error(), run.get());
     }

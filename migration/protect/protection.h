@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct ProtectionSettings {
   ProtectedTree tree;
   std::string criu;
   std::chrono::milliseconds every{30'000};
+  // How long the node runs on average until it fails. Given: best_interval() replaces `every`.
+  std::optional<std::chrono::milliseconds> mtbf;
   LiveLimits limits;  // max_downtime: the pause of an epoch
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{120'000};
@@ -41,6 +44,15 @@ struct ProtectionSettings {
   std::function<Result<PartnerMount>()> find_partner;
   std::function<void(const nlohmann::json& event)> on_event;
 };
+
+inline constexpr std::chrono::milliseconds kEpochIntervalMin{1000};
+inline constexpr std::chrono::milliseconds kEpochIntervalMax{24 * 3600 * 1000};
+
+// The interval with which epochs and failures cost the least time: the square root of 2 * pause *
+// MTBF (Young 1974). With longer intervals a failure loses more work, shorter ones hold the process
+// up more often. Within the limits above, in whole seconds. Pure.
+std::chrono::milliseconds best_interval(std::chrono::milliseconds pause,
+                                        std::chrono::milliseconds mtbf);
 
 struct ProtectionEnd {
   ExitCode exit_code = ExitCode::kSuccess;
@@ -57,7 +69,7 @@ std::chrono::steady_clock::time_point next_epoch_at(std::chrono::steady_clock::t
 class Protection {
  public:
   Protection(const ProtectionSettings& settings, const std::atomic<bool>& stop)
-      : settings_(settings), stop_(stop), limits_(settings.limits) {}
+      : settings_(settings), stop_(stop), every_(settings.every), limits_(settings.limits) {}
   // Returns when the tree has ended, when it was taken over, or on `stop`. The partner keeps the
   // newest epoch, unless the tree has ended by itself.
   ProtectionEnd run();
@@ -86,6 +98,7 @@ class Protection {
   const ProtectionSettings& settings_;
   const std::atomic<bool>& stop_;
   std::optional<Ending> ending_;
+  std::chrono::milliseconds every_;
   LiveLimits limits_;      // with what the last epoch has shown
   uint64_t number_ = 0;    // of the newest epoch that the partner keeps
   bool has_sent_ = false;  // an epoch of this process
