@@ -8,6 +8,7 @@
 #include "cli/commit_command.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 
@@ -25,7 +26,7 @@ std::optional<int> run_action_script() {
   if (stage == "pre-dump") {
     // If this request fails, the dump is only slower. Post-dump reports the reason.
     if (const auto checkpoint = find_checkpoint(images)) {
-      (void)ask(checkpoint->mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint->name}});
+      (void)ask(checkpoint->mount, to_request(request::DeferErrors{checkpoint->name}));
     }
     return to_int(ExitCode::kSuccess);
   }

@@ -9,6 +9,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 namespace {
@@ -25,7 +26,7 @@ struct Sealed {
 // Only the target knows what is on its disk.
 CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
                                     const CommitCommand& command) {
-  const auto status = ask(checkpoint.mount, {{"op", "status"}});
+  const auto status = ask(checkpoint.mount, to_request(request::Status{}));
   if (!status) return tl::unexpected(status.error());
   if (status->value("role", "") != "target") {
     return command_failure(ExitCode::kUsage,
@@ -35,10 +36,10 @@ CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
   }
   // The daemon knows why a checkpoint is not kept, so it watches the time.
   const std::chrono::milliseconds timeout = command.timeout.value_or(std::chrono::hours(24));
-  const json request = {{"op", "wait"},
-                        {"checkpoint", checkpoint.name},
-                        {"until", "kept"},
-                        {"timeout_ms", timeout.count()}};
+  const json request = to_request(request::Wait{.checkpoint = checkpoint.name,
+                                                .owner = "",
+                                                .until = request::Wait::kKept,
+                                                .timeout = timeout});
   const auto kept = ask_at_length(checkpoint.mount, request, std::nullopt);
   if (!kept) return tl::unexpected(kept.error());
   return {};
@@ -54,8 +55,8 @@ CommandResult<Sealed> seal(const CommitCommand& command) {
         command.path + " is a part of a checkpoint: commit the whole checkpoint, " + top);
   }
   const auto began = std::chrono::steady_clock::now();
-  auto answer = ask_at_length(
-      checkpoint->mount, {{"op", "commit"}, {"checkpoint", checkpoint->name}}, command.timeout);
+  auto answer = ask_at_length(checkpoint->mount, to_request(request::Commit{checkpoint->name, {}}),
+                              command.timeout);
   if (answer && command.kept) {
     const auto kept = wait_until_kept(*checkpoint, command);
     if (!kept) return tl::unexpected(kept.error());

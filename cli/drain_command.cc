@@ -10,6 +10,7 @@
 #include "base/json_text.h"
 #include "daemon/command_line/output.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "mount/mount_table.h"
 
 namespace ppmr {
@@ -50,10 +51,10 @@ std::string count(int number, const std::string& what) {
 
 CommandResult<Work> drain(const MountEntry& mount, const DrainCommand& command) {
   const auto begun = Clock::now();
-  auto told = ask(mount, {{"op", "drain"}, {"on", !command.resume}});
+  auto told = ask(mount, to_request(request::Drain{!command.resume}));
   if (!told) return tl::unexpected(told.error());
   for (;;) {
-    const auto status = ask(mount, {{"op", "status"}});
+    const auto status = ask(mount, to_request(request::Status{}));
     if (!status) return tl::unexpected(status.error());
     const Work work = work_in(*status);
     if (command.resume || work.open + work.agents == 0) return work;

@@ -78,7 +78,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
         outcomes[i].exit_code == ExitCode::kMigrationAborted && outcomes[i].trees.empty();
     if (refused) return;  // it has not begun
     (void)without_exceptions([&]() -> Status {
-      (void)ask(settings_.mount, outcome_note(outcomes[i]));
+      (void)ask(settings_.mount, to_request(outcome_note(outcomes[i])));
       return {};
     });
   };

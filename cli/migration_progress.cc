@@ -16,6 +16,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "migration/records/ownership_record.h"
 
 namespace ppmr {
@@ -168,7 +169,7 @@ void MigrationProgress::watch() {
 }
 
 void MigrationProgress::query_daemon() {
-  const auto status = call(mount_.source, {{"op", "status"}}, kDaemonTimeout);
+  const auto status = call(mount_.source, to_request(request::Status{}), kDaemonTimeout);
   if (!status) return;
   const auto now = std::chrono::steady_clock::now();
   std::map<std::string, uint64_t> bytes_of;  // key: the name of a checkpoint

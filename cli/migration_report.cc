@@ -88,10 +88,10 @@ TreeTimes times_of(const TreeOutcome& tree) {
   return times;
 }
 
-json outcome_note(const MigrationOutcome& outcome) {
-  json seconds = json::object();
+request::NoteOutcome outcome_note(const MigrationOutcome& outcome) {
+  request::NoteOutcome note;
   const auto add = [&](const char* phase, double value) {
-    if (value >= 0) seconds[phase].push_back(value);
+    if (value >= 0) note.seconds[phase].push_back(value);
   };
   for (const TreeOutcome& tree : outcome.trees) {
     const TreeTimes times = times_of(tree);
@@ -100,10 +100,10 @@ json outcome_note(const MigrationOutcome& outcome) {
     add("seal", times.seal);
     add("restart", times.restart);
   }
-  std::string result = result_of(outcome);
-  std::transform(result.begin(), result.end(), result.begin(),
+  note.result = result_of(outcome);
+  std::transform(note.result.begin(), note.result.end(), note.result.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  return {{"op", "note_outcome"}, {"result", result}, {"seconds", std::move(seconds)}};
+  return note;
 }
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/control/requests.h"
 #include "migration/source/migration.h"
 
 namespace ppmr {
@@ -22,8 +23,8 @@ struct TreeTimes {
 };
 TreeTimes times_of(const TreeOutcome& tree);
 
-// Returns the note that `ppmr migrate` sends to the source's daemon: {"op":"note_outcome",..}.
-nlohmann::json outcome_note(const MigrationOutcome& outcome);
+// Returns the note that `ppmr migrate` sends to the source's daemon.
+request::NoteOutcome outcome_note(const MigrationOutcome& outcome);
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
 // Returns one line. `stays`: names of trees whose migration did not start.

@@ -2,6 +2,7 @@
 
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "daemon/control/target_mount.h"
 #include "migration/relay/agent_client.h"
 
@@ -29,7 +30,7 @@ CommandResult<MoveEnds> find_move_ends(const MoveEndsOptions& options) {
         *mountpoint + " is not the mount point of a ppmr source (see ppmr status)");
   }
   MoveEnds ends{mount->mount, {}};
-  auto status = ask(ends.mount, {{"op", "status"}});
+  auto status = ask(ends.mount, to_request(request::Status{}));
   if (!status) return tl::unexpected(status.error());
   if (status->value("role", "") != "source") {
     return command_failure(ExitCode::kUsage,

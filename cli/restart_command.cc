@@ -13,6 +13,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/audit_events.h"
 #include "preflight/policy/checkpoint_links.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -72,7 +73,7 @@ CommandResult<void> Restart::find() {
     return tl::unexpected(std::move(error));
   }
   checkpoint_ = std::move(*checkpoint);
-  auto status = ask(checkpoint_.mount, {{"op", "status"}});
+  auto status = ask(checkpoint_.mount, to_request(request::Status{}));
   if (!status) return tl::unexpected(status.error());
   if (status->value("role", "") != "target") {
     return command_failure(ExitCode::kUsage, command_.path +
@@ -172,8 +173,8 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
 
 CommandResult<void> Restart::remove_checkpoint() {
   if (!command_.remove) return {};
-  auto removed = ask_at_length(checkpoint_.mount,
-                               {{"op", "remove"}, {"checkpoint", checkpoint_.name}}, std::nullopt);
+  auto removed = ask_at_length(checkpoint_.mount, to_request(request::Remove{checkpoint_.name, ""}),
+                               std::nullopt);
   if (!removed) {
     return command_failure(
         removed.error().exit_code,

@@ -4,6 +4,7 @@
 
 #include "cli/status_view.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 namespace {
@@ -45,7 +46,7 @@ std::vector<StatusSample> sample_status(const std::vector<MountEntry>& mounts,
       continue;
     }
     queries.push_back(std::async(std::launch::async, [mount] {
-      auto status = ask(mount, {{"op", "status"}});
+      auto status = ask(mount, to_request(request::Status{}));
       return StatusSample{mount, Clock::now(), std::move(status)};
     }));
   }

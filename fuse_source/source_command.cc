@@ -17,6 +17,7 @@
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/transport_option.h"
 #include "daemon/control/endpoint_file.h"
+#include "daemon/control/requests.h"
 #include "daemon/data_daemon/data_daemon.h"
 #include "fuse_source/pool_size.h"
 #include "fuse_source/source_mount.h"
@@ -144,7 +145,7 @@ class BusyLook {
 
 nlohmann::json status_of(SourceMount& mount) {
   PassedDescriptors none;
-  return mount.answer({{"op", "status"}}, none);
+  return mount.answer(to_request(request::Status{}), none);
 }
 
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {

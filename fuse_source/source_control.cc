@@ -1,5 +1,4 @@
-// Answers requests on the control socket of a source mount: status, commit, drain, defer-errors,
-// stay, add-files, send-memory, wait-for-peer, note_outcome, note_open and note_epoch.
+// Answers the requests on the control socket of a source mount (request::ToSource).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,12 +6,15 @@
 
 #include "base/mapped_memory.h"
 #include "daemon/control/control_socket.h"
+#include "daemon/control/requests.h"
 #include "fuse_source/source_mount.h"
 #include "processes/memory/read_messages.h"
 #include "processes/memory/remote_memory.h"
 
 namespace ppmr {
 namespace {
+
+using std::chrono::milliseconds;
 
 // The address space of a process with four-level page tables is smaller than this.
 constexpr uint64_t kMemoryMaxBytes = uint64_t{1} << 48;
@@ -31,54 +33,65 @@ const char* state_name(const SourceCheckpoint& checkpoint, CheckpointState state
 
 }  // namespace
 
-nlohmann::json SourceMount::answer(const nlohmann::json& request, PassedDescriptors& passed) {
-  const std::string operation = request.at("op");
-  if (operation == "status") return status();
-  if (operation == "drain") {
-    draining_ = request.value("on", true);
-    return {{"ok", true}};
-  }
-  if (operation == "commit") {
-    auto report = commit(request.at("checkpoint"));
-    if (!report) return refusal(report.error());
-    return {{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
-  }
-  if (operation == "defer-errors") return answer_of(defer_errors(request.at("checkpoint")));
-  if (operation == "wait-for-peer") {
-    const int64_t ms = std::clamp<int64_t>(request.at("timeout_ms"), 0, kPatienceMax.count());
-    return answer_of(wait_for_peer(request.at("checkpoint"), std::chrono::milliseconds(ms)));
-  }
-  if (operation == "note_outcome") return answer_of(migrations_.note(request));
-  if (operation == "note_open") return answer_of(open_migrations_.note(request));
-  if (operation == "note_epoch") return answer_of(protected_.note(request));
-  if (operation == "stay") {
-    if (!options_.idle || options_.idle->stay(std::chrono::steady_clock::now()))
-      return {{"ok", true}};
-    return refusal(Error{ESHUTDOWN, "the daemon was idle and is ending"});
-  }
-  if (operation == "add-files") return answer_of(add_files(request, passed.received));
-  if (operation == "send-memory")
-    return answer_of(send_memory(request, std::move(passed.received)));
-  return refusal(
-      Error{EOPNOTSUPP, "a source mount does not support the operation '" + operation + "'"});
+nlohmann::json SourceMount::answer(const nlohmann::json& json, PassedDescriptors& passed) {
+  const auto request = read_request<request::ToSource>(json);
+  if (!request) return refusal(request.error());
+  return std::visit(
+      EachKind{
+          [&](const request::Status&) { return status(); },
+          [&](const request::Drain& drain) {
+            draining_ = drain.on;
+            return answer_of({});
+          },
+          [&](const request::Commit& sealed) {
+            const auto report = commit(sealed.checkpoint);
+            if (!report) return refusal(report.error());
+            return nlohmann::json{{"ok", true}, {"files", report->files}, {"bytes", report->bytes}};
+          },
+          [&](const request::Stay&) { return answer_of(stay()); },
+          [&](const request::DeferErrors& defer) {
+            return answer_of(defer_errors(defer.checkpoint));
+          },
+          [&](const request::WaitForPeer& wait) {
+            return answer_of(wait_for_peer(
+                wait.checkpoint, std::clamp(wait.timeout, milliseconds(0), kPatienceMax)));
+          },
+          [&](const request::AddFiles& add) { return answer_of(add_files(add, passed.received)); },
+          [&](const request::SendMemory& send) {
+            return answer_of(send_memory(send, std::move(passed.received)));
+          },
+          [&](const request::NoteOutcome& note) { return answer_of(migrations_.note(note)); },
+          [&](const request::NoteOpen& note) { return answer_of(open_migrations_.note(note)); },
+          [&](const request::NoteEpoch& note) { return answer_of(protected_.note(note)); },
+          [&](const request::NoteProtectionEnd& note) {
+            protected_.forget(note);
+            return answer_of({});
+          },
+      },
+      *request);
 }
 
-Status SourceMount::add_files(const nlohmann::json& request,
+Status SourceMount::stay() const {
+  if (!options_.idle || options_.idle->stay(std::chrono::steady_clock::now())) return {};
+  return failure(ESHUTDOWN, "the daemon was idle and is ending");
+}
+
+Status SourceMount::add_files(const request::AddFiles& request,
                               const std::vector<UniqueFd>& received) {
   if (received.size() != 1) {
     return failure(EINVAL, "add files: the request must pass a bundle of the files");
   }
   const auto bundle = ImageBundle::open(received.front());
   if (!bundle) return failure(bundle.error());
-  return add_files(request.at("checkpoint"), *bundle);
+  return add_files(request.checkpoint, *bundle);
 }
 
 // A page reader fills the slots, because this process has no right to read the memory of other
 // processes.
-Status SourceMount::send_memory(const nlohmann::json& request, std::vector<UniqueFd> received) {
-  FrozenMemory memory{
-      .bytes = request.at("memory_bytes"), .first = {}, .read = {}, .read_wanted = {}};
-  memory.file_offset = request.value("file_offset", uint64_t{0});
+Status SourceMount::send_memory(const request::SendMemory& request,
+                                std::vector<UniqueFd> received) {
+  FrozenMemory memory{.bytes = request.memory_bytes, .first = {}, .read = {}, .read_wanted = {}};
+  memory.file_offset = request.file_offset;
   if (memory.bytes % kPageSizeBytes != 0 || memory.bytes > kMemoryMaxBytes ||
       memory.file_offset % kPageSizeBytes != 0 || memory.file_offset > kMemoryMaxBytes) {
     return failure(
@@ -89,15 +102,10 @@ Status SourceMount::send_memory(const nlohmann::json& request, std::vector<Uniqu
   if (received.size() != kPageReaderSockets) {
     return failure(EINVAL, "send memory: the request must pass the sockets of a page reader");
   }
-  for (const nlohmann::json& part : request.value("first", nlohmann::json::array())) {
-    memory.first.push_back({part.at(0), part.at(1)});
-  }
-  std::optional<std::chrono::milliseconds> patience;
-  if (const auto given = request.find("reader_timeout_ms"); given != request.end()) {
-    patience.emplace(given->get<int64_t>());
-  }
+  for (const auto& [offset, bytes] : request.first) memory.first.push_back({offset, bytes});
+  const std::optional<milliseconds> patience = request.reader_timeout;
   if (Status lent = lend_pool(received[0], pool_->descriptor()); !lent) return lent;
-  const std::string name = request.at("checkpoint");
+  const std::string& name = request.checkpoint;
   const SourceNodePointer node = tree_.child(tree_.root(), name);
   const auto give_up = [&] { return stopping_ || (node && !node->checkpoint->status()); };
   RemoteMemory first_pass(std::move(received[0]), pool_->memory(), patience, give_up);
@@ -108,7 +116,7 @@ Status SourceMount::send_memory(const nlohmann::json& request, std::vector<Uniqu
   memory.read_wanted = [&](uint64_t offset, std::span<std::byte> slot) {
     return wanted.read(offset, slot);
   };
-  memory.arrives = request.value("until", "arrived") != "read";
+  memory.arrives = request.until != request::SendMemory::kUntilRead;
   return send_memory(name, memory);
 }
 

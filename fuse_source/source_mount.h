@@ -23,6 +23,7 @@
 #include "buffer_pool/buffer_pool.h"
 #include "daemon/background/idle_clock.h"
 #include "daemon/command_line/transport_option.h"
+#include "daemon/control/requests.h"
 #include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/open_migrations.h"
 #include "daemon/metrics/outcome_tally.h"
@@ -220,10 +221,11 @@ class SourceMount final : public FrontEnd, public ServedMount {
   void set_patience(SourceCheckpoint& checkpoint, std::chrono::milliseconds patience);
 
   nlohmann::json status();
+  Status stay() const;
   nlohmann::json status_of(const SourceNode& top);
 
   // Files in a bundle.
-  Status add_files(const nlohmann::json& request, const std::vector<UniqueFd>& received);
+  Status add_files(const request::AddFiles& request, const std::vector<UniqueFd>& received);
   Status add_file(const SourceNode& directory, const std::string& name,
                   std::span<const std::byte> bytes);
 
@@ -236,7 +238,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
     void want(uint64_t offset, uint64_t length) const;
   };
   Status send_memory(const SourceNodePointer& node, const FrozenMemory& memory);
-  Status send_memory(const nlohmann::json& request, std::vector<UniqueFd> received);
+  Status send_memory(const request::SendMemory& request, std::vector<UniqueFd> received);
   // Returns the number of written bytes of a file, for the status.
   uint64_t written_bytes(const SourceNode& node);
 

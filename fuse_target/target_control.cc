@@ -1,5 +1,4 @@
-// The requests of the control socket: status, commit, drain, wait, remove, lend, bundle, promise,
-// note_outcome, note_open.
+// Answers the requests on the control socket of a target mount (request::ToTarget).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "daemon/control/control_socket.h"
+#include "daemon/control/requests.h"
 #include "fuse_target/target_mount.h"
 #include "third_party/spdlog.h"
 
@@ -21,9 +21,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTimeout{120'000};
 constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
 
-milliseconds timeout_of(const nlohmann::json& request) {
-  return std::clamp(milliseconds(request.value("timeout_ms", kTimeout.count())), milliseconds(0),
-                    kTimeoutMax);
+milliseconds limited(std::optional<milliseconds> timeout) {
+  return std::clamp(timeout.value_or(kTimeout), milliseconds(0), kTimeoutMax);
 }
 
 int64_t ms_since(std::chrono::steady_clock::time_point start) {
@@ -136,27 +135,28 @@ std::pair<uint64_t, uint64_t> blocks_on_disk(const FileLoan& loan) {
 
 }  // namespace
 
-nlohmann::json TargetMount::answer(const nlohmann::json& request, PassedDescriptors& passed) {
-  const std::string operation = request.at("op");
-  if (operation == "status") return status();
-  if (operation == "drain") {
-    draining_ = request.value("on", true);
-    tree_.refuse_claims(draining_);
-    return {{"ok", true}};
-  }
-  if (operation == "commit") return commit(request);
-  if (operation == "wait") return wait(request);
-  if (operation == "remove") return remove(request);
-  if (operation == "note_refusal") return note_refusal(request);
-  if (operation == "note_outcome") return answer_of(restarts_.note(request));
-  if (operation == "note_open") return answer_of(open_migrations_.note(request));
-  if (operation == "lend") return lend(request, passed.to_send);
-  if (operation == "bundle") return bundle(request, passed.to_send);
-  if (operation == "promise") {
-    return promise(request);
-  }
-  return refusal(Error{
-      EOPNOTSUPP, "unknown request '" + operation + "' to a target mount (version mismatch?)"});
+nlohmann::json TargetMount::answer(const nlohmann::json& json, PassedDescriptors& passed) {
+  const auto request = read_request<request::ToTarget>(json);
+  if (!request) return refusal(request.error());
+  return std::visit(
+      EachKind{
+          [&](const request::Status&) { return status(); },
+          [&](const request::Drain& drain) {
+            draining_ = drain.on;
+            tree_.refuse_claims(drain.on);
+            return answer_of({});
+          },
+          [&](const request::Commit& seal) { return commit(seal); },
+          [&](const request::Wait& wait_for) { return wait(wait_for); },
+          [&](const request::Remove& unwanted) { return remove(unwanted); },
+          [&](const request::Bundle& wanted) { return bundle(wanted, passed.to_send); },
+          [&](const request::Promise& promised) { return promise(promised); },
+          [&](const request::Lend& wanted) { return lend(wanted, passed.to_send); },
+          [&](const request::NoteRefusal& note) { return note_refusal(note); },
+          [&](const request::NoteOutcome& note) { return answer_of(restarts_.note(note)); },
+          [&](const request::NoteOpen& note) { return answer_of(open_migrations_.note(note)); },
+      },
+      *request);
 }
 
 nlohmann::json TargetMount::status() const {
@@ -210,22 +210,21 @@ nlohmann::json TargetMount::status() const {
 }
 
 // Called when a supervisor has refused to restore a checkpoint.
-nlohmann::json TargetMount::note_refusal(const nlohmann::json& request) {
-  spdlog::warn("refused to restart process {} of {} from checkpoint {}: {}",
-               request.at("process").get<int>(), json_text(request.at("peer")),
-               json_text(request.at("checkpoint")), request.at("reason").get<std::string>());
+nlohmann::json TargetMount::note_refusal(const request::NoteRefusal& request) {
+  spdlog::warn("refused to restart process {} of {} from checkpoint {}: {}", request.process,
+               json_text(request.peer), json_text(request.checkpoint), request.reason);
   return {{"ok", true}};
 }
 
 // Requests the seal from the source and waits for the result.
-nlohmann::json TargetMount::commit(const nlohmann::json& request) {
-  const std::string name = request.at("checkpoint");
+nlohmann::json TargetMount::commit(const request::Commit& request) {
+  const std::string& name = request.checkpoint;
   const auto before = tree_.checkpoint(name);
   if (!before) return refusal(missing_error(name));
   if (before->state == StoredState::kSealed) return success(*before);
   if (before->state == StoredState::kFailed) return refusal(failed_error(*before));
   if (auto asked = upstream_->request_seal(before->top); !asked) return refusal(asked.error());
-  const milliseconds timeout = timeout_of(request);
+  const milliseconds timeout = limited(request.timeout);
   const auto after = tree_.wait_for(
       name,
       [&](const auto& report) {
@@ -247,15 +246,15 @@ nlohmann::json TargetMount::commit(const nlohmann::json& request) {
 // Waits until a checkpoint is complete (CRIU has written its last image) or sealed, as the request
 // says. The checkpoint need not exist yet. If the request names an owner, the checkpoint must
 // belong to that owner.
-nlohmann::json TargetMount::wait(const nlohmann::json& request) {
-  const std::string name = request.at("checkpoint");
-  const std::string until = request.value("until", "sealed");
-  if (until == "kept") return wait_until_kept(request);
-  if (until != "complete" && until != "sealed") {
+nlohmann::json TargetMount::wait(const request::Wait& request) {
+  const std::string& name = request.checkpoint;
+  const std::string& until = request.until;
+  if (until == request::Wait::kKept) return wait_until_kept(request);
+  if (until != request::Wait::kComplete && until != request::Wait::kSealed) {
     return refusal(Error{EINVAL, "wait until '" + until + "': expected complete, sealed or kept"});
   }
-  const milliseconds timeout = timeout_of(request);
-  const std::string owner = request.value("owner", "");
+  const milliseconds timeout = limited(request.timeout);
+  const std::string& owner = request.owner;
   // Only migrations name an owner. They remove the checkpoint when its process runs, so it is not
   // kept.
   if (!owner.empty()) tree_.mark_passing(name, owner);
@@ -264,7 +263,7 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
   };
   const auto arrived = [&](const CheckpointReport& report) {
     return report.state == StoredState::kSealed ||
-           (until == "complete" && report.state == StoredState::kComplete);
+           (until == request::Wait::kComplete && report.state == StoredState::kComplete);
   };
   const auto report = tree_.wait_for(
       name,
@@ -286,26 +285,26 @@ nlohmann::json TargetMount::wait(const nlohmann::json& request) {
 }
 
 // Only migrations promise memory, so the checkpoint is not kept. Others that are kept make room.
-nlohmann::json TargetMount::promise(const nlohmann::json& request) {
-  const std::string name = request.at("checkpoint");
+nlohmann::json TargetMount::promise(const request::Promise& request) {
+  const std::string& name = request.checkpoint;
   tree_.mark_passing(name);
   for (;;) {
-    const Status promised = tree_.promise(name, request.at("bytes"));
+    const Status promised = tree_.promise(name, request.bytes);
     const bool is_full = !promised && promised.error().errno_value == ENOSPC;
     if (!is_full || !storage_.make_room()) return answer_of(promised);
   }
 }
 
 // Waits until a checkpoint is sealed and kept. It need not exist yet.
-nlohmann::json TargetMount::wait_until_kept(const nlohmann::json& request) {
-  const std::string name = request.at("checkpoint");
+nlohmann::json TargetMount::wait_until_kept(const request::Wait& request) {
+  const std::string& name = request.checkpoint;
   if (!keeper_) {
     return refusal(Error{EOPNOTSUPP, "'" + name +
                                          "' is not kept: this target was started without "
                                          "--keep-dir"});
   }
   tree_.keep_soon(name);
-  const milliseconds timeout = timeout_of(request);
+  const milliseconds timeout = limited(request.timeout);
   const auto report = tree_.wait_for(
       name,
       [](const auto& candidate) {
@@ -327,8 +326,8 @@ nlohmann::json TargetMount::wait_until_kept(const nlohmann::json& request) {
 }
 
 // The removal of a kept checkpoint is on the disk before the answer.
-nlohmann::json TargetMount::remove(const nlohmann::json& request) {
-  auto removed = tree_.remove_checkpoint(request.at("checkpoint"), request.value("owner", ""));
+nlohmann::json TargetMount::remove(const request::Remove& request) {
+  auto removed = tree_.remove_checkpoint(request.checkpoint, request.owner);
   if (!removed) return refusal(removed.error());
   upstream_->notify_removed(*removed);
   if (!keeper_) return {{"ok", true}};
@@ -341,10 +340,8 @@ nlohmann::json TargetMount::remove(const nlohmann::json& request) {
 // Lends the part of a file that begins at `offset`. The answer passes descriptors in this order:
 // the memfds and then the spill file (if any), which `place` in `pieces` numbers; the spill file's
 // checksums; and the borrower's end of a new loan. README.md of daemon/control has the format.
-nlohmann::json TargetMount::lend(const nlohmann::json& request,
-                                 std::vector<UniqueFd>& descriptors) {
-  auto lent = tree_.lend(request.at("checkpoint"), request.at("file"),
-                         request.value("offset", uint64_t{0}), request.value("arrived", false));
+nlohmann::json TargetMount::lend(const request::Lend& request, std::vector<UniqueFd>& descriptors) {
+  auto lent = tree_.lend(request.checkpoint, request.file, request.offset, request.arrived);
   if (!lent) return refusal(lent.error());
   FileLoan& loan = lent->loan;
   loan.use = memory_->begin_use();
@@ -376,7 +373,7 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
     passed.push_back(std::move(*file));
     passed.push_back(std::move(*checksums));
   }
-  if (const int earlier = request.value("loan", -1); earlier >= 0) {
+  if (const int earlier = request.loan; earlier >= 0) {
     if (auto extended = loans_->extend(earlier, std::move(loan)); !extended) {
       return refusal(extended.error());
     }
@@ -392,9 +389,9 @@ nlohmann::json TargetMount::lend(const nlohmann::json& request,
 }
 
 // The answer passes one descriptor, the memfd.
-nlohmann::json TargetMount::bundle(const nlohmann::json& request,
+nlohmann::json TargetMount::bundle(const request::Bundle& request,
                                    std::vector<UniqueFd>& descriptors) {
-  auto bundled = tree_.bundle(request.at("checkpoint"));
+  auto bundled = tree_.bundle(request.checkpoint);
   if (!bundled) return refusal(bundled.error());
   descriptors.push_back(std::move(bundled->memfd));
   return {{"ok", true}, {"inode", bundled->inode}};

@@ -11,6 +11,7 @@
 #include "base/exit_code.h"
 #include "daemon/audit/audit_trail.h"
 #include "daemon/command_line/transport_option.h"
+#include "daemon/control/requests.h"
 #include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/open_migrations.h"
 #include "daemon/metrics/outcome_tally.h"
@@ -22,6 +23,7 @@
 #include "fuse_target/store/loans.h"
 #include "rdma_stream/connection/connection.h"
 #include "rdma_stream/session/receiver.h"
+#include "rdma_stream/verbs/verbs_target.h"
 
 namespace ppmr {
 
@@ -85,14 +87,14 @@ class TargetMount final : public ServedMount {
   static Status open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts);
   TargetMount(TargetOptions options, Parts parts);
   nlohmann::json status() const;
-  nlohmann::json commit(const nlohmann::json& request);
-  nlohmann::json wait(const nlohmann::json& request);
-  nlohmann::json promise(const nlohmann::json& request);
-  nlohmann::json wait_until_kept(const nlohmann::json& request);
-  nlohmann::json remove(const nlohmann::json& request);
-  static nlohmann::json note_refusal(const nlohmann::json& request);
-  nlohmann::json lend(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
-  nlohmann::json bundle(const nlohmann::json& request, std::vector<UniqueFd>& descriptors);
+  nlohmann::json commit(const request::Commit& request);
+  nlohmann::json wait(const request::Wait& request);
+  nlohmann::json promise(const request::Promise& request);
+  nlohmann::json wait_until_kept(const request::Wait& request);
+  nlohmann::json remove(const request::Remove& request);
+  static nlohmann::json note_refusal(const request::NoteRefusal& request);
+  nlohmann::json lend(const request::Lend& request, std::vector<UniqueFd>& descriptors);
+  nlohmann::json bundle(const request::Bundle& request, std::vector<UniqueFd>& descriptors);
 
   Status serve_agent(Connection& connection, const std::string& node_name);
   std::unique_ptr<Keeper> make_keeper();

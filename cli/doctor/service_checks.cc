@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
@@ -86,7 +87,7 @@ void check_peers(const std::string& mountpoint, const json& status, Diagnoses& f
 }
 
 void check_mount(const MountEntry& mount, Diagnoses& found) {
-  auto status = call(mount.source, {{"op", "status"}}, kPatience);
+  auto status = call(mount.source, to_request(request::Status{}), kPatience);
   if (!status && status.error().errno_value == EACCES) {
     found.push_back(warning("mount",
                             fmt::format("the daemon of {} belongs to another user, so it was not "

@@ -9,6 +9,7 @@
 
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 namespace {
@@ -116,7 +117,7 @@ CommandResult<json> ask(const MountEntry& mount, const json& request, millisecon
 }
 
 void fail_requests_if_silent(const MountEntry& mount) {
-  const auto alive = ask(mount, {{"op", "status"}}, kDaemonSilence);
+  const auto alive = ask(mount, to_request(request::Status{}), kDaemonSilence);
   if (!alive && alive.error().exit_code == ExitCode::kDaemonSilent) {
     (void)umount2(mount.mountpoint.c_str(), MNT_FORCE);
   }
@@ -141,7 +142,7 @@ CommandResult<json> ask_at_length(const MountEntry& mount, json request,
     auto answer = control_call.answer(
         std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, slice)));
     if (answer || answer.error().errno_value != ETIMEDOUT) return judge(std::move(answer), mount);
-    auto alive = ask(mount, {{"op", "status"}});
+    auto alive = ask(mount, to_request(request::Status{}));
     if (!alive) return alive;
     const uint64_t bytes_now = alive->value("bytes", uint64_t{0});
     const bool progresses = bytes && bytes_now != *bytes;
@@ -163,10 +164,10 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
   milliseconds slice{0};  // the first request returns at once
   std::string noticed;
   for (;;) {
-    const json request = {{"op", "wait"},
-                          {"checkpoint", checkpoint.name},
-                          {"until", "complete"},
-                          {"timeout_ms", slice.count()}};
+    const json request = to_request(request::Wait{.checkpoint = checkpoint.name,
+                                                  .owner = "",
+                                                  .until = request::Wait::kComplete,
+                                                  .timeout = slice});
     const auto answer = call(checkpoint.mount.source, request, slice + kDaemonPatience);
     if (!answer) return tl::unexpected(unreachable(checkpoint.mount, answer.error()));
     const Status verdict = accepted(*answer);
@@ -176,7 +177,7 @@ CommandResult<bool> wait_until_complete(const CheckpointPath& checkpoint,
                              checkpoint.path + ": " + verdict.error().message);
     }
 
-    const auto status = ask(checkpoint.mount, {{"op", "status"}});
+    const auto status = ask(checkpoint.mount, to_request(request::Status{}));
     if (!status) return tl::unexpected(status.error());
     const json* found = find_in(*status, checkpoint.name);
     const bool exists = found != nullptr;

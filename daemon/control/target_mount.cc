@@ -25,6 +25,7 @@
 #include "daemon/control/control_client.h"
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "mount/mount_table.h"
 
 namespace ppmr {
@@ -64,7 +65,7 @@ std::optional<MountEntry> mount_at(const std::string& mountpoint) {
 CommandResult<bool> is_served(const TargetHost& host) {
   const auto mount = mount_at(host.mountpoint);
   if (!mount) return false;
-  const auto answer = call(mount->source, {{"op", "stay"}}, kDaemonPatience);
+  const auto answer = call(mount->source, to_request(request::Stay{}), kDaemonPatience);
   if (!answer) {
     const int code = answer.error().errno_value;
     if (code == ECONNREFUSED || code == ENOENT || code == ENODATA) return false;

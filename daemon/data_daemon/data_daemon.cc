@@ -9,6 +9,7 @@
 
 #include "daemon/background/reload.h"
 #include "daemon/control/endpoint_file.h"
+#include "daemon/control/requests.h"
 #include "daemon/metrics/daemon_metrics.h"
 #include "daemon/metrics/metrics_server.h"
 #include "mount/fuse_channel.h"
@@ -124,7 +125,7 @@ CommandResult<void> DataDaemon::drop_rights() {
 CommandResult<void> DataDaemon::serve(ServedMount& mount, const std::function<void()>& on_ready) {
   const auto status = [&mount] {
     PassedDescriptors none;
-    return mount.answer({{"op", "status"}}, none);
+    return mount.answer(to_request(request::Status{}), none);
   };
   const DaemonMetrics metrics(status, mount.outcomes());
   std::unique_ptr<MetricsServer> metrics_server;

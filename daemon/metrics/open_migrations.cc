@@ -16,17 +16,13 @@ bool is_word(const std::string& text) {
 
 }  // namespace
 
-Status OpenMigrations::note(const json& report) {
+Status OpenMigrations::note(const request::NoteOpen& report) {
   std::vector<json> open;
-  try {
-    for (const json& migration : report.at("migrations")) {
-      const std::string id = migration.at("id"), state = migration.at("state");
-      const int64_t since_ns = migration.at("since_ns");
-      if (!is_word(id) || !is_word(state)) return failure(EINVAL, "invalid open migration");
-      open.push_back({{"id", id}, {"state", state}, {"since_ns", since_ns}});
+  for (const auto& [id, state, since_ns] : report.migrations) {
+    if (!is_word(id) || !is_word(state)) {
+      return failure(EINVAL, "note the open migrations: an ID or a state is not a word");
     }
-  } catch (const json::exception& error) {
-    return failure(EINVAL, std::string("invalid report of open migrations: ") + error.what());
+    open.push_back({{"id", id}, {"state", state}, {"since_ns", since_ns}});
   }
   std::sort(open.begin(), open.end(), [](const json& left, const json& right) {
     return left.at("since_ns").get<int64_t>() < right.at("since_ns").get<int64_t>();

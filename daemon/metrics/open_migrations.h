@@ -1,13 +1,12 @@
 // The migrations of a daemon's mount that are not over. The daemon may not read their records, so
 // its settler (`ppmr migration-settle`) reports them every 20 s.
-//
-// A report: {"migrations":[{"id":"..","state":"ready","since_ns":N},..]}.
 #pragma once
 
 #include <nlohmann/json.hpp>
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 
@@ -17,7 +16,7 @@ inline constexpr size_t kOpenMigrationsListed = 16;
 class OpenMigrations {
  public:
   // Replaces the last report. Errors: EINVAL.
-  Status note(const nlohmann::json& report);
+  Status note(const request::NoteOpen& report);
   // For the status: {"count":N,"oldest_ns":N,"migrations":[..]}; lists the oldest ones only.
   nlohmann::json status() const;
 

@@ -59,11 +59,10 @@ OutcomeTally::OutcomeTally(TallyOptions options)
   for (size_t i = 0; i < options_.phases.size(); ++i) phases_.emplace_back(bounds(kPhaseBoundsS));
 }
 
-Status OutcomeTally::note(const json& report) {
-  const std::string result = report.at("result");
+Status OutcomeTally::note(const request::NoteOutcome& report) {
+  const std::string& result = report.result;
   std::vector<std::pair<size_t, double>> observed;
-  const json seconds = report.value("seconds", json::object());
-  for (const auto& [field, values] : seconds.items()) {
+  for (const auto& [field, values] : report.seconds) {
     const auto phase =
         std::find_if(options_.phases.begin(), options_.phases.end(),
                      [&field = field](const auto& candidate) { return candidate.field == field; });
@@ -71,7 +70,7 @@ Status OutcomeTally::note(const json& report) {
       return failure(EINVAL, "count a migration with the result '" + result + "': unknown phase '" +
                                  field + "'");
     }
-    for (const double value : values.get<std::vector<double>>()) {
+    for (const double value : values) {
       if (!is_duration(value) || value > kSecondsMax) {
         return failure(EINVAL, "count a migration with the result '" + result + "': '" + field +
                                    "' is not a duration");
@@ -81,9 +80,9 @@ Status OutcomeTally::note(const json& report) {
   }
   std::vector<double> buckets;
   double sum_s = 0;
-  if (const auto faults = report.find("page_faults"); faults != report.end()) {
-    const auto counts = faults->at("buckets").get<std::vector<uint64_t>>();
-    sum_s = faults->at("sum_s");
+  if (report.page_faults) {
+    const std::vector<uint64_t>& counts = report.page_faults->buckets;
+    sum_s = report.page_faults->sum_s;
     if (options_.fault_metric.empty() || counts.size() != kFaultBoundsS.size() + 1 ||
         !is_duration(sum_s)) {
       return failure(EINVAL, "count a migration with the result '" + result +

@@ -2,8 +2,8 @@
 // migrate` reports migrations to the source's daemon; supervisors report restarts to the target's
 // daemon.
 //
-// A report: {"result":"moved","seconds":{"downtime":[0.5,0.6],"dump":[0.4,0.4]}} and, if the tally
-// counts page faults, "page_faults":{"buckets":[N,..],"sum_s":S} (a pager's FaultTimes).
+// A report has the seconds of each phase, e.g. {"downtime",{0.5,0.6}}, and the page faults only if
+// the tally counts them.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -19,6 +19,7 @@
 #include "base/duration_buckets.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 
@@ -45,8 +46,8 @@ class OutcomeTally final : public prometheus::Collectable {
   explicit OutcomeTally(TallyOptions options);
 
   // Counts a report completely or not at all. Errors: EINVAL for an unknown result, phase or
-  // number. Throws nlohmann::json::exception when a field has the wrong type.
-  Status note(const nlohmann::json& report);
+  // number.
+  Status note(const request::NoteOutcome& report);
   // Returns {"moved":N,...} for the status.
   nlohmann::json counts() const;
   std::vector<prometheus::MetricFamily> Collect() const override;

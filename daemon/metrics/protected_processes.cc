@@ -13,29 +13,30 @@ constexpr size_t kTextMaxBytes = 64;
 
 }  // namespace
 
-Status ProtectedProcesses::note(const json& report) {
-  try {
-    const std::string name = report.at("process");
-    MutexLock lock(mutex_);
-    if (report.value("ended", false)) {
-      processes_.erase(name);
-      return {};
-    }
-    if (name.empty() || name.size() > kTextMaxBytes) return failure(EINVAL, "invalid name");
-    if (!processes_.contains(name) && processes_.size() >= kProtectedProcessesMax) {
-      return failure(ENOSPC, "too many protected processes");
-    }
-    const std::string program = report.at("program");
-    json process = {{"name", name}, {"program", program.substr(0, kTextMaxBytes)}};
-    for (const char* field :
-         {"pid", "epoch", "frozen_ns", "pause_ms", "bytes", "sent_bytes", "every_ms"}) {
-      process[field] = report.at(field).get<int64_t>();
-    }
-    processes_[name] = std::move(process);
-    return {};
-  } catch (const json::exception& error) {
-    return failure(EINVAL, std::string("invalid report of an epoch: ") + error.what());
+Status ProtectedProcesses::note(const request::NoteEpoch& report) {
+  const std::string& name = report.process;
+  if (name.empty() || name.size() > kTextMaxBytes) {
+    return failure(EINVAL, "note an epoch: the name of the process is empty or too long");
   }
+  MutexLock lock(mutex_);
+  if (!processes_.contains(name) && processes_.size() >= kProtectedProcessesMax) {
+    return failure(ENOSPC, "note an epoch of '" + name + "': too many protected processes");
+  }
+  processes_[name] = {{"name", name},
+                      {"program", report.program.substr(0, kTextMaxBytes)},
+                      {"pid", report.pid},
+                      {"epoch", report.epoch},
+                      {"frozen_ns", report.frozen_ns},
+                      {"pause_ms", report.pause_ms},
+                      {"bytes", report.bytes},
+                      {"sent_bytes", report.sent_bytes},
+                      {"every_ms", report.every_ms}};
+  return {};
+}
+
+void ProtectedProcesses::forget(const request::NoteProtectionEnd& report) {
+  MutexLock lock(mutex_);
+  processes_.erase(report.process);
 }
 
 json ProtectedProcesses::status() const {

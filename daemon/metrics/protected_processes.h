@@ -1,8 +1,5 @@
 // The processes that `ppmr protect` protects through this mount, as it last reported them. If it is
 // killed, its processes stay listed, and the age of their newest epochs grows.
-//
-// A report: {"process":"NAME","pid":N,"program":"..","epoch":N,"frozen_ns":N,"pause_ms":N,
-// "bytes":N,"sent_bytes":N,"every_ms":N}, or {"process":"NAME","ended":true}.
 #pragma once
 
 #include <map>
@@ -11,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 
@@ -20,7 +18,8 @@ inline constexpr size_t kProtectedProcessesMax = 1024;
 class ProtectedProcesses {
  public:
   // Errors: EINVAL; ENOSPC for too many.
-  Status note(const nlohmann::json& report);
+  Status note(const request::NoteEpoch& report);
+  void forget(const request::NoteProtectionEnd& report);
   // An array of the reports, by name. Each has also "age_ms", which counts from "frozen_ns".
   nlohmann::json status() const;
 

@@ -8,6 +8,7 @@
 
 #include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "migration/source/changed_limits.h"
 #include "processes/carried/carried_state.h"
 #include "processes/carried/written_files.h"
@@ -32,14 +33,15 @@ uint64_t bytes_of(const PageIndex& index) {
 
 EpochDump::~EpochDump() {
   memory_.reset();
-  if (!ask(options_.mount, {{"op", "status"}})) return;  // a stopped daemon would block this
-  std::error_code ignored;                               // a failed session has removed them
+  if (!ask(options_.mount, to_request(request::Status{})))
+    return;                 // a stopped daemon would block this
+  std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top(), ignored);
   std::filesystem::remove(top() + kMemorySuffix, ignored);
 }
 
 Status EpochDump::prepare() {
-  if (auto alive = ask(options_.mount, {{"op", "status"}}); !alive) {
+  if (auto alive = ask(options_.mount, to_request(request::Status{})); !alive) {
     return failure(EIO, alive.error().message);
   }
   if (mkdir(top().c_str(), 0700) != 0) return system_failure("create the checkpoint", top());
@@ -143,7 +145,7 @@ Status EpochDump::add_description() {
   std::vector<UniqueFd> files;
   files.push_back(std::move(*bundle));
   const auto added =
-      ask_at_length(options_.mount, {{"op", "add-files"}, {"checkpoint", options_.checkpoint}},
+      ask_at_length(options_.mount, to_request(request::AddFiles{options_.checkpoint}),
                     options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
   description_.reset();
   if (added) return {};

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "processes/frozen_tasks.h"
 #include "restart_loader/criu/work_directory.h"
 
@@ -174,16 +175,16 @@ Status Protection::send_epoch(Run& run) {
     limits_.max_time = every_;
   }
   // For `ppmr status` and the metrics.
-  (void)ask(run.partner.mount, {{"op", "note_epoch"},
-                                {"process", settings_.name},
-                                {"pid", settings_.tree.root},
-                                {"program", settings_.tree.program},
-                                {"epoch", epoch.number},
-                                {"frozen_ns", epoch.frozen_ns},
-                                {"pause_ms", epoch.pause_ms},
-                                {"bytes", epoch.bytes},
-                                {"sent_bytes", epoch.arrived_bytes},
-                                {"every_ms", every_.count()}});
+  (void)ask(run.partner.mount,
+            to_request(request::NoteEpoch{.process = settings_.name,
+                                          .pid = settings_.tree.root,
+                                          .program = settings_.tree.program,
+                                          .epoch = static_cast<int64_t>(epoch.number),
+                                          .frozen_ns = epoch.frozen_ns,
+                                          .pause_ms = epoch.pause_ms,
+                                          .bytes = static_cast<int64_t>(epoch.bytes),
+                                          .sent_bytes = static_cast<int64_t>(epoch.arrived_bytes),
+                                          .every_ms = every_.count()}));
   report_event(
       {{"event", "epoch"},
        {"number", epoch.number},
@@ -224,8 +225,7 @@ ProtectionEnd Protection::end_own_copy(const std::string& why) {
 
 ProtectionEnd Protection::end(const Error& error, Run* run) {
   if (run != nullptr) {
-    (void)ask(run->partner.mount,
-              {{"op", "note_epoch"}, {"process", settings_.name}, {"ended", true}});
+    (void)ask(run->partner.mount, to_request(request::NoteProtectionEnd{settings_.name}));
   }
   switch (*ending_) {
     case Ending::kReplaced:

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "mount/mount_table.h"
 
 namespace ppmr {
@@ -28,8 +29,8 @@ std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord
   if (!mount) return mount.error().errno_value != ENODEV;
   const std::string& daemon = mount->mount.source;
   // While the source sends the memory, the daemon refuses.
-  (void)call(daemon, {{"op", "commit"}, {"checkpoint", memory}}, kSealPatience);
-  const auto status = call(daemon, {{"op", "status"}}, kPatience);
+  (void)call(daemon, to_request(request::Commit{memory, {}}), kSealPatience);
+  const auto status = call(daemon, to_request(request::Status{}), kPatience);
   if (!status) {
     const int error = status.error().errno_value;
     if (error == ECONNREFUSED || error == ENOENT) return false;
@@ -52,9 +53,8 @@ void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree) {
   const auto mount = find_mount(record.mountpoint);
   if (!mount) return;
   (void)call(mount->mount.source,
-             {{"op", "wait-for-peer"},
-              {"checkpoint", memory_checkpoint(record.plan, tree)},
-              {"timeout_ms", record.hold_limit_ms}},
+             to_request(request::WaitForPeer{memory_checkpoint(record.plan, tree),
+                                             milliseconds(record.hold_limit_ms)}),
              kPatience);
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/endpoint_file.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
@@ -149,8 +150,9 @@ void settle_orphans(const RecordStore& store, milliseconds patience) {
   if (!records) return;
   for (const OwnershipRecord& record : *records) {
     const auto mount = find_mount(record.mountpoint);
-    const bool is_served = mount && mount->remainder.empty() &&
-                           call(mount->mount.source, {{"op", "status"}}, patience).has_value();
+    const bool is_served =
+        mount && mount->remainder.empty() &&
+        call(mount->mount.source, to_request(request::Status{}), patience).has_value();
     if (!is_served) (void)settle_source(store, record, patience);
   }
 }
@@ -160,15 +162,14 @@ void report_open(const RecordStore& store, MigrationRole role, const std::string
   const auto mount = find_mount(mountpoint);
   const auto open = store.list_unsettled(role);
   if (!mount || !mount->remainder.empty() || !open) return;
-  auto migrations = nlohmann::json::array();
+  request::NoteOpen note;
   for (const OwnershipRecord& record : *open) {
     if (record.mountpoint != mountpoint || home_of(record) == Home::kOtherNode) continue;
-    migrations.push_back({{"id", record.id},
-                          {"state", to_string(record.state())},
-                          {"since_ns", record.history().front().at_ns}});
+    note.migrations.push_back({.id = record.id,
+                               .state = to_string(record.state()),
+                               .since_ns = record.history().front().at_ns});
   }
-  (void)call(mount->mount.source, {{"op", "note_open"}, {"migrations", std::move(migrations)}},
-             kDaemonsPatience);
+  (void)call(mount->mount.source, to_request(note), kDaemonsPatience);
 }
 
 int SettleCommand::run() const {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "migration/source/memory_file.h"
 
 namespace ppmr {
@@ -97,7 +98,7 @@ Status FileParts::seal_part(bool is_last) {
 // The daemon of the source lists a part as long as it has a name here. It learns when the target
 // has removed the part.
 Result<bool> FileParts::was_taken(uint64_t number) const {
-  const auto status = ask(place_.mount, {{"op", "status"}});
+  const auto status = ask(place_.mount, to_request(request::Status{}));
   if (!status) return failure(EIO, status.error().message);
   const std::string name = file_part_name(place_.checkpoint, number);
   for (const nlohmann::json& entry : status->value("checkpoints", nlohmann::json::array())) {

@@ -8,6 +8,7 @@
 
 #include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "processes/memory/small_ranges.h"
 
 namespace ppmr {
@@ -22,14 +23,14 @@ constexpr milliseconds kReaderPatience{30'000};
 }  // namespace
 
 Status defer_errors(const MountEntry& mount, const std::string& checkpoint) {
-  auto deferred = ask(mount, {{"op", "defer-errors"}, {"checkpoint", checkpoint}});
+  auto deferred = ask(mount, to_request(request::DeferErrors{checkpoint}));
   if (!deferred) return failure(EIO, deferred.error().message);
   return {};
 }
 
 Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& checkpoint,
                                    milliseconds patience) {
-  const auto sealed = ask_at_length(mount, {{"op", "commit"}, {"checkpoint", checkpoint}}, patience,
+  const auto sealed = ask_at_length(mount, to_request(request::Commit{checkpoint, {}}), patience,
                                     Timeout::kWithoutProgress);
   if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
   return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
@@ -62,11 +63,11 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root) {
   const auto index = live.next_round(root);
   if (!index) return failure(index.error());
   if (Status written = write_page_index(path, *index); !written) return failure(written.error());
-  const Status sent = ask_to_send({{"op", "send-memory"},
-                                   {"checkpoint", place_.checkpoint},
-                                   {"file_offset", file_offset},
-                                   {"memory_bytes", index->memory_bytes},
-                                   {"reader_timeout_ms", kReaderPatience.count()}},
+  const Status sent = ask_to_send({.checkpoint = place_.checkpoint,
+                                   .memory_bytes = index->memory_bytes,
+                                   .file_offset = file_offset,
+                                   .first = {},
+                                   .reader_timeout = kReaderPatience},
                                   *reader);
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
@@ -92,9 +93,9 @@ Status MemoryFile::prepare_frozen() {
 }
 
 // A page reader reads the memory from the processes into the pool of the daemon.
-Status MemoryFile::ask_to_send(nlohmann::json request, PageReaderProcess& reader,
+Status MemoryFile::ask_to_send(const request::SendMemory& request, PageReaderProcess& reader,
                                std::optional<milliseconds> patience) const {
-  const auto sent = ask_at_length(place_.mount, std::move(request), patience, Timeout::kTotal,
+  const auto sent = ask_at_length(place_.mount, to_request(request), patience, Timeout::kTotal,
                                   reader.take_ends());
   if (!sent) return failure(EIO, "send the memory of the tree: " + sent.error().message);
   return {};
@@ -104,20 +105,20 @@ Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when,
                                std::optional<milliseconds> patience) {
   const std::string path = place_.work + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index.unsent); !written) return written;
-  nlohmann::json request = {{"op", "send-memory"},
-                            {"checkpoint", place_.checkpoint},
-                            {"file_offset", index.sent_bytes - place_.first_offset},
-                            {"memory_bytes", index.unsent.memory_bytes},
-                            {"until", when == SentWhen::kInThePool ? "read" : "arrived"}};
+  request::SendMemory request{.checkpoint = place_.checkpoint,
+                              .memory_bytes = index.unsent.memory_bytes,
+                              .file_offset = index.sent_bytes - place_.first_offset,
+                              .first = {},
+                              .reader_timeout = {}};
+  if (when == SentWhen::kInThePool) request.until = request::SendMemory::kUntilRead;
   if (when == SentWhen::kFollows) {
-    request["first"] = nlohmann::json::array();
     for (const PageRange& range : small_ranges(index.unsent)) {
-      request["first"].push_back({range.offset, range.bytes()});
+      request.first.emplace_back(range.offset, range.bytes());
     }
   } else {  // after the decision, the migration waits even for a reader that is stopped
-    request["reader_timeout_ms"] = kReaderPatience.count();
+    request.reader_timeout = kReaderPatience;
   }
-  const Status sent = ask_to_send(std::move(request), *reader_, patience);
+  const Status sent = ask_to_send(request, *reader_, patience);
   close();
   return sent;
 }

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +15,10 @@
 #include "processes/memory/page_reader.h"
 
 namespace ppmr {
+
+namespace request {
+struct SendMemory;
+}  // namespace request
 
 struct SealedTree {
   uint64_t bytes = 0;
@@ -70,7 +73,7 @@ class MemoryFile {
 
  private:
   MemoryFile() = default;
-  Status ask_to_send(nlohmann::json request, PageReaderProcess& reader,
+  Status ask_to_send(const request::SendMemory& request, PageReaderProcess& reader,
                      std::optional<std::chrono::milliseconds> patience = {}) const;
 
   MemoryFilePlace place_;

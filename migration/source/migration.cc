@@ -9,6 +9,7 @@
 #include "base/without_exceptions.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
@@ -486,7 +487,7 @@ Status Migration::await_all_sealed() {
     if (Status open = check_not_over(); !open) return open;
     if (Status free = check_not_frozen(); !free) return free;
     // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
-    const auto alive = ask(settings_.mount, {{"op", "status"}}, kReachPatience);
+    const auto alive = ask(settings_.mount, to_request(request::Status{}), kReachPatience);
     if (!alive) return failure(EIO, alive.error().message);
     auto target = look_at_target(milliseconds(0), kReachPatience);
     if (!target) return failure(target.error());

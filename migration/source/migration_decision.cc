@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
@@ -58,7 +59,7 @@ Status Migration::check_held() {
 // daemon does not answer, the trees stay here.
 Status Migration::check_memory() {
   if (!settings_.plan.may_run_before_memory()) return {};
-  const auto alive = ask(settings_.mount, {{"op", "status"}});
+  const auto alive = ask(settings_.mount, to_request(request::Status{}));
   if (!alive) return failure(EIO, alive.error().message);
   MutexLock lock(mutex_);
   return first_failure_ ? Status(failure(*first_failure_)) : Status{};

@@ -10,6 +10,7 @@
 #include <future>
 
 #include "daemon/control/mount_daemon.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/source/changed_limits.h"
@@ -74,7 +75,7 @@ Status TreeDump::make_directories() {
 
 // Access to a mount whose daemon is stopped would block.
 Status TreeDump::check_daemon() const {
-  auto alive = ask(options_.mount, {{"op", "status"}});
+  auto alive = ask(options_.mount, to_request(request::Status{}));
   if (!alive) return failure(EIO, alive.error().message);
   return {};
 }
@@ -308,9 +309,9 @@ Status TreeDump::add_description(const PageIndex& index) {
   if (!bundle) return failure(bundle.error());
   std::vector<UniqueFd> files;
   files.push_back(std::move(*bundle));
-  const auto added = ask_at_length(
-      options_.mount, {{"op", "add-files"}, {"checkpoint", options_.record.checkpoint}},
-      options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
+  const auto added =
+      ask_at_length(options_.mount, to_request(request::AddFiles{options_.record.checkpoint}),
+                    options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
   if (!added)
     return failure(
         EIO, "send the images of the frozen tree to the source's daemon: " + added.error().message);

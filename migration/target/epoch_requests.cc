@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/target_driver.h"
 #include "migration/target/sealed_images.h"
 #include "migration/target/takeover.h"
@@ -122,7 +123,8 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
 }
 
 Result<json> EpochRequests::open(const json& request) const {
-  if (!is_migration_id(request.at("run"))) return failure(EINVAL, "the run has no ID");
+  if (!is_migration_id(request.at("run")))
+    return failure(EINVAL, "protect: the request has no valid ID of a run (version mismatch?)");
   const std::vector<std::string> options = request.at("criu_options");
   if (Status passed = check_passed_options(options); !passed) return failure(passed.error());
   const auto locked = lock_for_source(request);
@@ -147,26 +149,23 @@ Result<std::string> EpochRequests::control_socket() const {
 void EpochRequests::remove_failed(const std::string& name) const {
   const auto socket = control_socket();
   if (!socket) return;
-  const auto status = call(*socket, {{"op", "status"}}, kDaemonPatience);
+  const auto status = call(*socket, to_request(request::Status{}), kDaemonPatience);
   if (!status) return;
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
     const std::string found = checkpoint.value("name", "");
     if (checkpoint.value("state", "") != "failed" || !is_epoch_checkpoint(found, name)) continue;
-    (void)call(*socket, {{"op", "remove"}, {"checkpoint", found}, {"owner", context_.peer}},
-               kRemovePatience);
+    (void)call(*socket, to_request(request::Remove{found, context_.peer}), kRemovePatience);
   }
 }
 
 // The checkpoint must come from the peer that asks.
 Result<uint64_t> EpochRequests::sealed_inode(const std::string& socket,
                                              const std::string& checkpoint) const {
-  const auto answer = call(socket,
-                           {{"op", "wait"},
-                            {"checkpoint", checkpoint},
-                            {"owner", context_.peer},
-                            {"until", "sealed"},
-                            {"timeout_ms", 0}},
-                           kDaemonPatience);
+  const auto answer =
+      call(socket,
+           to_request(request::Wait{
+               .checkpoint = checkpoint, .owner = context_.peer, .timeout = milliseconds(0)}),
+           kDaemonPatience);
   if (!answer) return failure(answer.error());
   if (Status sealed = accepted(*answer); !sealed) return failure(sealed.error());
   return answer->at("inode").get<uint64_t>();
@@ -198,14 +197,14 @@ Status EpochRequests::keep(LockedEpochs& locked, const EpochState& next,
                                   .read = read});
   if (!kept) return failure(images->with_names(kept.error()));
   for (const std::string& name : {checkpoint, memory}) {
-    (void)call(*socket, {{"op", "remove"}, {"checkpoint", name}, {"owner", context_.peer}},
-               kRemovePatience);
+    (void)call(*socket, to_request(request::Remove{name, context_.peer}), kRemovePatience);
   }
   return {};
 }
 
 Result<json> EpochRequests::seal(const json& request) const {
-  if (!is_migration_id(request.at("run"))) return failure(EINVAL, "the run has no ID");
+  if (!is_migration_id(request.at("run")))
+    return failure(EINVAL, "protect: the request has no valid ID of a run (version mismatch?)");
   auto locked = lock_for_source(request);
   if (!locked) return failure(locked.error());
   EpochState next = locked->state();

@@ -14,6 +14,7 @@
 #include "base/unique_fd.h"
 #include "daemon/command_line/output.h"
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "migration/records/record_store.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
@@ -144,7 +145,7 @@ json Agent::preflight(const json& request) {
   if (!policy) return refusal(policy.error());
   TargetContext context{.restart_policy = std::move(*policy), .store_free_bytes = -1};
   if (auto mount = find_mount(options_.mountpoint)) {
-    const auto status = call(mount->mount.source, {{"op", "status"}}, kDaemonPatience);
+    const auto status = call(mount->mount.source, to_request(request::Status{}), kDaemonPatience);
     const json store = status ? status->value("store", json::object()) : json::object();
     context.store_free_bytes = store.value("free_bytes", context.store_free_bytes);
   }

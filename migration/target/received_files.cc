@@ -11,6 +11,7 @@
 #include "base/unique_fd.h"
 #include "base/whole_file.h"
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "processes/files/file_archive.h"
 #include "processes/files/tmpfs_builder.h"
 
@@ -65,8 +66,8 @@ Status put_in_place(const std::string& path, TmpfsBuilder& builder) {
 
 Status remove_part(const std::string& control_socket, const std::string& name,
                    const std::string& owner) {
-  const auto removed = call(
-      control_socket, {{"op", "remove"}, {"checkpoint", name}, {"owner", owner}}, kDaemonPatience);
+  const auto removed =
+      call(control_socket, to_request(request::Remove{name, owner}), kDaemonPatience);
   return removed ? accepted(*removed) : failure(removed.error());
 }
 
@@ -81,11 +82,8 @@ ReceivedFiles::~ReceivedFiles() {
 }
 
 Status ReceivedFiles::wait_for(const std::string& name, milliseconds timeout) const {
-  const json request = {{"op", "wait"},
-                        {"checkpoint", name},
-                        {"owner", place_.owner},
-                        {"until", "sealed"},
-                        {"timeout_ms", timeout.count()}};
+  const json request =
+      to_request(request::Wait{.checkpoint = name, .owner = place_.owner, .timeout = timeout});
   const auto answer = call(place_.control_socket, request, timeout + kDaemonPatience);
   return answer ? accepted(*answer) : failure(answer.error());
 }
@@ -138,7 +136,7 @@ Status ReceivedFiles::finish(const std::function<bool()>& is_over) {
 
 void remove_parts(const std::string& control_socket, const std::string& checkpoint,
                   const std::string& owner) {
-  const auto status = call(control_socket, {{"op", "status"}}, kDaemonPatience);
+  const auto status = call(control_socket, to_request(request::Status{}), kDaemonPatience);
   if (!status) return;
   const std::string prefix = file_part_name(checkpoint, 0);
   const std::string_view of_all = std::string_view(prefix).substr(0, prefix.size() - 1);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/container_fate.h"
 #include "migration/target/received_files.h"
 #include "mount/mount_table.h"
@@ -101,8 +102,7 @@ Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree) 
   for (const std::string& name : {tree.checkpoint, memory_checkpoint(record.plan, tree)}) {
     if (name.empty()) continue;
     const auto removed =
-        call(mount->mount.source, {{"op", "remove"}, {"checkpoint", name}, {"owner", record.peer}},
-             kRemovePatience);
+        call(mount->mount.source, to_request(request::Remove{name, record.peer}), kRemovePatience);
     const Status done = removed ? accepted(*removed) : failure(removed.error());
     if (all) all = done;
   }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "mount/detached_mount.h"
 #include "preflight/policy/checkpoint_links.h"
 
@@ -55,7 +56,7 @@ Result<SealedImages> SealedImages::open_epoch(const std::string& directory) {
 
 Status SealedImages::request_bundle() {
   ControlCall call;
-  const nlohmann::json request = {{"op", "bundle"}, {"checkpoint", place_.checkpoint}};
+  const nlohmann::json request = to_request(request::Bundle{place_.checkpoint});
   if (Status sent = call.send(place_.control_socket, request, kPatience); !sent) return sent;
   auto answer = call.answer(kPatience);
   if (!answer) return failure(answer.error());

@@ -28,6 +28,7 @@
 #include "base/whole_file.h"
 #include "daemon/command_line/output.h"
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/held_criu.h"
@@ -168,7 +169,7 @@ uint64_t TreeRestore::arrived_bytes(const std::string& socket) const {
   for (const TreeRecord& tree : record_.trees) {
     names.insert({tree.checkpoint, memory_checkpoint(record_.plan, tree)});
   }
-  const auto status = call(socket, {{"op", "status"}}, kDaemonPatience);
+  const auto status = call(socket, to_request(request::Status{}), kDaemonPatience);
   if (!status) return 0;
   uint64_t bytes = files_ ? files_->parts() : 0;
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
@@ -197,11 +198,9 @@ Status TreeRestore::await_sealed() {
     if (files_) {
       if (Status arrives = files_->failed(); !arrives) return arrives;
     }
-    const json request = {{"op", "wait"},
-                          {"checkpoint", record_.trees[tree_].checkpoint},
-                          {"owner", record_.peer},
-                          {"until", "sealed"},
-                          {"timeout_ms", kSealSlice.count()}};
+    const json request = to_request(request::Wait{.checkpoint = record_.trees[tree_].checkpoint,
+                                                  .owner = record_.peer,
+                                                  .timeout = kSealSlice});
     const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
     const Status verdict = answer ? accepted(*answer) : failure(answer.error());
     if (verdict) {
@@ -330,11 +329,10 @@ void TreeRestore::note_refusal(const Error& error) const {
   if (!socket) return;
   const TreeRecord& tree = record_.trees[tree_];
   (void)call(*socket,
-             {{"op", "note_refusal"},
-              {"checkpoint", tree.checkpoint},
-              {"process", tree.root},
-              {"peer", record_.peer},
-              {"reason", error.message}},
+             to_request(request::NoteRefusal{.checkpoint = tree.checkpoint,
+                                             .process = tree.root,
+                                             .peer = record_.peer,
+                                             .reason = error.message}),
              kDaemonPatience);
 }
 
@@ -345,8 +343,8 @@ Status TreeRestore::check_owner_of_memory() const {
   if (memory.empty()) return {};
   auto socket = control_socket();
   if (!socket) return failure(socket.error());
-  const json request = {
-      {"op", "wait"}, {"checkpoint", memory}, {"owner", record_.peer}, {"timeout_ms", 0}};
+  const json request = to_request(
+      request::Wait{.checkpoint = memory, .owner = record_.peer, .timeout = milliseconds(0)});
   const auto answer = call(*socket, request, kDaemonPatience);
   const Status verdict = answer ? accepted(*answer) : failure(answer.error());
   const bool is_foreign = !verdict && verdict.error().errno_value == EPERM;
@@ -438,9 +436,8 @@ Status TreeRestore::keep_memory() const {
   if (!index) return failure(index.error());
   const auto socket = control_socket();
   if (!socket) return failure(socket.error());
-  const json request = {{"op", "promise"},
-                        {"checkpoint", memory_checkpoint(record_.plan, record_.trees[tree_])},
-                        {"bytes", index->memory_bytes}};
+  const json request = to_request(
+      request::Promise{memory_checkpoint(record_.plan, record_.trees[tree_]), index->memory_bytes});
   const auto answer = call(*socket, request, kDaemonPatience);
   if (!answer) return failure(answer.error());
   return accepted(*answer);
@@ -509,20 +506,20 @@ void TreeRestore::report_outcome(const std::string& outcome, const std::string& 
 void TreeRestore::count_outcome(const std::string& outcome) const {
   const auto socket = control_socket();
   if (!socket) return;
-  json note = {{"op", "note_outcome"}, {"result", outcome}};
+  request::NoteOutcome note{.result = outcome, .seconds = {}, .page_faults = {}};
   if (outcome == "running") {
     const auto record = read();
     const int64_t running_ns = record ? record->trees[tree_].running_ns : 0;
     if (sealed_ns_ > 0 && running_ns >= sealed_ns_) {
-      note["seconds"]["restart"] = {static_cast<double>(running_ns - sealed_ns_) / 1e9};
+      note.seconds["restart"] = {static_cast<double>(running_ns - sealed_ns_) / 1e9};
     }
   }
   if (outcome == "complete") {
     std::ifstream file(work_ + kFaultTimesFile);
-    json times = json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!times.is_discarded()) note["page_faults"] = std::move(times);
+    const json times = json::parse(file, nullptr, /*allow_exceptions=*/false);
+    note.page_faults = read_fields<request::PageFaults>(times);
   }
-  (void)call(*socket, note, kDaemonPatience);
+  (void)call(*socket, to_request(note), kDaemonPatience);
 }
 
 // What has happened to the tree must not be forgotten because the disk is full for a while.

@@ -11,6 +11,7 @@
 
 #include "base/crc32c.h"
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 
 namespace ppmr {
 namespace {
@@ -69,10 +70,8 @@ Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_
 // ---- Borrowing ---------------------------------------------------------------------------------
 
 Status BorrowedFile::await_seal(std::chrono::milliseconds timeout) const {
-  const nlohmann::json wait = {{"op", "wait"},
-                               {"checkpoint", checkpoint_},
-                               {"until", "sealed"},
-                               {"timeout_ms", timeout.count()}};
+  const nlohmann::json wait =
+      to_request(request::Wait{.checkpoint = checkpoint_, .owner = "", .timeout = timeout});
   const auto answer = call(control_socket_, wait, timeout + kDaemonPatience);
   return answer ? accepted(*answer) : failure(answer.error());
 }
@@ -97,8 +96,11 @@ Status BorrowedFile::borrow_arrived() {
 Result<bool> BorrowedFile::borrow_part(bool arrived_only) {
   const uint64_t offset = end_bytes_;
   ControlCall request;
-  const nlohmann::json lend = {{"op", "lend"},     {"checkpoint", checkpoint_}, {"file", file_},
-                               {"offset", offset}, {"arrived", arrived_only},   {"loan", loan_}};
+  const nlohmann::json lend = to_request(request::Lend{.checkpoint = checkpoint_,
+                                                       .file = file_,
+                                                       .offset = offset,
+                                                       .arrived = arrived_only,
+                                                       .loan = loan_});
   if (auto sent = request.send(control_socket_, lend, kTimeout); !sent) {
     return failure(sent.error());
   }

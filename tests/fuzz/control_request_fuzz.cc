@@ -6,7 +6,28 @@
 #include "base/json_text.h"
 #include "base/line_socket.h"
 #include "base/parse_json.h"
+#include "daemon/control/requests.h"
 #include "tests/fuzz/fuzz.h"
+
+namespace {
+
+// A request that can be read survives the way to another process.
+template <typename Requests>
+void read(const nlohmann::json& json) {
+  using namespace ppmr;
+  const auto request = read_request<Requests>(json);
+  if (!request) return;
+  std::visit(
+      [](const auto& kind) {
+        const auto again = read_request<Requests>(to_request(kind));
+        REQUIRE(again);
+        std::visit([&](const auto& same) { REQUIRE(to_request(same) == to_request(kind)); },
+                   *again);
+      },
+      *request);
+}
+
+}  // namespace
 
 void fuzz(std::span<const uint8_t> input) {
   using namespace ppmr;
@@ -24,6 +45,8 @@ void fuzz(std::span<const uint8_t> input) {
     REQUIRE(line.size() <= kLineMaxBytes);
     const nlohmann::json request = parse_json(line);
     if (request.is_discarded()) continue;
+    read<request::ToSource>(request);
+    read<request::ToTarget>(request);
     const nlohmann::json copy = request;
     REQUIRE(parse_json(json_text(copy)) == copy);
   }
