@@ -1,4 +1,4 @@
-// The interface between the receiver and the movers. A mover takes pulls from the queue, fetches
+// The interfaces between the receiver and the movers. A mover takes pulls from the queue, fetches
 // the bytes of a slot at the source to their final place in the image store, and reports the
 // result. The TCP mover requests the bytes over a connection; the verbs mover posts an RDMA READ.
 #pragma once
@@ -36,6 +36,21 @@ class PullQueue {
   // The mover calls this when the connection broke before the pull was complete. The pull goes back
   // into the queue.
   virtual void lost(const Pull& pull) = 0;
+};
+
+// The target's half of a mover, as a session uses it. It works on the queue that it was made with.
+//
+// Threads: any thread may call pulls_queued() and stop(); one thread creates and finishes it.
+class Puller {
+ public:
+  virtual ~Puller() = default;
+  // Called when pulls were queued: wakes a thread that does not wait in take(). Never blocks, so
+  // callers may hold locks.
+  virtual void pulls_queued() = 0;
+  // Called when the session is over: starts to end, does not wait for this, and does not report it.
+  virtual void stop() = 0;
+  // Calls stop(), then waits until every pull is back in the queue and no thread uses the queue.
+  virtual void finish() = 0;
 };
 
 }  // namespace ppmr

@@ -15,7 +15,7 @@ namespace ppmr {
 
 // Threads: any thread may call attach() and stop(). The queue must be closed before the puller is
 // destroyed, because its threads block in PullQueue::take().
-class TcpPuller {
+class TcpPuller final : public Puller {
  public:
   struct Options {
     uint32_t stream_count = 2;
@@ -23,14 +23,14 @@ class TcpPuller {
   };
   // Throws std::system_error when a thread cannot be started.
   TcpPuller(Options options, PullQueue& queue);
-  ~TcpPuller();
+  ~TcpPuller() override;
 
   // Takes a connection for `stream`, which replaces the previous connection of that stream. Errors:
   // EPROTO for a stream that the session does not have, ECANCELED after stop().
   Status attach(uint32_t stream, std::shared_ptr<Connection> connection);
-  void stop();
-  // Stops, and waits until no thread uses the queue.
-  void finish();
+  void pulls_queued() override {}  // its threads wait in take()
+  void stop() override;
+  void finish() override;
   uint32_t stream_count() const { return options_.stream_count; }
 
  private:

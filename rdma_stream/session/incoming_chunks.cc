@@ -173,10 +173,10 @@ void IncomingSession::want(uint64_t node, uint64_t offset, uint64_t length) {
 }
 
 void IncomingSession::wake_mover_locked() {
-  if (transport_ != wire::Transport::kVerbs) {
+  if (transport_ == wire::Transport::kTcp || transport_ == wire::Transport::kNone) {
     queue_changed_.notify_one();
-  } else if (verbs_puller_) {
-    verbs_puller_->pulls_queued();
+  } else if (offered_puller_) {
+    offered_puller_->pulls_queued();
   }
 }
 

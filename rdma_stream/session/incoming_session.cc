@@ -104,8 +104,8 @@ void IncomingSession::end(const Error& reason) {
   queue_changed_.notify_all();
   channel_.fail(reason);
   tcp_puller_->finish();
-  // Needs no lock: verbs_puller_ does not change once `ended_` is true.
-  if (verbs_puller_) verbs_puller_->finish();
+  // Needs no lock: offered_puller_ does not change once `ended_` is true.
+  if (offered_puller_) offered_puller_->finish();
   MutexLock control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {
     if (entry.state == ChunkState::kIdle) continue;
@@ -241,7 +241,7 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
       over_ = Error{EIO, "the source " + options_.hello.source_name + " ended"};
       // From now on the source closes its connections. Without stop() the puller would report that
       // as a fault.
-      if (verbs_puller_) verbs_puller_->stop();
+      if (offered_puller_) offered_puller_->stop();
       return {};
     }
     default:

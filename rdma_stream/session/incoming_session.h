@@ -27,9 +27,10 @@
 #include "rdma_stream/session/compression.h"
 #include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
-#include "rdma_stream/verbs/verbs_puller.h"
 
 namespace ppmr {
+
+class VerbsTarget;
 
 // The transports of this target.
 struct TargetTransport {
@@ -231,7 +232,8 @@ class IncomingSession final {
   Port tcp_port_{*this, wire::Transport::kTcp};
   Port verbs_port_{*this, wire::Transport::kVerbs};
   std::unique_ptr<TcpPuller> tcp_puller_;
-  std::unique_ptr<VerbsPuller> verbs_puller_;  // null until verbs is tried; set under mutex_
+  // That of the mover that the source offers; null until it is tried; set under mutex_.
+  std::unique_ptr<Puller> offered_puller_;
 };
 
 }  // namespace ppmr

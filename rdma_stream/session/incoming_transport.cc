@@ -2,6 +2,7 @@
 // connections can be opened. A session that loses its last RDMA connection continues over TCP until
 // it ends. With --transport verbs on either side it ends instead.
 #include "rdma_stream/session/incoming_session.h"
+#include "rdma_stream/verbs/verbs_puller.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -58,7 +59,7 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   }
   MutexLock lock(mutex_);
   if (ended_) return {};  // destroys the puller
-  verbs_puller_ = std::move(*puller);
+  offered_puller_ = std::move(*puller);
   wake_mover_locked();
   return {};
 }

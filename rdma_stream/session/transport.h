@@ -24,7 +24,7 @@ struct TransportSide {
 };
 
 struct TransportDecision {
-  // KNone: the sides have no transport in common.
+  // kNone if the sides have no transport in common.
   wire::Transport transport = wire::Transport::kNone;
   // With kVerbs: the session must end if no RDMA connection works. It does not continue over TCP.
   bool verbs_only = false;

@@ -26,9 +26,8 @@
 
 namespace ppmr {
 
-// Threads: any thread may call pulls_queued() and stop(); one thread creates and finishes the
-// puller.
-class VerbsPuller {
+// Threads: as Puller.
+class VerbsPuller final : public Puller {
  public:
   struct Options {
     wire::TransportOffer offer;  // accepted by check()
@@ -52,15 +51,11 @@ class VerbsPuller {
   // Opens the connections in the background. Errors: those of WakeEvent::create.
   static Result<std::unique_ptr<VerbsPuller>> create(Options options, VerbsTarget& target,
                                                      PullQueue& queue, Events events);
-  ~VerbsPuller() { finish(); }
+  ~VerbsPuller() override { finish(); }
 
-  // Called when pulls were queued: wakes a thread. Never blocks, so callers may hold locks.
-  void pulls_queued();
-  // Called when the session is over: starts to close all connections, does not wait for this, and
-  // does not report their end.
-  void stop();
-  // Calls stop(), then waits until every pull is back in the queue and no thread uses the queue.
-  void finish();
+  void pulls_queued() override;
+  void stop() override;  // closes all connections
+  void finish() override;
 
  private:
   // Only the stream's own thread uses it, except for `wake` and `asleep`.

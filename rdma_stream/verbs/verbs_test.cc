@@ -7,6 +7,7 @@
 
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/session_proof.h"
+#include "rdma_stream/verbs/verbs_puller.h"
 #include "tests/stream/stream_rig.h"
 
 namespace ppmr {
