@@ -391,7 +391,7 @@ ShellCall parse_shell_call(const std::vector<std::string>& words) {
     return call;
   }
   (call.has_text ? call.text : call.script) = words[next];
-  // A script is its own $0; after -c, $0 follows the text.
+  // For a script $0 is the script. After -c the word behind the text is $0.
   for (size_t i = next + (call.has_text ? 1 : 0); i < words.size(); ++i)
     call.arguments.push_back(words[i]);
   return call;

@@ -68,7 +68,7 @@ CommandResult<void> DataDaemon::check() {
   auto security = Security::load(options_.credentials);
   if (!security) return failed(security.error(), ExitCode::kUsage);
   security_ = std::move(*security);
-  // Before the daemon leaves its working directory.
+  // Later the daemon leaves its working directory, so the path must be absolute now.
   std::string& audit_file = options_.flags.audit_file;
   if (!audit_file.empty()) audit_file = std::filesystem::absolute(audit_file).string();
   auto audit = AuditTrail::open(audit_file);

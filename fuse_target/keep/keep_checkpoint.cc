@@ -71,7 +71,7 @@ Status Keeper::check_space(uint64_t needed_bytes) {
   if (!directory) return failure(directory.error());
   struct statvfs space {};
   if (::fstatvfs(directory->get(), &space) != 0)
-    return system_failure("look at", options_.directory);
+    return system_failure("read the free space of", options_.directory);
   const uint64_t free_bytes = uint64_t{space.f_bavail} * space.f_frsize;
   {
     MutexLock lock(mutex_);

@@ -148,7 +148,7 @@ class Keeper {
   CondVar removals_changed_;
   std::map<NodeKey, Entry, KeyLess> entries_ PPMR_GUARDED_BY(mutex_);  // written and kept ones
   std::map<NodeKey, int, KeyLess> attempts_ PPMR_GUARDED_BY(mutex_);   // that failed
-  std::vector<NodeKey> removals_ PPMR_GUARDED_BY(mutex_);  // entries whose files are to be removed
+  std::vector<NodeKey> removals_ PPMR_GUARDED_BY(mutex_);  // entries whose files the thread removes
   bool removals_end_ PPMR_GUARDED_BY(mutex_) = false;
   KeepReport report_ PPMR_GUARDED_BY(mutex_);  // the parts that do not follow from entries_
 

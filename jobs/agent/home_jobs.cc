@@ -261,7 +261,8 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   JobNodePlace& node = job.nodes[index];
   JobHost* source = job.find_host(from);
   if (source == nullptr || node.host != from) {
-    return failure(ENOENT, "node " + node.name + " is on host " + node.host);
+    return failure(
+        ENOENT, "move node " + node.name + " from host " + from + ": it is on host " + node.host);
   }
   if (!node.moving_to.empty()) {
     return failure(EBUSY, "node " + node.name + " is moving to " + node.moving_to + " already");

@@ -59,9 +59,11 @@ Status make_own_tmpfs(const std::string& directory) {
   struct statfs kind {};
   struct stat here {};
   struct stat above {};
-  if (statfs(directory.c_str(), &kind) != 0) return system_failure("look at", directory);
+  if (statfs(directory.c_str(), &kind) != 0) {
+    return system_failure("read the file system of", directory);
+  }
   if (stat(directory.c_str(), &here) != 0 || stat((directory + "/..").c_str(), &above) != 0) {
-    return system_failure("look at", directory);
+    return system_failure("read the attributes of", directory);
   }
   const bool is_mount_point = here.st_dev != above.st_dev;
   if (kind.f_type == TMPFS_MAGIC && is_mount_point) {
@@ -177,7 +179,8 @@ Result<LockedEpochs> EpochStore::lock(const std::string& name) const {
     }
     struct stat ours {};
     struct stat there {};
-    if (fstat(locked.lock_.get(), &ours) != 0) return system_failure("look at", path);
+    if (fstat(locked.lock_.get(), &ours) != 0)
+      return system_failure("read the attributes of", path);
     if (stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino) break;
   }
   auto state = read_state(locked.directory_);
@@ -212,7 +215,7 @@ Result<std::vector<EpochState>> EpochStore::list() const {
 Result<int64_t> EpochStore::contact_ns(const std::string& name) const {
   const std::string path = directory_ + "/" + name + kContactFile;
   struct stat contact {};
-  if (stat(path.c_str(), &contact) != 0) return system_failure("look at", path);
+  if (stat(path.c_str(), &contact) != 0) return system_failure("read the attributes of", path);
   return contact.st_mtim.tv_sec * int64_t{1'000'000'000} + contact.st_mtim.tv_nsec;
 }
 
@@ -273,7 +276,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   if (!memory) return system_failure("create", file);
   if (Status copied = copy_memory(arrived, memory); !copied) return copied;
   struct stat size {};
-  if (fstat(memory.get(), &size) != 0) return system_failure("look at", file);
+  if (fstat(memory.get(), &size) != 0) return system_failure("read the attributes of", file);
   const std::string directory = locked.epoch_directory(next.newest.number);
   std::error_code ignored;
   fs::remove_all(directory, ignored);  // of an attempt whose answer was lost

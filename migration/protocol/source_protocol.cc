@@ -4,7 +4,7 @@
 //      source's copy goes on. The target cannot run its copy, because nobody tells it to.
 //   2. `frozen` says that no task has run since its dump, and that none will run before an abort is
 //      on the disk, even if CRIU is killed: each has a SIGSTOP. The record names the tasks before
-//      the signal is sent, so that whoever aborts can undo it.
+//      the signal is sent, so that the program that aborts can undo it.
 //   3. `committed` needs three things at once: every image is verified (`sealed`), CRIU still holds
 //      the tasks, and the target confirms its vote now, in the same incarnation that prepared: same
 //      boot, same daemon, checkpoint in place, disk writable.

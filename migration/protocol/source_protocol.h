@@ -1,8 +1,8 @@
 // The source's half of the protocol: which step a record takes, and what its node has to do then.
 //
 // Pure: no I/O, no clock, no thread. Every program of the source asks the same function: the
-// coordinator (`ppmr migrate`), the hook beside each CRIU, and whoever settles an interrupted
-// migration. A driver reads the record, gathers the facts, asks for the step, writes the record of
+// coordinator (`ppmr migrate`), the hook beside each CRIU, and the settler of interrupted
+// migrations. A driver reads the record, gathers the facts, asks for the step, writes the record of
 // the result with a compare-and-set, carries out the actions in their order, and then takes the
 // steps for their events. If another program was faster, it asks again with the newer record.
 // `tests/simulator` drives the same functions.
@@ -105,13 +105,13 @@ const char* to_string(SourceAction action);
 
 struct SourceStep {
   OwnershipRecord record;
-  bool changed = false;  // `record` is to be written
+  bool changed = false;  // the caller writes `record`
   std::vector<SourceAction> actions;
 };
 
 // Errors: ECANCELED: the migration is over; EPERM: the event does not fit the state; ESTALE: the
 // target that confirms is not the one that prepared (it was restarted); EXDEV: the record belongs
-// to another node. Then nothing is to be written.
+// to another node. The caller then writes nothing.
 Result<SourceStep> source_step(const OwnershipRecord& record, const SourceFacts& facts,
                                const SourceEvent& event);
 

@@ -1,5 +1,5 @@
 // The target's half of the protocol, see source_protocol.h. The agent, the supervisors, the hooks
-// beside CRIU and whoever settles an interrupted migration ask the same function.
+// beside CRIU and the settler of interrupted migrations ask the same function.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct TargetFacts {
   // What the vote needs is missing, and why: a checkpoint, the restored tree. Empty: nothing.
   std::string missing;
   bool supervised = true;    // each tree that is not complete has a supervisor
-  bool tries_again = false;  // whoever asks wants another attempt for trees that have failed
+  bool tries_again = false;  // the caller asks for another attempt for trees that have failed
   bool overdue = false;      // the source has made no contact within --timeout
 };
 

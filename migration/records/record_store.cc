@@ -266,7 +266,7 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled(MigrationRole r
     auto record = read_directory(path);
     if (!record) continue;
     if (record->is_settled()) {
-      // Without the mark, the record is read again.
+      // If the mark cannot be written, the next call reads the record again.
       std::ofstream(path + std::string(kSettledMark));
     } else {
       records.push_back(std::move(*record));

@@ -195,7 +195,7 @@ void SourceHold::look(OwnershipRecord& record) {
   }
 }
 
-// The tree continues at once; whatever else is to be done is done beside it.
+// The tree continues at once. The steps that follow do not delay it.
 bool SourceHold::let_run_on(const OwnershipRecord& record) const {
   if (record.tasks_stopped) {
     if (auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]))) tasks->resume();

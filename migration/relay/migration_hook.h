@@ -26,9 +26,9 @@ struct MigrationHook {
   pid_t restored_root = 0;  // at the target
   std::string images;       // at the source: the directory of CRIU's images
 
-  // Blocks until the decision. Returns true if CRIU may continue: it then kills the tree at the
-  // source (or leaves it running, if the migration makes a copy), or lets it run at the target.
-  // False: CRIU must fail: it then lets the tree run on at the source, or kills it at the target.
+  // Blocks until the decision. Returns whether CRIU may continue. A CRIU that continues kills the
+  // tree at the source (a copy: lets it run on), and lets it run at the target. A CRIU that fails
+  // lets the tree run on at the source, and kills it at the target.
   bool lets_criu_go_on() const;
 };
 

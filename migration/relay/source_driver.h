@@ -37,8 +37,8 @@ class SourceDriver {
   void kill_with(std::function<Status()> kill) { kill_ = std::move(kill); }
   // Post-copy: how long drive() waits for the memory to move.
   void await_memory_for(std::chrono::milliseconds patience) { memory_patience_ = patience; }
-  // Post-copy: whoever sends the memory knows whether it is still needed here; others ask the
-  // daemon, which takes up to a second.
+  // Post-copy: the program that sends the memory knows whether it is still needed here; others ask
+  // the daemon, which takes up to a second.
   void know_memory_needed(bool needed) { memory_needed_ = needed; }
   // Why the last action of drive() was impossible; empty: it was not.
   const std::string& obstacle() const { return obstacle_; }

@@ -1,5 +1,5 @@
-// Takes the steps of the protocol at the target: for the agent, the supervisors, the hooks, and
-// whoever settles an interrupted migration.
+// Takes the steps of the protocol at the target: for the agent, the supervisors, the hooks and
+// the settler.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ using Cpus = std::set<uint32_t>;
 // Parses the kernel's lists of CPUs: "0-3,8". Ignores what it cannot parse.
 Cpus parse_cpus(const std::string& text);
 
-// The CPUs to which a thread is to be restricted. `wanted`: those of the source; empty: no
+// Returns the CPUs to which the caller restricts a thread. `wanted`: those of the source; empty: no
 // restriction. `allowed`: those that the target allows. An empty result: no restriction is
 // possible.
 Cpus choose_cpus(const Cpus& wanted, const Cpus& allowed);

@@ -1,6 +1,6 @@
 // The regular files that a frozen tree has open for writing, with their sizes. A tree that is taken
-// over from an epoch has written since: whoever takes it over must know to which of them, and where
-// they ended. CRIU notes no size of files that are only appended to.
+// over from an epoch has written since. The takeover must know to which of them, and where they
+// ended. CRIU notes no size of files that are only appended to.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ constexpr long kCreateRuleset = 444;
 constexpr unsigned kVersionOnly = 1;
 constexpr uint64_t kNoAddress = ~uint64_t{0};
 
-// The helper is another program: whoever may look at it must not find a copy of this process. It
-// has no capabilities, ends with this process, and has none of its terminal.
+// The helper is another program, so that users who may read its memory find no copy of this
+// process. It has no capabilities, ends with this process, and has none of its terminal.
 std::vector<std::string> helper_command(uid_t uid, gid_t gid) {
   std::vector<std::string> words = {"setpriv", "--pdeathsig=KILL", "--inh-caps=-all",
                                     "--ambient-caps=-all"};

@@ -15,9 +15,9 @@
 //                                                            else: kill the tree, detach
 // clang-format on
 //
-// The guard gives no protection if it is killed and the pager dies later. Then whoever waits for
-// the pager kills the tree (end_lost_tree()) and reports that this was late. The guard is a program
-// of its own, so that `pkill -f migration-relay` does not kill it.
+// The guard gives no protection if it is killed and the pager dies later. Then the program that
+// waits for the pager kills the tree (end_lost_tree()) and reports that this was late. The guard is
+// a program of its own, so that `pkill -f migration-relay` does not kill it.
 //
 // Rejected: the guard keeps duplicates of the userfaultfds for a new pager. The new pager could not
 // find out which pages the tree has discarded or moved in the meantime.

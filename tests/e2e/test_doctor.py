@@ -148,6 +148,6 @@ def test_text_repeats_problems_above_the_last_line(ppmr, tmp_path):
     assert done.returncode == 1
 
 
-def test_mountpoint_that_is_none_is_refused(ppmr, tmp_path):
+def test_path_that_is_no_mount_point_is_refused(ppmr, tmp_path):
     done = subprocess.run([ppmr, "doctor", tmp_path], capture_output=True, text=True, timeout=60)
     assert done.returncode == 5 and "not in a ppmr mount" in done.stderr

@@ -85,7 +85,7 @@ class Messenger {
     uint64_t received = 0;
     uint64_t confirmed = 0;
 
-    // The connection. While it is being made there is an exchange. `is_open`: this end can send.
+    // The connection. `exchange` exists while it is being made. `is_open`: this end can send.
     std::unique_ptr<QueuePair> pair;
     std::optional<Exchange> exchange;
     bool is_active = false;  // this end connects, the partner accepts

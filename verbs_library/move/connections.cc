@@ -208,7 +208,7 @@ std::optional<Message> answer(const Message& request, const ControlAddress& cont
   if (connection.link.peer() != request.from) return reply;
   const LinkRequest asked{kind, request.serial, request.sent};
   const auto now = std::chrono::steady_clock::now();
-  // Before the sends are measured, no further one may pass.
+  // Stops new sends before it counts those that are still on their way.
   if (kind == RequestKind::kSuspend || kind == RequestKind::kReconnect) {
     gate_sends(*qp);
     connection.is_gated = true;

@@ -17,7 +17,8 @@ namespace ppmr::verbs {
 // if only a message can change something.
 Time tend(Qp& qp, Time now, const ControlAddress& control);
 
-// Answers a request of a peer. Nothing if it is not allowed: then the connection is to be closed.
+// Returns the answer to a request of a peer. Empty if it is not allowed: the caller then closes the
+// connection.
 std::optional<Message> answer(const Message& request, const ControlAddress& control);
 
 // The device has ended the connection: the queue pair is in the error state.

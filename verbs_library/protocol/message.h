@@ -65,7 +65,7 @@ inline constexpr size_t kMessageBytesMax = 1024 + kKeysMax * 8;
 std::vector<uint8_t> encode(const Message& message);
 // The number of bytes after the header. Nothing if no message has that size.
 std::optional<size_t> decode_length(std::span<const uint8_t, kFrameHeaderBytes> header);
-// Nothing if this is not a message; the connection is to be closed.
+// Empty if this is not a message: the caller then closes the connection.
 std::optional<Message> decode(std::span<const uint8_t> body);
 
 }  // namespace ppmr::verbs

@@ -210,7 +210,8 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const int fd = context->async_fd;
   for (;;) {
     pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
-    // A restored process begins with EINTR, and programs expect read(2), which goes on by itself.
+    // A restored process begins with EINTR. Programs do not expect it, because the library of
+    // rdma-core calls read(2) here, which the kernel restarts.
     if (poll(&ready, 1, blocks(fd) ? -1 : 0) < 0) {
       if (errno == EINTR) continue;
       return -1;
@@ -252,7 +253,8 @@ void ibv_ack_async_event(ibv_async_event* event) {
   real().ibv_ack_async_event(event);
 }
 
-// Programs of any age ask the device itself: what it says is true for the machine of this moment.
+// For queries that programs send to the device at any time: the device of this machine answers, so
+// the answer may change with a move.
 #define PPMR_ASK(name, context, failure, ...)                        \
   if (!is_shadow(context)) return real().name(context, __VA_ARGS__); \
   const Control control;                                             \
