@@ -2,10 +2,8 @@
 // prints a line for each epoch and nothing else.
 #include "cli/protect_command.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -22,6 +20,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "migration/protect/protection.h"
+#include "migration/source/protection_claim.h"
 #include "processes/proc_files.h"
 #include "restart_loader/criu/passed_options.h"
 
@@ -31,7 +30,6 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr const char* kLockDirectory = "/run/ppmr";
 constexpr const char* kAuto = "auto";
 constexpr milliseconds kPauseDefault{150};
 constexpr milliseconds kSignalInterval{200};
@@ -78,8 +76,9 @@ CommandResult<void> Protect::identify_tree() {
   const auto process = identify(command_.pid);
   const auto stat = read_process_stat(command_.pid);
   if (!process || !stat) {
-    return command_failure(ExitCode::kUsage,
-                           fmt::format("--pid {}: there is no such process", command_.pid));
+    return command_failure(
+        ExitCode::kUsage,
+        fmt::format("--pid {}: there is no such process (`ps -e` lists them)", command_.pid));
   }
   settings_.tree = {read_node_id(), read_boot_id(), process->pid, process->start_time, stat->name};
   settings_.name = command_.name;
@@ -113,17 +112,10 @@ CommandResult<void> Protect::check() const {
 
 // Two epochs of one name would remove each other's checkpoints.
 CommandResult<UniqueFd> Protect::lock_name() const {
-  (void)mkdir(kLockDirectory, 0700);
-  const std::string path = fmt::format("{}/protect-{}.lock", kLockDirectory, settings_.name);
-  UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock) {
-    return command_failure(ExitCode::kFailure, system_failure("open", path).value().message);
-  }
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
-  return command_failure(ExitCode::kUsage,
-                         fmt::format("another ppmr protect has the name {}: end it, or choose "
-                                     "another --name",
-                                     settings_.name));
+  auto lock = lock_protection(settings_.name);
+  if (lock) return std::move(*lock);
+  const bool is_taken = lock.error().errno_value == EBUSY;
+  return command_failure(is_taken ? ExitCode::kUsage : ExitCode::kFailure, lock.error().message);
 }
 
 Result<PartnerMount> Protect::find_partner() const {
@@ -172,6 +164,12 @@ int Protect::run() {
   const auto lock = lock_name();
   if (!lock) return fail(lock.error());
   if (auto possible = check(); !possible) return fail(possible.error());
+  // Only now: the checks above are those of a move, which a claim would stop.
+  const ProtectionClaim claim{
+      settings_.name, {settings_.tree.root, settings_.tree.root_start_time}, getpid()};
+  if (Status claimed = claim_protection(*lock, claim); !claimed) {
+    return fail({ExitCode::kFailure, claimed.error().message});
+  }
   settings_.every = command_.every;
   settings_.mtbf = command_.mtbf;
   settings_.limits = command_.limits;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "migration/source/protection_claim.h"
 
 namespace ppmr {
 namespace {
@@ -58,6 +59,17 @@ Result<UniqueFd> lock_beginnings(const std::string& directory) {
     std::this_thread::sleep_for(kLockInterval);
   }
   return lock;
+}
+
+Status check_not_protected(const std::vector<ProcessIdentity>& roots) {
+  std::vector<ProcessIdentity> wanted;
+  for (const ProcessIdentity& root : roots) {
+    const auto tasks = live_tasks_of(root);
+    wanted.insert(wanted.end(), tasks.begin(), tasks.end());
+  }
+  const auto claim = find_protection(wanted, live_tasks_of);
+  if (!claim) return {};
+  return failure(EALREADY, describe_protection(*claim));
 }
 
 // A process that has ended here may run at a target.
@@ -119,7 +131,7 @@ Status check_rivals(const RecordStore& store, const std::vector<ProcessIdentity>
   const auto open = store.list_unsettled(kRole);
   if (!open) return failure(open.error());
   const auto rival = find_rival(*open, roots, read_boot_id(), live_tasks_of);
-  if (!rival) return {};
+  if (!rival) return check_not_protected(roots);
   const char* remedy = is_alive(rival->coordinator)
                            ? "wait for its end (ppmr status, ppmr history)"
                            : "its coordinator has ended: run `ppmr migrate --recover`";

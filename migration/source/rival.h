@@ -23,8 +23,8 @@ std::optional<OwnershipRecord> find_rival(const std::vector<OwnershipRecord>& re
 // Returns what the other migration is doing: its id, its state and since when.
 std::string describe_rival(const OwnershipRecord& rival, int64_t now_ns);
 
-// Errors: EALREADY: another migration of this node moves one of these trees; the message describes
-// it.
+// Errors: EALREADY: another migration of this node moves one of these trees, or `ppmr protect`
+// protects it; the message describes it.
 Status check_rivals(const RecordStore& store, const std::vector<ProcessIdentity>& roots);
 
 // Creates the record of a migration, unless another one moves a process of its trees, or has moved

@@ -1,6 +1,7 @@
 """Epochs of a running process at its partner, and the takeover when its node is lost."""
 import json
 import random
+import re
 import signal
 import time
 
@@ -299,6 +300,17 @@ def test_names_and_second_protections(nodes, ledger, protection, migrations):
     free.wait_for_epochs(1)
     free.end()
     nodes.source.signal(other, signal.SIGKILL)
+
+
+def test_move_of_a_protected_process_names_the_protection(ledger, protection, migrations):
+    protection.wait_for_epochs(1)
+    refused = migrations.migrate(ledger.pid)
+    assert refused.code == 11, refused.output
+    assert re.search(rf"process {ledger.pid} is protected as {NAME} by pid \d+", refused.output)
+    assert "kill" in refused.output and f"takeover --discard {NAME}" in refused.output
+    protection.wait_for_epochs(1)
+    protection.end()
+    migrations.migrate(ledger.pid).ok()
 
 
 def test_status_and_metrics_show_the_newest_epoch(nodes, protection, migrations):
