@@ -56,7 +56,10 @@ int ConfigCheckCommand::run() const {
     return report(
         "config",
         {ExitCode::kUsage,
-         fmt::format("{0}/target.conf and {0}/source.d/*.conf: there is none", directory)},
+         fmt::format(
+             "there is neither {0}/target.conf nor {0}/source.d/NAME.conf: the package brings "
+             "the first, and /usr/share/ppmr/source.conf as a model of the others",
+             directory)},
         false);
   }
   int worst = to_int(ExitCode::kSuccess);

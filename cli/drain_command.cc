@@ -77,9 +77,10 @@ int DrainCommand::run() const {
   const auto found = find_mount(mountpoint);
   if (!found) {
     return report("drain",
-                  {ExitCode::kNotMounted, found.error().errno_value == ENODEV
-                                              ? mountpoint + " is not in a ppmr mount"
-                                              : found.error().message},
+                  {ExitCode::kNotMounted,
+                   found.error().errno_value == ENODEV
+                       ? mountpoint + " is not in a ppmr mount (`ppmr status` lists the mounts)"
+                       : found.error().message},
                   json);
   }
   const auto drained = drain(found->mount, *this);

@@ -15,7 +15,12 @@ namespace ppmr {
 int KeygenCommand::run() const {
   ignore_sigpipe();
   const auto key = create_key_file(path);
-  if (!key) return report("keygen", {ExitCode::kUsage, key.error().message}, json);
+  if (!key) {
+    const char* remedy = key.error().errno_value == ENOENT
+                             ? ": make its directory first (mkdir -p), or choose another file"
+                             : "";
+    return report("keygen", {ExitCode::kUsage, key.error().message + remedy}, json);
+  }
   if (json) {
     print_to(stdout, "{}\n", json_text({{"ok", true}, {"file", path}, {"key_id", key_id(*key)}}));
   } else {

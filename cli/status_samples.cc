@@ -27,9 +27,11 @@ CommandResult<std::vector<MountEntry>> chosen_mounts(const std::string& mountpoi
   if (!mountpoint.empty()) {
     auto found = find_mount(mountpoint);
     if (found) return std::vector{found->mount};
-    return command_failure(ExitCode::kNotMounted, found.error().errno_value == ENODEV
-                                                      ? mountpoint + " is not in a ppmr mount"
-                                                      : found.error().message);
+    return command_failure(
+        ExitCode::kNotMounted,
+        found.error().errno_value == ENODEV
+            ? mountpoint + " is not in a ppmr mount (`ppmr status` lists the mounts)"
+            : found.error().message);
   }
   auto mounts = read_ppmr_mounts();
   if (!mounts) return command_failure(ExitCode::kFailure, mounts.error().message);

@@ -148,13 +148,26 @@ nlohmann::json status_of(SourceMount& mount) {
   return mount.answer(to_request(request::Status{}), none);
 }
 
+// Without credentials a source reaches only this machine, so connecting to another address fails
+// before anything is sent. Says so without a connection. A name without an address now may have one
+// when the source starts.
+Status check_reaching(const Security& security, const SourceOptions& options) {
+  if (options.discard || security.reach() == TcpReach::kAnywhere) return {};
+  const auto tried = begin_to_connect(options.target_address, security.reach(), 0);
+  if (tried || tried.error().errno_value != EPERM) return {};
+  return failure(EPERM, "--target: " + tried.error().message);
+}
+
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   DataDaemon source(daemon, {.mountpoint = options.mountpoint,
                              .flags = flags.daemon,
                              .credentials = flags.credentials,
                              .transport = options.transport});
   if (auto checked = source.check(); !checked) return daemon.failed(checked.error());
-  if (flags.daemon.check) return ExitCode::kSuccess;
+  if (flags.daemon.check) {
+    const Status reaches = check_reaching(*source.security(), options);
+    return reaches ? ExitCode::kSuccess : daemon.failed(reaches.error(), ExitCode::kUsage);
+  }
   options.mountpoint = source.mountpoint();
   options.security = source.security();
   options.sender.source_name = host_name();

@@ -52,6 +52,19 @@ Status check_restart_peers(const TargetOptions& options, const Credentials& cred
   return {};
 }
 
+// Checks that a target could listen on the address: like a start, but on a free port, because the
+// target may run while its options are checked.
+Status check_listening(const Security& security, const std::string& address) {
+  const std::string probed = address.substr(0, address.rfind(':')) + ":0";
+  const auto listener = security.listener(probed);
+  if (listener) return {};
+  std::string why = listener.error().message;
+  if (const size_t at = why.find(probed); at != std::string::npos) {
+    why.replace(at, probed.size(), address);
+  }
+  return failure(listener.error().errno_value, "--listen: " + why);
+}
+
 // Checks that the options make it safe to let peers restart processes here.
 Status check_restarts(const TargetOptions& options, const Security& security, const Flags& flags) {
   const Credentials& credentials = flags.credentials;
@@ -86,14 +99,39 @@ Status check_restarts(const TargetOptions& options, const Security& security, co
   return check_restart_peers(options, credentials);
 }
 
-Result<size_t> available_memory_bytes() {
+// Returns 0 if /proc/meminfo has no such line.
+size_t memory_bytes(const std::string& line) {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string word; meminfo >> word;) {
-    if (word != "MemAvailable:") continue;
+    if (word != line) continue;
     size_t kib = 0;
     if (meminfo >> kib) return kib << 10;
   }
+  return 0;
+}
+
+Result<size_t> available_memory_bytes() {
+  if (const size_t bytes = memory_bytes("MemAvailable:"); bytes > 0) return bytes;
   return failure(EIO, "default memory limit: no MemAvailable in /proc/meminfo; use --memory-limit");
+}
+
+Status check_spill_directory(const std::string& directory) {
+  std::error_code error;
+  if (directory.empty() || std::filesystem::is_directory(directory, error)) return {};
+  const bool is_missing = !error || error == std::errc::no_such_file_or_directory;
+  const std::string what = "--spill-dir " + directory + ": ";
+  if (!is_missing) return failure(error.value(), what + error.message());
+  return failure(ENOENT, what + "there is no such directory: make it (mkdir -m 700 " + directory +
+                             "), or name another");
+}
+
+// A limit that the node cannot keep is no limit: the kernel would end the target instead.
+Status check_limit(size_t limit_bytes) {
+  const size_t total_bytes = memory_bytes("MemTotal:");
+  if (total_bytes == 0 || limit_bytes <= total_bytes) return {};
+  return failure(EINVAL, "--memory-limit " + format_size(limit_bytes) +
+                             " is more than the memory of this node (" + format_size(total_bytes) +
+                             "): choose less, or leave it out for half of what is available");
 }
 
 // The process that does what the daemon may not, see DataDaemon::start_helper().
@@ -178,8 +216,14 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
                              .locks_memory = options.lock_memory});
   if (auto checked = target.check(); !checked) return daemon.failed(checked.error());
   raise_descriptor_limit();  // each 64 MiB of memory, spilled image and loan keeps a file open
+  if (Status possible = check_limit(options.limit_bytes); !possible) {
+    return daemon.failed(possible.error(), ExitCode::kUsage);
+  }
   if (Status completed = complete(options, flags); !completed) {
     return daemon.failed(completed.error(), ExitCode::kFailure);
+  }
+  if (Status spills = check_spill_directory(options.spill_directory); !spills) {
+    return daemon.failed(spills.error(), ExitCode::kUsage);
   }
   options.mountpoint = target.mountpoint();
   options.audit = target.audit();
@@ -189,7 +233,11 @@ ExitCode run(Daemon& daemon, const Flags& flags) {
   }
   auto keep_lock = open_keep_directory(options, flags);
   if (!keep_lock) return daemon.failed(keep_lock.error(), ExitCode::kUsage);
-  if (flags.daemon.check) return ExitCode::kSuccess;
+  if (flags.daemon.check) {
+    const Status listens = check_listening(*target.security(), flags.listen_address);
+    return listens ? ExitCode::kSuccess
+                   : daemon.failed(listens.error(), exit_code_of(listens.error()));
+  }
   auto listener = target.security()->listener(flags.listen_address);
   if (!listener) {
     const Error& error = listener.error();

@@ -133,7 +133,9 @@ Result<MountedPath> find_mount(const std::string& path, const std::vector<MountE
     if (mount != nullptr) continue;
 
     struct stat status;
-    if (lstat(here.c_str(), &status) != 0) return system_failure("look up " + here + " of", path);
+    if (lstat(here.c_str(), &status) != 0) {
+      return system_failure(here == path ? "look up" : "look up " + here + " of", path);
+    }
     if (!S_ISLNK(status.st_mode)) continue;
     if (++symlinks > kSymlinksMax)
       return system_failure("follow the symbolic links of", path, ELOOP);

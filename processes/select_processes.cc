@@ -50,7 +50,9 @@ Result<uid_t> find_user(const std::string& user) {
   errno = 0;
   const passwd* entry = getpwnam(user.c_str());
   if (entry == nullptr)
-    return failure(ENOENT, fmt::format("there is no user '{}' on this node", user));
+    return failure(
+        ENOENT,
+        fmt::format("there is no user '{}' on this node (`getent passwd` lists them)", user));
   return entry->pw_uid;
 }
 
@@ -72,7 +74,8 @@ Result<std::string> find_cgroup(std::string cgroup) {
   if (cgroup.starts_with(kCgroupRoot)) {
     struct stat group {};
     if (stat(cgroup.c_str(), &group) != 0)
-      return failure(ENOENT, fmt::format("there is no control group {}", cgroup));
+      return failure(ENOENT,
+                     fmt::format("there is no control group {} (systemd-cgls lists them)", cgroup));
     // The root of the hierarchy is its mount point, the directory whose parent is on another
     // device.
     std::filesystem::path root = cgroup;
@@ -110,7 +113,8 @@ class Selection {
     ProcessSelection chosen = selection.choose();
     const bool is_empty = chosen.trees.empty() && chosen.excluded.empty();
     if (is_empty && selection.cgroup_ && !exists_in_a_hierarchy(*selection.cgroup_)) {
-      return failure(ENOENT, fmt::format("there is no control group {}", *selection.cgroup_));
+      return failure(ENOENT, fmt::format("there is no control group {} (systemd-cgls lists them)",
+                                         *selection.cgroup_));
     }
     return chosen;
   }

@@ -195,7 +195,8 @@ Result<EpochState> EpochStore::read(const std::string& name) const {
     return failure(ENOENT, "no process is protected as '" + name + "'");
   auto state = read_state(directory_ + "/" + name);
   if (!state && state.error().errno_value == ENOENT) {
-    return failure(ENOENT, "no process is protected as '" + name + "' with this partner");
+    return failure(ENOENT, "no process is protected as '" + name +
+                               "' with this partner (`ppmr takeover` lists them)");
   }
   return state;
 }
