@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/json_text.h"
 #include "cli/doctor/credential_checks.h"
@@ -19,6 +20,8 @@
 #include "cli/doctor/resource_checks.h"
 #include "cli/doctor/service_checks.h"
 #include "cli/doctor/target_checks.h"
+#include "cli/doctor/trial_checks.h"
+#include "cli/screen/terminal_text.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/endpoint_file.h"
@@ -52,7 +55,11 @@ std::string sentence(const Diagnosis& one, const TerminalStyle& style) {
                                                            : style.bad(word);
   std::string text = fmt::format("{}: {}", level, printable(one.message));
   if (!one.remedy.empty()) text += ". " + printable(one.remedy) + ".";
-  return text + "\n";
+  constexpr size_t kIndent = 4;
+  const size_t columns = columns_of_terminal(STDOUT_FILENO);
+  // The colours are at the beginning, and take no columns.
+  const size_t colours = level.size() - word.size();
+  return (columns == 0 ? text : wrapped(text, columns + colours, kIndent)) + "\n";
 }
 
 struct Counts {
@@ -108,13 +115,45 @@ std::vector<DiskSpace> measure_disks(const Configuration& configuration) {
   return disks;
 }
 
-// Takes the target of a source mount, with its credentials. Does nothing for other mounts.
-void take_endpoint(const MountEntry& mount, TargetQuestion& question) {
+// Returns the target of a source mount, with its credentials; nothing for other mounts.
+std::optional<TargetQuestion> endpoint_of(const MountEntry& mount) {
   const auto endpoint = read_endpoint(mount.source);
-  if (!endpoint || !endpoint->contains("target")) return;
+  if (!endpoint || !endpoint->contains("target")) return std::nullopt;
   const AgentEndpoint parsed = parse_endpoint(*endpoint);
-  question.address = parsed.address;
-  question.credentials = parsed.credentials;
+  return TargetQuestion{.address = parsed.address, .credentials = parsed.credentials};
+}
+
+// Returns the target that the operator has named, else those of the mounts. Those of the
+// configuration files are asked only if no mount is chosen: their daemons may not run.
+std::vector<TargetQuestion> targets_to_ask(const TargetQuestion& named,
+                                           const std::vector<MountEntry>& mounts,
+                                           const std::vector<Configuration::Target>& configured) {
+  if (!named.address.empty()) return {named};
+  std::vector<TargetQuestion> questions;
+  const auto add = [&](TargetQuestion question) {
+    const bool is_new =
+        !question.address.empty() &&
+        std::none_of(questions.begin(), questions.end(), [&](const TargetQuestion& known) {
+          return known.address == question.address;
+        });
+    if (is_new) questions.push_back(std::move(question));
+  };
+  for (const MountEntry& mount : mounts) add(endpoint_of(mount).value_or(TargetQuestion{}));
+  for (const auto& one : configured) {
+    add({.address = one.address, .credentials = one.credentials});
+  }
+  return questions;
+}
+
+// Only root may dump other processes; check_criu() says so to others.
+Diagnoses try_moves(const NodeFacts& node) {
+  Diagnoses found;
+  if (node.criu_path.empty() || node.user != 0) return found;
+  for (const uid_t user : {uid_t{0}, kNobody}) {
+    found.push_back(
+        judge_trial(user, try_criu(node.criu_path, user), node.has_capability(kCapSysResource)));
+  }
+  return found;
 }
 
 }  // namespace
@@ -128,13 +167,13 @@ int DoctorCommand::run() const {
     const auto found = find_mount(mountpoint, *mounts);
     if (!found) {
       return report("doctor",
-                    {ExitCode::kNotMounted, found.error().errno_value == ENODEV
-                                                ? mountpoint + " is not in a ppmr mount"
-                                                : found.error().message},
+                    {ExitCode::kNotMounted,
+                     found.error().errno_value == ENODEV
+                         ? mountpoint + " is not in a ppmr mount (`ppmr status` lists the mounts)"
+                         : found.error().message},
                     json);
     }
     *mounts = {found->mount};
-    if (target.empty()) take_endpoint(found->mount, question);
   }
   // Prints each group as soon as it is complete: CRIU and a silent target take seconds.
   Diagnoses all;
@@ -158,6 +197,7 @@ int DoctorCommand::run() const {
   CriuAnswers criu_answers(criu.value_or(""));
   const NodeFacts node = gather_node_facts(criu_answers);
   show(check_criu(node, criu ? "" : criu.error().message));
+  show(try_moves(node));
   const Configuration configuration = read_configuration(directory);
   ResourceFacts resources = gather_resource_facts();
   resources.disks = measure_disks(configuration);
@@ -171,7 +211,11 @@ int DoctorCommand::run() const {
   show(check_configuration(configuration, directory, ppmr));
   show(check_units(configuration.files));
   show(check_mounts(*mounts));
-  if (!question.address.empty()) show(check_target(question, node));
+  const auto configured =
+      mountpoint.empty() ? configuration.targets : std::vector<Configuration::Target>{};
+  for (const TargetQuestion& one : targets_to_ask(question, *mounts, configured)) {
+    show(check_target(one, node));
+  }
   const Counts counts = count(all);
   const bool good = counts.at(Level::kProblem) == 0;
   if (json) {

@@ -15,6 +15,7 @@
 #include "base/host_name.h"
 #include "base/json_text.h"
 #include "cli/history_view.h"
+#include "cli/screen/terminal_text.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 
@@ -76,7 +77,9 @@ int HistoryCommand::run() const {
     shown.push_back(std::move(past));
   }
   if (!json) lines = shown.empty() ? nothing_text(*this) : history_text(shown);
-  print_to(stdout, "{}", lines);
+  constexpr size_t kIndent = 4;
+  const size_t columns = json ? 0 : columns_of_terminal(STDOUT_FILENO);
+  print_to(stdout, "{}", columns == 0 ? lines : wrapped(lines, columns, kIndent));
   return to_int(unreadable.empty() ? ExitCode::kSuccess : ExitCode::kFailure);
 }
 

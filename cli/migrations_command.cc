@@ -89,7 +89,9 @@ int MigrationsCommand::run() const {
     print_to(stdout, "no migration is in progress or open on this node\n");
   }
   if (!json) {
-    for (const ScreenLine& line : migration_lines(page, kColumns, charset_of_environment())) {
+    const size_t terminal = columns_of_terminal(STDOUT_FILENO);
+    const size_t columns = terminal == 0 ? kColumns : terminal;
+    for (const ScreenLine& line : migration_lines(page, columns, charset_of_environment())) {
       std::string text;
       for (const Span& span : line) text += span.text;
       print_to(stdout, "{}\n", text.substr(text.find_first_not_of(' ')));

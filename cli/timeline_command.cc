@@ -1,9 +1,12 @@
 #include "cli/timeline_command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <filesystem>
+
+#include "base/unique_fd.h"
 #include "cli/find_migration.h"
 #include "cli/screen/terminal_text.h"
 #include "cli/timeline/timeline.h"
@@ -14,6 +17,27 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kColumnsOfFile = 100;
+
+// Writes the picture into the working directory. An older picture of the same migration is
+// replaced, never written through a link. Returns its path. Errors: of the file system.
+Result<std::string> write_picture(const std::string& id, const std::string& svg) {
+  std::error_code error;
+  const auto directory = std::filesystem::current_path(error);
+  if (error) return system_failure("find", "the working directory", error.value());
+  const std::string path = directory / (id.substr(0, 8) + ".svg");
+  const std::string unfinished = path + ".new";
+  UniqueFd file(
+      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!file) return system_failure("create", unfinished);
+  const bool is_written =
+      write(file.get(), svg.data(), svg.size()) == static_cast<ssize_t>(svg.size());
+  if (!is_written || rename(unfinished.c_str(), path.c_str()) != 0) {
+    auto failed = system_failure("write", path);
+    (void)unlink(unfinished.c_str());
+    return failed;
+  }
+  return path;
+}
 
 CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& records,
                                       const std::string& digits, const std::string& directory) {
@@ -39,9 +63,8 @@ CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& record
 }
 
 size_t columns_of_stdout() {
-  winsize size{};
-  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : kColumnsOfFile;
+  const size_t columns = columns_of_terminal(STDOUT_FILENO);
+  return columns > 0 ? columns : kColumnsOfFile;
 }
 
 }  // namespace
@@ -65,8 +88,13 @@ int TimelineCommand::run() const {
   print_to(stdout, "{}",
            as_text ? timeline_text(*timeline, columns_of_stdout(), utf8) : timeline_svg(*timeline));
   if (as_text && !text) {
-    print_to(stderr, "the picture (SVG): ppmr timeline {} >{}.svg\n", record->id.substr(0, 8),
-             record->id.substr(0, 8));
+    const auto picture = write_picture(record->id, timeline_svg(*timeline));
+    if (picture) {
+      print_to(stderr, "the picture (SVG): {}\n", *picture);
+    } else {
+      print_to(stderr, "no picture (SVG): {}; `ppmr timeline {} >FILE.svg` writes it elsewhere\n",
+               picture.error().message, record->id.substr(0, 8));
+    }
   }
   return to_int(std::ferror(stdout) != 0 ? ExitCode::kFailure : ExitCode::kSuccess);
 }

@@ -13,6 +13,7 @@
 #include "cli/doctor/kernel_checks.h"
 #include "cli/doctor/resource_checks.h"
 #include "cli/doctor/service_checks.h"
+#include "cli/doctor/trial_checks.h"
 #include "rdma_stream/connection/secret_file.h"
 #include "tests/stream/certificates.h"
 
@@ -118,7 +119,34 @@ TEST_F(Doctor, MissingBrokenAndOldCriusHaveTheirOwnRemedies) {
   broken.criu_problem = "vDSO";
   expect(find(check_criu(broken, ""), "criu"), Level::kProblem, "does not work", "/opt/criu check");
   broken.criu_version = "3.17.1";
-  expect(find(check_criu(broken, ""), "criu"), Level::kProblem, "Debian 12", "4.1 or later");
+  expect(find(check_criu(broken, ""), "criu"), Level::kProblem, "Debian 12", "4.2 or later");
+}
+
+TEST_F(Doctor, MissingRightIsNotAMissingFeature) {
+  NodeFacts facts = good_node();
+  facts.user = 1000;
+  facts.criu_problem = "you need root";
+  facts.features.clear();
+  const auto found = check_criu(facts, "");
+  ASSERT_EQ(found.size(), 1u);
+  expect(found[0], Level::kWarning, "needs the rights of root", "as root");
+  const auto kernel =
+      check_kernel({.pagemap_scan = EACCES, .process_vm_readv = EPERM, .landlock = EPERM});
+  expect(find(kernel, "pagemap-scan"), Level::kWarning, "must not use PAGEMAP_SCAN", "as root");
+  expect(find(kernel, "process-access"), Level::kProblem, "process_vm_readv", "as root");
+  expect(find(kernel, "confinement"), Level::kWarning, "must not use Landlock", "as root");
+}
+
+TEST_F(Doctor, TrialNamesTheUserTheStepAndTheMissingCapability) {
+  EXPECT_EQ(judge_trial(0, {}, true).level, Level::kOk);
+  const Status failed = failure(ECHILD, "`criu restore`: Error (criu/pie/restorer.c:1)");
+  expect(judge_trial(0, failed, true), Level::kProblem, "program of root: `criu restore`",
+         "CRIU 4.2 or later");
+  expect(judge_trial(kNobody, failed, false), Level::kProblem, "an ordinary user (nobody)",
+         "CAP_SYS_RESOURCE");
+  expect(judge_trial(kNobody, failed, true), Level::kProblem, "restorer.c", "all capabilities");
+  expect(judge_trial(0, failure(ENOEXEC, "`sleep` cannot be started"), true), Level::kWarning,
+         "`sleep` cannot be started", "coreutils");
 }
 
 TEST_F(Doctor, CriuWithoutFeaturesIsAWarning) {
@@ -228,6 +256,17 @@ TEST_F(Doctor, ConfigurationNamesKeysAndDirectories) {
   EXPECT_EQ(found.spill_directories, std::vector<std::string>{"/spill"});
 }
 
+TEST_F(Doctor, ConfigurationNamesTheTargetsOfSources) {
+  write("source.d/a.conf", "target = \"one:7440\"\nkey-file = \"/k\"\n");
+  write("source.d/b.conf", "target = \"one:7440\"\nkey-file = \"/k\"\n");
+  write("source.d/c.conf", "target = \"two:7440\"\nkey-file = \"/k\"\n");
+  const auto targets = read_configuration(root_).targets;
+  ASSERT_EQ(targets.size(), 2u);
+  EXPECT_EQ(targets[0].address, "one:7440");
+  EXPECT_EQ(targets[0].credentials.key_file, "/k");
+  EXPECT_EQ(targets[1].address, "two:7440");
+}
+
 TEST_F(Doctor, ConfigurationThatADaemonRefusesIsAProblem) {
   const auto configuration = Configuration{.files = {"/etc/ppmr/target.conf"}};
   expect(find(check_configuration(configuration, root_, "/bin/false"), "configuration"),
@@ -246,6 +285,10 @@ TEST_F(Doctor, UnitsThatFailedOrWereNeverStartedAreReported) {
   expect(found[0], Level::kProblem, "ppmr-target.service has failed", "journalctl");
   expect(found[1], Level::kOk, "ppmr-source@out.service is active");
   expect(found[2], Level::kWarning, "ppmr-source@new.service was never started", "systemctl");
+  const auto loop = judge_units(
+      parse_units("ppmr-source@out.service loaded activating auto-restart ppmr source\n"), {});
+  ASSERT_EQ(loop.size(), 1u);
+  expect(loop[0], Level::kProblem, "starts it again and again", "journalctl -u ppmr-source@out");
   EXPECT_TRUE(all_ok(check_units({}, root_))) << "no systemd";
 }
 

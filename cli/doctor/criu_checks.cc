@@ -21,12 +21,17 @@ Diagnoses check_criu(const NodeFacts& facts, const std::string& why_none) {
   const std::string which = fmt::format(
       "CRIU {} in {}", facts.criu_version.empty() ? "of unknown version" : facts.criu_version,
       facts.criu_path);
+  if (facts.user != 0) {
+    return {warning("criu",
+                    fmt::format("{} was not tried: `criu check` needs the rights of root", which),
+                    "Run ppmr doctor as root")};
+  }
   if (!facts.criu_problem.empty() && is_too_old_for_kernel(facts)) {
     return {problem("criu",
                     fmt::format("{} does not work on the kernel {}: {}; CRIU 3.17 works only on "
                                 "kernels as old as Debian 12's own",
                                 which, facts.kernel, facts.criu_problem),
-                    "Install CRIU 4.1 or later, and set PPMR_CRIU to its path")};
+                    "Install CRIU 4.2 or later, and set PPMR_CRIU to its path")};
   }
   if (!facts.criu_problem.empty()) {
     return {problem("criu",

@@ -56,6 +56,9 @@ int try_landlock() {
              : errno;
 }
 
+// The kernel can do it, but this process has no right to.
+bool lacks_right(int error) { return error == EPERM || error == EACCES; }
+
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 bool has_program(const std::string& root, const std::string& name) {
@@ -120,15 +123,23 @@ Diagnoses check_kernel(const KernelFacts& facts) {
     found.push_back(ok("process-access", "the memory of other processes can be read"));
   } else {
     const bool reading = facts.process_vm_readv != 0;
+    const int error = reading ? facts.process_vm_readv : facts.pidfd_open;
     found.push_back(
         problem("process-access",
                 fmt::format("{} fails: {}", reading ? "process_vm_readv" : "pidfd_open",
-                            std::strerror(reading ? facts.process_vm_readv : facts.pidfd_open)),
-                "Use a kernel of version 5.3 or later with CONFIG_CROSS_MEMORY_ATTACH; in a "
-                "container, allow the system call"));
+                            std::strerror(error)),
+                lacks_right(error)
+                    ? "Run ppmr as root; in a container, allow the system call"
+                    : "Use a kernel of version 5.3 or later with CONFIG_CROSS_MEMORY_ATTACH; in "
+                      "a container, allow the system call"));
   }
   if (facts.pagemap_scan == 0) {
     found.push_back(ok("pagemap-scan", "the kernel lists the pages of a process (PAGEMAP_SCAN)"));
+  } else if (lacks_right(facts.pagemap_scan)) {
+    found.push_back(warning("pagemap-scan",
+                            fmt::format("this process must not use PAGEMAP_SCAN ({})",
+                                        std::strerror(facts.pagemap_scan)),
+                            "Run ppmr as root; in a container, allow the system call"));
   } else {
     found.push_back(warning("pagemap-scan",
                             "the kernel has no PAGEMAP_SCAN: a dump looks at every page by itself, "
@@ -148,6 +159,12 @@ Diagnoses check_kernel(const KernelFacts& facts) {
   }
   if (facts.landlock == 0 && facts.seccomp_filters) {
     found.push_back(ok("confinement", "a daemon can give up its rights (Landlock, seccomp)"));
+  } else if (facts.seccomp_filters && lacks_right(facts.landlock)) {
+    found.push_back(warning("confinement",
+                            fmt::format("this process must not use Landlock ({}), so a daemon "
+                                        "would run with more rights than it needs",
+                                        std::strerror(facts.landlock)),
+                            "Run ppmr as root; in a container, allow the system call"));
   } else {
     found.push_back(
         warning("confinement",

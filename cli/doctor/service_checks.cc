@@ -47,13 +47,20 @@ void read_file(const std::string& path, Configuration& found,
   std::ifstream file(path);
   if (!file) return;
   Credentials credentials;
+  std::string target;
   try {
     for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
-      if (!item.inputs.empty()) take(item.name, item.inputs.front(), credentials, found);
+      if (item.inputs.empty()) continue;
+      take(item.name, item.inputs.front(), credentials, found);
+      if (item.name == "target") target = item.inputs.front();
     }
   } catch (const CLI::Error&) {
     return;
   }
+  const bool is_new =
+      std::none_of(found.targets.begin(), found.targets.end(),
+                   [&](const Configuration::Target& one) { return one.address == target; });
+  if (!target.empty() && is_new) found.targets.push_back({target, credentials});
   if (known.emplace(credentials.key_file, credentials.certificate.certificate).second) {
     found.credentials.push_back(credentials);
   }
@@ -167,9 +174,9 @@ std::vector<UnitState> parse_units(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
-    std::string name, load, active;
-    if (words >> name >> load >> active && name.ends_with(".service")) {
-      units.push_back({name, active});
+    std::string name, load, active, detail;
+    if (words >> name >> load >> active >> detail && name.ends_with(".service")) {
+      units.push_back({name, active, detail});
     }
   }
   return units;
@@ -185,6 +192,10 @@ Diagnoses judge_units(const std::vector<UnitState>& units, const std::vector<std
     } else if (unit.active == "failed") {
       found.push_back(problem("unit", unit.name + " has failed",
                               fmt::format("Run `journalctl -u {}` to see why", unit.name)));
+    } else if (unit.detail == "auto-restart") {
+      found.push_back(
+          problem("unit", fmt::format("{} ends, and systemd starts it again and again", unit.name),
+                  fmt::format("Run `journalctl -u {}` to see why it ends", unit.name)));
     } else {
       found.push_back(
           warning("unit", fmt::format("{} is {}", unit.name, unit.active),

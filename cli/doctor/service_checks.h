@@ -18,6 +18,11 @@ struct Configuration {
   std::vector<Credentials> credentials;  // each element once
   std::vector<std::string> spill_directories;
   std::vector<std::string> state_directories;
+  struct Target {
+    std::string address;  // HOST:PORT
+    Credentials credentials;
+  };
+  std::vector<Target> targets;  // of the sources; each address once
 };
 // `directory` contains target.conf and source.d/NAME.conf.
 Configuration read_configuration(const std::string& directory);
@@ -29,6 +34,7 @@ Diagnoses check_configuration(const Configuration& configuration, const std::str
 struct UnitState {
   std::string name;    // "ppmr-target.service"
   std::string active;  // "active", "failed", "inactive", ...
+  std::string detail;  // "running", "auto-restart", ...
 };
 // Parses the lines of `systemctl list-units --all --plain --no-legend`.
 std::vector<UnitState> parse_units(const std::string& text);

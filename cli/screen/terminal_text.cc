@@ -1,8 +1,11 @@
 #include "cli/screen/terminal_text.h"
 
 #include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 #include <wchar.h>
 
+#include <algorithm>
 #include <clocale>
 #include <cstdint>
 #include <optional>
@@ -87,6 +90,47 @@ std::string cut(const std::string& text, size_t columns, Charset charset) {
     end += character.size_bytes;
   }
   return text.substr(0, end) + (charset == Charset::kUtf8 ? "…" : ">");
+}
+
+std::string wrapped(std::string_view text, size_t columns, size_t indent) {
+  if (columns <= 2 * indent + 1) return std::string(text);  // too narrow for any rule
+  std::string result;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    for (bool is_first = true; !line.empty(); is_first = false) {
+      const size_t room = is_first ? columns : columns - indent;
+      if (!is_first) result += "\n" + std::string(indent, ' ');
+      size_t fits = 0;  // bytes
+      size_t space = 0;
+      for (size_t used = 0; fits < line.size();) {
+        const auto character = decode(line.substr(fits)).value_or(Character{1, '?'});
+        used += columns_of(character);
+        if (used > room) break;
+        // A line does not break in its own indentation.
+        if (line[fits] == ' ' && line.find_first_not_of(' ') < fits) space = fits;
+        fits += character.size_bytes;
+      }
+      // A line that ends exactly at the edge is whole; so is one whose next character is a space.
+      const bool breaks = fits < line.size() && line[fits] != ' ' && space > 0;
+      const size_t taken = std::max<size_t>(breaks ? space : fits, 1);
+      std::string_view shown = line.substr(0, taken);
+      while (shown.ends_with(' ')) shown.remove_suffix(1);
+      result += shown;
+      line.remove_prefix(taken);
+      while (line.starts_with(' ')) line.remove_prefix(1);
+    }
+    if (end < text.size()) result += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return result;
+}
+
+size_t columns_of_terminal(int fd) {
+  winsize size{};
+  if (isatty(fd) == 0) return 0;
+  constexpr size_t kUsual = 80;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
 std::string fitted(const std::string& text, size_t columns, Charset charset) {

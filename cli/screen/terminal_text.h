@@ -21,6 +21,12 @@ std::string printable(std::string_view text, Charset charset);
 size_t columns_of(const std::string& text);
 // Cuts printable text. The last character of a cut text shows that something is missing.
 std::string cut(const std::string& text, size_t columns, Charset charset);
+// Breaks each line that is longer than this number of columns: at its last space that fits, else in
+// the middle of a word. The continuations begin with `indent` spaces. Threads: any.
+std::string wrapped(std::string_view text, size_t columns, size_t indent);
+// Returns the width of the terminal behind this descriptor; 0: it is no terminal, so lines stay
+// whole.
+size_t columns_of_terminal(int fd);
 // Cuts a text, or fills it with spaces, to this number of columns.
 std::string fitted(const std::string& text, size_t columns, Charset charset);
 

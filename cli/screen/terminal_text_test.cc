@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <clocale>
+#include <sstream>
 
 namespace ppmr {
 namespace {
@@ -43,6 +44,25 @@ TEST(TerminalText, CutTextIsNeverWiderThanTheColumns) {
   EXPECT_EQ(cut("abcdef", 3, kUtf8), "ab…");
   EXPECT_EQ(cut("abcdef", 3, kAscii), "ab>");
   EXPECT_EQ(fitted("ab", 4, kAscii), "ab  ");
+}
+
+TEST(TerminalText, LinesWrapAtSpacesAndContinueIndented) {
+  EXPECT_EQ(wrapped("one two three\n", 9, 2), "one two\n  three\n");
+  EXPECT_EQ(wrapped("short\n\nlines\n", 9, 2), "short\n\nlines\n");
+  EXPECT_EQ(wrapped("exactly 9", 9, 2), "exactly 9");
+  EXPECT_EQ(wrapped("exactly 9 and", 9, 2), "exactly 9\n  and");
+  EXPECT_EQ(wrapped("/a/path/without/spaces", 9, 2), "/a/path/w\n  ithout/\n  spaces");
+  EXPECT_EQ(wrapped("    indented words", 13, 4), "    indented\n    words");
+  EXPECT_EQ(wrapped("text", 3, 4), "text") << "too narrow for the rule";
+}
+
+TEST(TerminalText, NoWrappedLineIsWiderThanTheTerminal) {
+  const std::string row =
+      "2026-11-29 02:00:00  node-a  4711 worker  0.330 s  stayed: ä日本 no room at /mnt/in";
+  for (size_t columns = 10; columns < 100; ++columns) {
+    std::istringstream lines(wrapped(row, columns, 4));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(columns_of(line), columns) << line;
+  }
 }
 
 }  // namespace

