@@ -18,6 +18,7 @@
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
 #include "processes/memory/page_reader.h"
+#include "rdma_stream/wire/wire_handshake.h"
 
 namespace {
 
@@ -34,6 +35,13 @@ std::vector<std::string> with_help(const CLI::App& app, std::vector<std::string>
   return arguments;
 }
 
+std::string version_text() {
+  const std::string commit = ppmr::kCommit;
+  return std::string("ppmr ") + ppmr::kVersion + " (wire version " +
+         std::to_string(ppmr::wire::kVersion) + ", " +
+         (commit.empty() ? "no commit: not built by ./package" : "commit " + commit) + ")";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -46,7 +54,7 @@ int main(int argc, char** argv) {
     if (const auto done = ppmr::run_action_script()) return *done;
   }
   CLI::App app("Move running processes between nodes through two mounts.", "ppmr");
-  app.set_version_flag("--version", std::string("ppmr ") + ppmr::kVersion);
+  app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   int exit_code = ppmr::to_int(ppmr::ExitCode::kSuccess);
   ppmr::add_source_command(app, exit_code);

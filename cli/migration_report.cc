@@ -26,16 +26,21 @@ std::string cell(double seconds) {
 
 const char* result_of(const MigrationOutcome& outcome);
 
+const char* done_word(const TreeOutcome& tree) {
+  return tree.move.original_goes_on ? "copied" : "moved";
+}
+
 // Of several trees, only some may be lost.
 const char* result_of(const MigrationOutcome& outcome, const TreeOutcome& tree) {
   const bool arrived = tree.target.phase == TreePhase::kComplete && tree.target.lost.empty();
-  return outcome.exit_code == ExitCode::kPagesLost && arrived ? "moved" : result_of(outcome);
+  return outcome.exit_code == ExitCode::kPagesLost && arrived ? done_word(tree)
+                                                              : result_of(outcome);
 }
 
 const char* result_of(const MigrationOutcome& outcome) {
   switch (outcome.exit_code) {
     case ExitCode::kSuccess:
-      return "moved";
+      return outcome.trees.empty() ? "moved" : done_word(outcome.trees.front());
     case ExitCode::kMigrationOpen:
       return "OPEN";
     case ExitCode::kPagesLost:
@@ -83,7 +88,10 @@ TreeTimes times_of(const TreeOutcome& tree) {
   times.dump = seconds(tree.source.freeze_began_ns, tree.source.held_ns);
   times.seal = seconds(tree.source.held_ns, tree.source.sealed_ns);
   times.restart = seconds(tree.source.sealed_ns, tree.target.running_ns);
-  times.downtime = seconds(tree.source.freeze_began_ns, tree.target.running_ns);
+  // The original of a copy runs on after a freeze, and no record has the end of that freeze.
+  times.downtime = tree.move.original_goes_on
+                       ? -1
+                       : seconds(tree.source.freeze_began_ns, tree.target.running_ns);
   times.fill = seconds(tree.target.running_ns, tree.target.complete_ns);
   return times;
 }

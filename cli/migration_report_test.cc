@@ -31,6 +31,18 @@ TEST(MigrationReport, SaysWhichMoveHasNotKeptItsPromise) {
   EXPECT_THAT(summary_text({move_with(5s, std::nullopt)}), Not(HasSubstr("warning")));
 }
 
+TEST(MigrationReport, CopyIsCopiedInTableJsonAndMetric) {
+  MigrationOutcome copy = move_with(379ms, 300ms);
+  copy.trees[0].move.original_goes_on = true;
+  EXPECT_THAT(summary_text({copy}), testing::AllOf(HasSubstr(" copied "), Not(HasSubstr("379"))));
+  const auto tree = nlohmann::json::parse(summary_json({copy}, {}, ExitCode::kSuccess))["trees"][0];
+  EXPECT_EQ(tree["result"], "copied");
+  EXPECT_LT(tree["downtime_s"], 0);
+  const auto note = outcome_note(copy);
+  EXPECT_EQ(note["result"], "copied");
+  EXPECT_FALSE(note["seconds"].contains("downtime"));
+}
+
 TEST(MigrationReport, HasThePromiseInItsJson) {
   const auto promised = [](std::optional<std::chrono::milliseconds> promise) {
     const auto text = summary_json({move_with(100ms, promise)}, {}, ExitCode::kSuccess);

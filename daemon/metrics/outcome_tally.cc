@@ -31,7 +31,7 @@ MetricFamily histogram(const std::string& name, const std::string& help,
 TallyOptions migrations_tally() {
   return {"ppmr_migrations_total",
           "Migrations that ppmr migrate or evacuate began here, by result.",
-          {"moved", "stayed", "lost", "open"},
+          {"moved", "copied", "stayed", "lost", "open"},
           {{"downtime", "ppmr_migration_downtime_seconds",
             "From the freeze of a process tree until it runs at the target."},
            {"dump", "ppmr_migration_dump_seconds",

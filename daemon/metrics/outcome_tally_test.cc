@@ -26,7 +26,8 @@ TEST(OutcomeTally, CountsResultsAndDurations) {
   OutcomeTally tally(migrations_tally());
   ASSERT_TRUE(tally.note(report("moved", {{"downtime", {0.3, 0.4}}})));
   ASSERT_TRUE(tally.note(report("stayed")));
-  EXPECT_EQ(tally.counts(), json({{"lost", 0}, {"moved", 1}, {"open", 0}, {"stayed", 1}}));
+  EXPECT_EQ(tally.counts(),
+            json({{"copied", 0}, {"lost", 0}, {"moved", 1}, {"open", 0}, {"stayed", 1}}));
   const auto families = tally.Collect();
   const auto& downtime = only_metric(families, "ppmr_migration_downtime_seconds").histogram;
   EXPECT_EQ(downtime.sample_count, 2u);

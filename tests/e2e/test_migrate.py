@@ -422,7 +422,8 @@ def test_leave_running_option_copies_process_to_target(lab, nodes, migrations):
     def lines_of(node):
         return (directory / "log").read_text().count(f" {node.name} ")
 
-    migrations.migrate(pid, options=["--leave-running"]).ok()
+    done = migrations.migrate(pid, options=["--leave-running"]).ok()
+    assert [tree["result"] for tree in done.summary["trees"]] == ["copied"]
     for node in (nodes.source, nodes.target):
         before = lines_of(node)
         wait_until(lambda: lines_of(node) > before + 50, 10, f"lines from {node.name}")
