@@ -344,6 +344,8 @@ TEST_F(Preflight, StopsTheMoveIfADeletedFileExceedsTheGhostLimit) {
   expect_stop("uses /tmp/scratch (5.0 MiB), which was deleted", "--ghost-limit 6M");
   options_.read({"--ghost-limit", "6M"});
   EXPECT_THAT(find(), IsEmpty());
+  file.size_bytes = uint64_t{5} << 30;
+  expect_stop("uses /tmp/scratch (5.0 GiB), which was deleted", "keep the name of the file");
 }
 TEST_F(Preflight, StopsTheMoveIfADeletedFileHasAnotherHardLink) {
   FileFact& file = add_file("/tmp/scratch");

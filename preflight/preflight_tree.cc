@@ -7,6 +7,9 @@
 namespace ppmr {
 namespace {
 
+// CRIU before 4 keeps the limit in 32 bits.
+constexpr uint64_t kGhostLimitMaxMib = 4095;
+
 void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
   for (const ProcessFact& process : tree.processes) {
     const std::string name = tree.name_of(process.pid);
@@ -145,8 +148,13 @@ void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Find
         findings.stop(sentence + " but has another hard link", "pass `-- --link-remap`");
     } else if (file.size_bytes > options.ghost_limit_bytes) {
       const uint64_t mebibytes = (file.size_bytes >> 20) + 1;
+      // A job's agent already passes the most, so only the user of `ppmr migrate` gets an option.
       findings.stop(sentence + " and is too large for the checkpoint",
-                    fmt::format("pass `-- --ghost-limit {}M`", mebibytes));
+                    mebibytes <= kGhostLimitMaxMib
+                        ? fmt::format("pass `-- --ghost-limit {}M`", mebibytes)
+                        : fmt::format("CRIU carries deleted files of up to {} MiB: let the process "
+                                      "keep the name of the file, or use a smaller one",
+                                      kGhostLimitMaxMib));
     }
   }
 }

@@ -29,8 +29,8 @@ constexpr seconds kMovePatience{600};
 constexpr seconds kRecoverPatience{60};
 constexpr std::chrono::milliseconds kSupervisorInterval{50};
 // MPI libraries delete their shared memory segments as soon as all ranks have opened them. The
-// contents then travel in CRIU's images.
-constexpr const char* kGhostLimit = "--ghost-limit=1G";
+// contents then travel in CRIU's images. The most that every CRIU accepts.
+constexpr const char* kGhostLimit = "--ghost-limit=4095M";
 constexpr const char* kDidNotBegin = "the migration did not begin";
 
 std::string source_mount_of(const EvacuationOptions& options, const HostNode& node) {
