@@ -13,6 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kNsPerSecond = 1e9;
+constexpr const char* kWouldMove = "would move";  // the result of a rehearsal
 
 // Escapes a text. Names of processes and peers can contain any bytes, also bytes that control a
 // terminal.
@@ -59,8 +60,8 @@ double downtime_of(const OwnershipRecord& record) {
   if (record.plan.original_goes_on) return longest;
   const int64_t aborted_ns = reached_ns(record, MigrationState::kAborted);
   for (const TreeRecord& tree : record.trees) {
-    const int64_t end_ns =
-        record.state() == MigrationState::kAborted ? aborted_ns : tree.running_ns;
+    const int64_t stayed_ns = tree.goes_on_ns != 0 ? tree.goes_on_ns : aborted_ns;
+    const int64_t end_ns = record.state() == MigrationState::kAborted ? stayed_ns : tree.running_ns;
     if (tree.freeze_began_ns == 0 || end_ns < tree.freeze_began_ns) continue;
     longest = std::max(longest, static_cast<double>(end_ns - tree.freeze_began_ns) / kNsPerSecond);
   }
@@ -69,6 +70,9 @@ double downtime_of(const OwnershipRecord& record) {
 
 std::string result_of(const OwnershipRecord& record) {
   if (record.has_losses()) return "LOST";
+  if (record.state() == MigrationState::kAborted && record.plan.is_rehearsal) {
+    return record.error.empty() ? kWouldMove : "would stay";
+  }
   if (record.state() == MigrationState::kAborted) return "stayed";
   if (!record.first_error().empty()) return "FAILED";
   if (record.state() != MigrationState::kFinished) return "OPEN";
@@ -110,7 +114,8 @@ PastMigration describe_migration(const OwnershipRecord& record, const std::strin
 }
 
 bool has_failed(const PastMigration& migration) {
-  return migration.result != "moved" && migration.result != "copied";
+  return migration.result != "moved" && migration.result != "copied" &&
+         migration.result != kWouldMove;
 }
 
 std::string history_text(const std::vector<PastMigration>& migrations) {

@@ -57,6 +57,22 @@ TEST(HistoryView, AbortedMigrationStoodStillUntilTheAbort) {
   EXPECT_NE(history_text({past}).find("stayed: the target's disk is full\n"), std::string::npos);
 }
 
+TEST(HistoryView, RehearsalIsNoMove) {
+  auto record = moved_away();
+  record.plan.is_rehearsal = true;
+  take_to(record, kAborted, 10 * kSecond, 13 * kSecond);
+  record.trees[0].running_ns = 0;
+  record.trees[0].goes_on_ns = 12 * kSecond;
+  const auto would_move = describe_migration(record, "node-a");
+  EXPECT_EQ(would_move.result, "would move");
+  EXPECT_FALSE(has_failed(would_move));
+  EXPECT_DOUBLE_EQ(would_move.downtime_s, 1) << "it went on before the rehearsal ended";
+  record.error = "no restore";
+  const auto would_stay = describe_migration(record, "node-a");
+  EXPECT_EQ(would_stay.result, "would stay");
+  EXPECT_TRUE(has_failed(would_stay));
+}
+
 TEST(HistoryView, RecordOfTheTargetNamesTheSourceAndHasNoDowntime) {
   auto record = moved_away();
   record.role = MigrationRole::kTarget;

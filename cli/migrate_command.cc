@@ -11,6 +11,7 @@
 #include "base/json_text.h"
 #include "cli/migrate_steps.h"
 #include "cli/migration_report.h"
+#include "cli/rehearsal_report.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/terminal_style.h"
@@ -96,9 +97,10 @@ int Migrate::run() {
     print_error("ppmr " + command_.name, tree + " stays because of the findings above");
   }
   if (stops(findings_) || trees_.empty()) {
-    return failed({ExitCode::kMigrationAborted,
-                   command_.dry_run ? "the findings above stop the move"
-                                    : "nothing was moved because of the findings above"});
+    return failed(
+        {ExitCode::kMigrationAborted, command_.dry_run || is_rehearsal()
+                                          ? "the findings above stop the move"
+                                          : "nothing was moved because of the findings above"});
   }
   ExitCode worst = excluded_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   print_needs();
@@ -118,7 +120,9 @@ int Migrate::run() {
   }
   if (!command_.quiet) {
     print_to(stdout, "{}",
-             command_.json ? summary_json(outcomes, excluded_, worst) : summary_text(outcomes));
+             command_.json    ? summary_json(outcomes, excluded_, worst)
+             : is_rehearsal() ? rehearsal_text(outcomes, excluded_)
+                              : summary_text(outcomes));
   }
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;

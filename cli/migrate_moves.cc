@@ -33,6 +33,7 @@ size_t moves_at_once(unsigned jobs) {
 
 std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   Interruption interruption;
+  if (is_rehearsal()) settings_.unit.name.clear();  // its processes are rehearsed, without it
   const ProgressStyle style = command_.quiet  ? ProgressStyle::kNone
                               : command_.json ? ProgressStyle::kJson
                               : TerminalStyle::of(STDERR_FILENO).moves_cursor()
@@ -76,7 +77,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
     // Sends the outcome for the metrics. The daemon may have ended in the meantime.
     const bool refused =
         outcomes[i].exit_code == ExitCode::kMigrationAborted && outcomes[i].trees.empty();
-    if (refused) return;  // it has not begun
+    if (refused || is_rehearsal()) return;  // it has not begun; the metrics are about moves
     (void)without_exceptions([&]() -> Status {
       (void)ask(settings_.mount, to_request(outcome_note(outcomes[i])));
       return {};

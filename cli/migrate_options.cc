@@ -110,7 +110,12 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->type_name(kLandlock)
       ->allow_extra_args(false)
       ->take_all();
-  sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
+  auto* dry_run = sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");
+  sub.add_flag(
+         "--rehearse", migrate.move.rehearse,
+         "try the move: dump, send and restore the program, which then goes on here; what was "
+         "restored never runs, and is discarded")
+      ->excludes(dry_run);
   sub.add_option("--jobs", migrate.jobs,
                  "maximum number of processes that are dumped at the same time")
       ->check(CLI::Range(1, 256))

@@ -46,7 +46,7 @@ CommandResult<void> Migrate::find_target() {
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
   settings_.live = command_.limits;
-  settings_.hooks = command_.hooks;
+  if (!is_rehearsal()) settings_.hooks = command_.hooks;  // they are about moves
   if (Status safe = check_hooks(settings_.hooks); !safe) {
     return command_failure(ExitCode::kUsage, "--hook: " + safe.error().message);
   }

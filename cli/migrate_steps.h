@@ -53,6 +53,7 @@ class Migrate {
   void print_needs() const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
+  bool is_rehearsal() const { return command_.move.rehearse; }
   std::vector<pid_t> wanted_pids() const {
     if (unit_main_ != 0) return {unit_main_};
     return {command_.pids.begin(), command_.pids.end()};

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/json_text.h"
+#include "cli/rehearsal_report.h"
 #include "daemon/command_line/size_option.h"
 
 namespace ppmr {
@@ -32,6 +33,9 @@ const char* done_word(const TreeOutcome& tree) {
 
 // Of several trees, only some may be lost.
 const char* result_of(const MigrationOutcome& outcome, const TreeOutcome& tree) {
+  if (tree.move.is_rehearsal) {
+    return outcome.exit_code == ExitCode::kSuccess ? kWouldMove : kWouldStay;
+  }
   const bool arrived = tree.target.phase == TreePhase::kComplete && tree.target.lost.empty();
   return outcome.exit_code == ExitCode::kPagesLost && arrived ? done_word(tree)
                                                               : result_of(outcome);
@@ -78,6 +82,9 @@ std::string event_text(const json& event) {
     return who + ": runs at the target; until all of its memory is there, it needs both nodes";
   }
   if (what == "running") return who + ": runs at the target";
+  if (what == "rehearsed") {
+    return "rehearsed: here the move would be decided; what was restored is discarded";
+  }
   if (what == "warning") return "warning: " + who + ": " + event.value("sentence", "");
   if (what == "complete") return who + ": all of its memory is in place";
   return "";
@@ -143,7 +150,9 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
   auto trees = json::array();
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
-      const TreeTimes times = times_of(tree);
+      TreeTimes times = times_of(tree);
+      const RehearsalTimes rehearsed = rehearsal_times_of(tree);
+      if (tree.move.is_rehearsal) times.downtime = rehearsed.downtime;
       trees.push_back(
           {{"migration", outcome.id},
            {"pid", tree.plan.root.pid},
@@ -167,6 +176,9 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
            {"promised_s",
             tree.promised_downtime ? json(tree.promised_downtime->count() / 1e3) : json()},
            {"fill_s", times.fill}});
+      if (!tree.move.is_rehearsal) continue;
+      trees.back()["rehearsal"] = true;
+      trees.back()["freeze_s"] = rehearsed.freeze;
     }
   }
   return json_text({{"event", "summary"},

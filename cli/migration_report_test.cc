@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/rehearsal_report.h"
+
 namespace ppmr {
 namespace {
 
@@ -50,6 +52,39 @@ TEST(MigrationReport, HasThePromiseInItsJson) {
   };
   EXPECT_EQ(promised(250ms), 0.25);
   EXPECT_TRUE(promised(std::nullopt).is_null());
+}
+
+MigrationOutcome rehearsal_of(pid_t pid, ExitCode exit_code) {
+  TreeOutcome tree;
+  tree.plan.root.pid = pid;
+  tree.plan.name = "java";
+  tree.move.is_rehearsal = true;
+  tree.source.freeze_began_ns = 1'000'000'000;
+  tree.goes_on_ns = tree.source.freeze_began_ns + std::chrono::nanoseconds(80ms).count();
+  if (exit_code == ExitCode::kSuccess) {
+    tree.decided_ns = tree.source.freeze_began_ns + std::chrono::nanoseconds(120ms).count();
+  }
+  tree.sealed.bytes = 1 << 20;
+  return {exit_code, "", "1", {tree}};
+}
+
+TEST(RehearsalReport, SaysWhichTreesWouldMoveAndWhatItTakes) {
+  const std::string text = rehearsal_text(
+      {rehearsal_of(17, ExitCode::kSuccess), rehearsal_of(18, ExitCode::kMigrationAborted)},
+      {"412 (worker)"});
+  EXPECT_THAT(text, HasSubstr("      17  java             would move      80 ms     120 ms"));
+  EXPECT_THAT(text, HasSubstr("      18  java             would stay      80 ms          -"));
+  EXPECT_THAT(text, HasSubstr("     412  worker           would stay          -          -"));
+  EXPECT_THAT(text, HasSubstr("1 of 3 would move; nothing was moved\n"));
+}
+
+TEST(RehearsalReport, HasItsFiguresInItsJson) {
+  const auto text = summary_json({rehearsal_of(17, ExitCode::kSuccess)}, {}, ExitCode::kSuccess);
+  const auto tree = nlohmann::json::parse(text)["trees"][0];
+  EXPECT_EQ(tree["result"], "would move");
+  EXPECT_EQ(tree["rehearsal"], true);
+  EXPECT_DOUBLE_EQ(tree["freeze_s"], 0.08);
+  EXPECT_DOUBLE_EQ(tree["downtime_s"], 0.12);
 }
 
 }  // namespace

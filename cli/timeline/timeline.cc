@@ -36,6 +36,9 @@ class Drawing {
   using Time = std::optional<double>;
 
   bool is_aborted() const { return record_.state() == MigrationState::kAborted; }
+  bool is_rehearsed() const {
+    return is_aborted() && record_.plan.is_rehearsal && record_.error.empty();
+  }
   Time at(int64_t time_ns) const;
   void add(TimelineRow& row, BarKind kind, Time begin, Time end, const std::string& note = "");
   void add_process(const TreeRecord& tree, TimelineTree& drawn);
@@ -87,7 +90,8 @@ Drawing::Time Drawing::restore_began(const TreeRecord& tree) const {
 void Drawing::add_process(const TreeRecord& tree, TimelineTree& drawn) {
   TimelineRow row{"process", {}};
   const Time frozen = at(tree.freeze_began_ns);
-  const Time again = tree.running_ns > 0 ? at(tree.running_ns) : aborted_ms_;
+  const Time here_again = tree.goes_on_ns > 0 ? at(tree.goes_on_ns) : aborted_ms_;
+  const Time again = tree.running_ns > 0 ? at(tree.running_ns) : here_again;
   const std::string length = frozen && again ? "stands still " + duration(*again - *frozen) : "";
   add(row, BarKind::kRuns, Time(0), frozen, "at the source");
   if (!record_.plan.original_goes_on) add(row, BarKind::kStands, frozen, again, length);
@@ -170,6 +174,7 @@ std::string Drawing::subtitle() const {
   const bool has_run =
       record_.all_trees(TreePhase::kRunning) || record_.trees.front().running_ns > 0;
   std::string text = record_.has_losses()                          ? "LOST"
+                     : is_rehearsed()                              ? "rehearsed: would move"
                      : record_.state() == MigrationState::kAborted ? "stayed"
                      : record_.plan.original_goes_on && has_run    ? "copied"
                      : has_run                                     ? "moved"

@@ -35,8 +35,8 @@ OwnershipRecord source_in(MigrationState state, const MovePlan& plan = {}) {
   return record;
 }
 
-OwnershipRecord target_in(MigrationState state) {
-  OwnershipRecord record = source_in(kPreparing);
+OwnershipRecord target_in(MigrationState state, const MovePlan& plan = {}) {
+  OwnershipRecord record = source_in(kPreparing, plan);
   record.role = MigrationRole::kTarget;
   if (state == kReady || state == kRunning) record.trees[0].phase = TreePhase::kReady;
   take_to(record, state);
@@ -241,6 +241,58 @@ TEST(Protocol, TargetThatIsReadyOnlyAbortsWithItsCopy) {
   const auto gone = target_step(target_in(kReady), kTargetRestarted, target_event::Look{});
   ASSERT_TRUE(gone);
   EXPECT_EQ(gone->record.state(), kAborted);
+}
+
+const MovePlan kRehearsal{.is_rehearsal = true};
+
+TEST(Protocol, RehearsalEndsWhereAMoveIsDecided) {
+  const SourceFacts goes_on{.tasks_held = false};
+  const auto step =
+      source_step(source_in(kSealed, kRehearsal), goes_on, source_event::Confirmed{kIncarnation});
+  ASSERT_TRUE(step) << step.error().message;
+  EXPECT_EQ(step->record.state(), kAborted);
+  EXPECT_EQ(step->record.first_error(), "") << "it has succeeded";
+  EXPECT_THAT(step->actions, ElementsAre(SourceAction::kResumeTasks, SourceAction::kTellAborted));
+}
+
+TEST(Protocol, RehearsedTreeGoesOnAsSoonAsTheTargetHasAllOfIt) {
+  EXPECT_EQ(source_verdict(source_in(kFrozen, kRehearsal), 0), HookVerdict::kHold);
+  EXPECT_EQ(source_verdict(source_in(kSealed, kRehearsal), 0), HookVerdict::kStop);
+  EXPECT_EQ(source_verdict(source_in(kSealed), 0), HookVerdict::kHold) << "a move";
+}
+
+TEST(Protocol, RehearsalIsNeverRunAtTheTarget) {
+  const OwnershipRecord ready = target_in(kReady, kRehearsal);
+  EXPECT_TRUE(target_step(ready, kHere, target_event::Vote{}));
+  EXPECT_FALSE(target_step(ready, kHere, target_event::Run{}));
+  EXPECT_FALSE(target_step(ready, kHere, target_event::SourceIsGone{.run_here = true}));
+  EXPECT_EQ(target_verdict(ready), HookVerdict::kHold);
+}
+
+TEST(Protocol, TargetOfARehearsalAbortsAlone) {
+  const OwnershipRecord ready = target_in(kReady, kRehearsal);
+  TargetFacts overdue = kHere;
+  overdue.overdue = true;
+  TargetFacts unsupervised = kHere;
+  unsupervised.supervised = false;
+  for (const TargetFacts& facts : {overdue, unsupervised}) {
+    const auto step = target_step(ready, facts, target_event::Look{});
+    ASSERT_TRUE(step);
+    EXPECT_EQ(step->record.state(), kAborted);
+    EXPECT_NE(step->record.first_error(), "");
+  }
+  const auto failed = target_step(ready, kHere, target_event::Failed{.error = "CRIU died"});
+  ASSERT_TRUE(failed);
+  EXPECT_EQ(failed->record.state(), kAborted);
+}
+
+TEST(Protocol, RehearsalIsNotHandedOverAfterARestart) {
+  for (const MigrationState state : {kFrozen, kSealed}) {
+    const auto step = source_step(source_in(state, kRehearsal), kRestarted, says(kReady));
+    ASSERT_TRUE(step);
+    EXPECT_EQ(step->record.state(), kAborted);
+    EXPECT_FALSE(step->record.has_losses()) << "the rehearsal has lost nothing";
+  }
 }
 
 TEST(Protocol, HungCoordinatorIsAbortedBySomebodyElse) {

@@ -56,7 +56,8 @@ class Step : private ProtocolStep<SourceFacts> {
     record_.error = why;
     if (node_was_restarted()) {
       record_.tasks_resumed = true;  // there is nothing to resume
-      if (!record_.plan.original_goes_on) {
+      // A rehearsal could not have saved them.
+      if (!record_.plan.original_goes_on && !record_.plan.is_rehearsal) {
         for (TreeRecord& tree : record_.trees) tree.lost = kEndedWithNode;
       }
     }
@@ -135,11 +136,15 @@ class Step : private ProtocolStep<SourceFacts> {
                      "restored is gone");
     }
     if (node_was_restarted() || record_.state() != kSealed) return failure(over(record_));
+    if (record_.plan.is_rehearsal) return end_rehearsal();
     if (!facts_.tasks_held && !record_.plan.original_goes_on) {
       return failure(EBUSY, "the tasks are not held");
     }
     return commit();
   }
+
+  // Here a move would be decided. An abort without a cause says that the rehearsal has succeeded.
+  Status end_rehearsal() { return abort(""); }
 
   // The original of a copy goes on: there is nothing to kill.
   Status commit() {
@@ -186,6 +191,7 @@ class Step : private ProtocolStep<SourceFacts> {
   // meantime, the tree is lost in any case, and it will say so. Before `frozen`, the source's copy
   // may have run after its dump, if CRIU was killed: then the target's copy is out of date.
   Status hand_over(const TargetView& target) {
+    if (record_.plan.is_rehearsal) return abort("the node was restarted during the rehearsal");
     if (record_.plan.may_run_before_memory()) {
       return abort("the node was restarted before the target had the memory (post-copy)");
     }
@@ -345,6 +351,10 @@ Result<SourceStep> source_step(const OwnershipRecord& record, const SourceFacts&
 
 HookVerdict source_verdict(const OwnershipRecord& record, size_t tree) {
   if (record.state() == kAborted) return HookVerdict::kStop;
+  // The target has all that it needs: the tree goes on before it is restored there.
+  const bool is_sealed =
+      tree < record.trees.size() && record.trees[tree].phase >= TreePhase::kSealed;
+  if (record.plan.is_rehearsal && is_sealed) return HookVerdict::kStop;
   if (!is_decided(record) || tree >= record.trees.size()) return HookVerdict::kHold;
   return record.trees[tree].phase == TreePhase::kComplete ? HookVerdict::kLetGo
                                                           : HookVerdict::kHold;

@@ -118,7 +118,7 @@ Result<SourceStep> source_step(const OwnershipRecord& record, const SourceFacts&
 // What CRIU's hook at the source does with its tree.
 enum class HookVerdict {
   kHold,   // not decided: the tree stays held
-  kStop,   // aborted: CRIU ends with an error and lets the tree continue
+  kStop,   // aborted, or rehearsed: CRIU ends with an error and lets the tree continue
   kLetGo,  // committed, and the tasks are dead (or will be): CRIU may end
 };
 HookVerdict source_verdict(const OwnershipRecord& record, size_t tree);

@@ -1,7 +1,8 @@
 // The target's copy runs in one state only: `running`, which follows on the source's word that its
 // own copy never runs again. Until then a target that has not voted (`restoring`) may abort alone.
 // One that is `ready` may not: the source may have decided. The exception proves itself: after a
-// restart of this node its copy is dead and cannot run, whatever the source decides.
+// restart of this node its copy is dead and cannot run, whatever the source decides. A rehearsal is
+// never decided, so its target may abort alone at any time.
 #include "migration/protocol/target_protocol.h"
 
 #include <algorithm>
@@ -60,7 +61,7 @@ class Step : private ProtocolStep<TargetFacts> {
     if (is_over(record_.state())) return {};
     (*tree)->error = event.error;
     changed_ = true;
-    if (record_.state() == kRestoring) return abort(event.error);
+    if (may_abort_alone()) return abort(event.error);
     if (record_.state() != kRunning || !event.for_good) return {};
     return complete(**tree, event.error);
   }
@@ -136,17 +137,28 @@ class Step : private ProtocolStep<TargetFacts> {
   Status on(const target_event::Look&) {
     switch (record_.state()) {
       case kRestoring:
-        if (node_was_restarted()) return abort("the target's node was restarted");
-        if (!facts_.supervised) return abort("the restore was interrupted at the target");
-        if (facts_.overdue) return abort("not all processes were restored within --timeout");
-        return {};
+        return abort_if_interrupted("not all processes were restored within --timeout");
       case kReady:
+        if (record_.plan.is_rehearsal) {
+          return abort_if_interrupted("the source did not end the rehearsal within --timeout");
+        }
         return node_was_restarted() ? abort("the target's node was restarted") : Status{};
       case kRunning:
         return node_was_restarted() ? lose_the_rest() : Status{};
       default:
         return {};
     }
+  }
+
+  bool may_abort_alone() const {
+    return record_.state() == kRestoring ||
+           (record_.state() == kReady && record_.plan.is_rehearsal);
+  }
+
+  Status abort_if_interrupted(const char* overdue) {
+    if (node_was_restarted()) return abort("the target's node was restarted");
+    if (!facts_.supervised) return abort("the restore was interrupted at the target");
+    return facts_.overdue ? abort(overdue) : Status{};
   }
 
   // One version takes one step, so a restart in `ready` needs a second look.

@@ -29,6 +29,14 @@ Status check_request(const MoveRequest& request) {
   if (request.post_copy && request.leave_running) {
     return failure(EINVAL, "--post-copy excludes --leave-running");
   }
+  if (request.rehearse && request.leave_running) {
+    return failure(EINVAL, "--rehearse excludes --leave-running: the original goes on in any case");
+  }
+  if (request.rehearse && request.post_copy) {
+    return failure(EINVAL,
+                   "--rehearse excludes --post-copy: rehearse the move without it, which needs the "
+                   "same of both nodes");
+  }
   if (request.container && request.leave_running) {
     return failure(EINVAL,
                    "--runc: cannot copy a container (--leave-running), because its name is unique");
@@ -40,7 +48,7 @@ Status check_request(const MoveRequest& request) {
 
 Result<MovePlan> plan_move(const MoveRequest& request, const MoveAbilities& abilities) {
   if (Status possible = check_request(request); !possible) return failure(possible.error());
-  MovePlan plan{.original_goes_on = request.leave_running};
+  MovePlan plan{.original_goes_on = request.leave_running, .is_rehearsal = request.rehearse};
   const bool can_be_lazy = !request.eager && abilities.target_restores_lazily;
   // The page reader needs frozen processes, but an original that goes on runs as soon as CRIU has
   // dumped it.
@@ -75,6 +83,10 @@ Status check_plan(const MovePlan& plan, bool has_container) {
   if (plan.moves_memory_apart() && plan.original_goes_on) {
     return refuse("the memory of an original that goes on cannot be read after its dump");
   }
+  if (plan.is_rehearsal && plan.original_goes_on) return refuse("a copy is not rehearsed");
+  if (plan.is_rehearsal && plan.may_run_before_memory()) {
+    return refuse("what is rehearsed never runs, so its memory has to arrive before the end");
+  }
   if (has_container && plan.original_goes_on) return refuse("a container cannot be copied");
   return {};
 }
@@ -84,6 +96,7 @@ void to_json(json& packed, const MovePlan& plan) {
             {"may_run", kMayRunNames[static_cast<size_t>(plan.may_run)]},
             {"live", plan.is_live},
             {"original_goes_on", plan.original_goes_on}};
+  if (plan.is_rehearsal) packed["rehearsal"] = true;
 }
 
 Result<MovePlan> parse_plan(const json& packed) {
@@ -94,7 +107,8 @@ Result<MovePlan> parse_plan(const json& packed) {
   return MovePlan{.memory = *memory,
                   .may_run = *may_run,
                   .is_live = packed.at("live"),
-                  .original_goes_on = packed.at("original_goes_on")};
+                  .original_goes_on = packed.at("original_goes_on"),
+                  .is_rehearsal = packed.value("rehearsal", false)};
 }
 
 }  // namespace ppmr

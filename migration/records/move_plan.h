@@ -6,6 +6,9 @@
 //   apart    decided    any      ends       --post-copy
 //   images   arrived    no       any        --leave-running; CRIU cannot hold the memory in pipes
 //   images   in-place   no       any        --eager; the target cannot restore lazily
+//
+// A rehearsal (--rehearse) goes the way that the move would go, to the vote, and never further:
+// OwnershipRecord::move_to() refuses its record the states in which the target's copy may run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -32,6 +35,7 @@ struct MovePlan {
   MayRun may_run = MayRun::kArrived;
   bool is_live = false;  // rounds copy the memory while the tree runs, if the kernel can track it
   bool original_goes_on = false;  // a copy: both run, the copy in a pid namespace of its own
+  bool is_rehearsal = false;      // the original goes on, and what was restored is discarded
 
   bool moves_memory_apart() const { return memory == MemoryPath::kApart; }
   bool restores_lazily() const { return may_run != MayRun::kInPlace; }
@@ -45,6 +49,7 @@ struct MoveRequest {
   bool post_copy = false;
   bool leave_running = false;
   bool stop_and_copy = false;
+  bool rehearse = false;
   bool container = false;  // at least one tree is a container (--runc)
 };
 

@@ -11,11 +11,12 @@ namespace {
 using nlohmann::json;
 
 void for_each_request(const std::function<void(const MoveRequest&)>& visit) {
-  for (int bits = 0; bits < 32; ++bits) {
+  for (int bits = 0; bits < 64; ++bits) {
     visit({.eager = (bits & 1) != 0,
            .post_copy = (bits & 2) != 0,
            .leave_running = (bits & 4) != 0,
            .stop_and_copy = (bits & 8) != 0,
+           .rehearse = (bits & 32) != 0,
            .container = (bits & 16) != 0});
   }
 }
@@ -24,7 +25,11 @@ void for_each_plan(const std::function<void(const MovePlan&)>& visit) {
   for (const MemoryPath memory : {MemoryPath::kApart, MemoryPath::kImages}) {
     for (const MayRun may_run : {MayRun::kArrived, MayRun::kDecided, MayRun::kInPlace}) {
       for (const bool is_live : {false, true}) {
-        for (const bool goes_on : {false, true}) visit({memory, may_run, is_live, goes_on});
+        for (const bool goes_on : {false, true}) {
+          for (const bool rehearsal : {false, true}) {
+            visit({memory, may_run, is_live, goes_on, rehearsal});
+          }
+        }
       }
     }
   }
@@ -60,6 +65,9 @@ TEST(MovePlan, EachRowOfTheTable) {
       {{.leave_running = true}, all, {kImages, kArrived, false, true}},
       {{.leave_running = true}, not_lazy, {kImages, kInPlace, false, true}},
       {{.eager = true, .leave_running = true}, all, {kImages, kInPlace, false, true}},
+      {{.rehearse = true}, all, {kApart, kArrived, true, false, true}},
+      {{.eager = true, .rehearse = true}, all, {kImages, kInPlace, false, false, true}},
+      {{.rehearse = true, .container = true}, all, {kApart, kArrived, true, false, true}},
   };
   for (const auto& row : rows) {
     const auto plan = plan_move(row.request, row.abilities);
@@ -74,6 +82,9 @@ TEST(MovePlan, OptionsThatExcludeEachOtherAreRefused) {
             "--post-copy excludes --leave-running");
   EXPECT_EQ(refusal({.leave_running = true, .container = true}),
             "--runc: cannot copy a container (--leave-running), because its name is unique");
+  EXPECT_NE(refusal({.leave_running = true, .rehearse = true}).find("--leave-running"),
+            std::string::npos);
+  EXPECT_NE(refusal({.post_copy = true, .rehearse = true}).find("--post-copy"), std::string::npos);
 }
 
 TEST(MovePlan, PostCopyNeedsMemoryApartFromTheImages) {
@@ -105,8 +116,8 @@ TEST(MovePlan, EveryRequestLeadsToAPlanThatPassesTheCheckOrIsRefused) {
     }
   });
   // Of the 16 sets of options without a container 8 are possible without --post-copy, and 2 with
-  // it if the nodes can; with a container 4 and 2.
-  EXPECT_EQ(plans, 8 * 4 + 2 + 4 * 4 + 2);
+  // it if the nodes can; with a container 4 and 2. Of each, 4 can be rehearsed.
+  EXPECT_EQ(plans, 8 * 4 + 2 + 4 * 4 + 2 + 2 * (4 * 4));
 }
 
 TEST(MovePlan, CheckAcceptsOnlyPlansThatSomeRequestLeadsTo) {

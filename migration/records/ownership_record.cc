@@ -93,6 +93,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.freeze_began_ns = packed.at("freeze_began_ns");
   tree.held_ns = packed.at("held_ns");
   tree.sealed_ns = packed.at("sealed_ns");
+  tree.goes_on_ns = packed.value("goes_on_ns", int64_t{0});
   const json rounds = packed.value("rounds", json::array());
   if (rounds.size() > kRoundsMax) return failure(EPROTO, "too many rounds");
   for (const json& round : rounds) tree.rounds.push_back({round.at(0), round.at(1)});
@@ -281,12 +282,16 @@ Status OwnershipRecord::move_to(MigrationState to, int64_t at_ns) {
                               " at the " + to_string(role) + " and cannot become " + to_string(to) +
                               (error.empty() ? "" : " (" + error + ")"));
   }
+  if (plan.is_rehearsal && (to == MigrationState::kCommitted || to == MigrationState::kRunning)) {
+    return failure(EPERM, "migration " + id + " is a rehearsal: its copy never runs");
+  }
   history_.push_back({to, at_ns});
   return {};
 }
 
 const char* OwnershipRecord::owner() const {
   using enum MigrationState;
+  if (plan.is_rehearsal) return "source";
   if (plan.original_goes_on) return "both: the copy has a pid namespace of its own";
   if (state() == kAborted) return "source";
   if (role == MigrationRole::kSource) {
@@ -386,6 +391,7 @@ void to_json(json& packed, const TreeRecord& tree) {
             {"freeze_began_ns", tree.freeze_began_ns},
             {"held_ns", tree.held_ns},
             {"sealed_ns", tree.sealed_ns},
+            {"goes_on_ns", tree.goes_on_ns},
             {"rounds", rounds},
             {"restore_began_ns", tree.restore_began_ns},
             {"restored_ns", tree.restored_ns},
@@ -425,7 +431,8 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"confirmations", record.confirmations},
             {"error", record.error},
             {"history", history}};
-  if (!record.unit.name.empty()) {
+  // A rehearsal of a unit has its sockets, but not its name.
+  if (!record.unit.name.empty() || !record.unit.journal_sockets.empty()) {
     packed["unit"] = {{"name", record.unit.name},
                       {"journal_sockets", record.unit.journal_sockets},
                       {"enabled", record.unit.enabled}};

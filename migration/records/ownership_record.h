@@ -104,6 +104,7 @@ struct TreeRecord {
   int64_t freeze_began_ns = 0;  // source
   int64_t held_ns = 0;          // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
+  int64_t goes_on_ns = 0;  // source, of a rehearsal: the tree runs here again after its dump
   std::vector<RoundRecord> rounds;  // source
   // Times of the target. When the migration is over, the record of the source has these times, too.
   int64_t restore_began_ns = 0;

@@ -274,6 +274,29 @@ TEST(OwnershipRecord, ContradictoryPlanIsRefused) {
   EXPECT_FALSE(with(copy, true)) << "of a container";
 }
 
+TEST(OwnershipRecord, RehearsalNeverReachesAStateInWhichItsCopyMayRun) {
+  OwnershipRecord source;
+  source.plan.is_rehearsal = true;
+  take_to(source, kSealed);
+  EXPECT_FALSE(source.move_to(kCommitted));
+  EXPECT_TRUE(source.move_to(kAborted));
+  OwnershipRecord target;
+  target.role = MigrationRole::kTarget;
+  target.plan.is_rehearsal = true;
+  take_to(target, kReady);
+  EXPECT_FALSE(target.move_to(kRunning));
+  EXPECT_TRUE(target.move_to(kAborted));
+  EXPECT_STREQ(target.owner(), "source");
+
+  OwnershipRecord decided = record_of_two_trees();
+  decided.plan = {};
+  take_to(decided, kCommitted);
+  nlohmann::json forged = decided;
+  ASSERT_TRUE(parse_record(forged));
+  forged["plan"]["rehearsal"] = true;
+  EXPECT_FALSE(parse_record(forged)) << "a record on the disk or of a peer";
+}
+
 TEST(OwnershipRecord, PlanNamesTheFilesOfATree) {
   OwnershipRecord record = record_of_two_trees();
   record.mountpoint = "/mnt";

@@ -16,10 +16,12 @@ namespace {
 using nlohmann::json;
 
 json describe(const OwnershipRecord& record, const std::string& outcome) {
-  return {{"outcome", outcome},
-          {"migration", record.id},
-          {"role", to_string(record.role)},
-          {"peer", record.peer}};
+  json line = {{"outcome", outcome},
+               {"migration", record.id},
+               {"role", to_string(record.role)},
+               {"peer", record.peer}};
+  if (record.plan.is_rehearsal) line["rehearsal"] = true;
+  return line;
 }
 
 }  // namespace

@@ -324,9 +324,11 @@ bool TargetHold::hold() {
         break;
     }
     if (!is_alive(criu_)) return kStopCriu;
-    // Before the vote this node may still abort; after it, it waits without a limit.
-    if (record->state() == MigrationState::kRestoring &&
-        contact_.silent_for() > milliseconds(record->hold_limit_ms)) {
+    // Before the vote this node may still abort; after it, it waits without a limit. A rehearsal
+    // is never decided.
+    const bool may_abort =
+        record->state() == MigrationState::kRestoring || record->plan.is_rehearsal;
+    if (may_abort && contact_.silent_for() > milliseconds(record->hold_limit_ms)) {
       (void)take_target_step(store_, id_, target_event::Look{}, {.overdue = true});
     }
     auto next = store_.wait(id_, MigrationRole::kTarget, record->version, kLookInterval);

@@ -57,7 +57,8 @@ std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
   return stopped;
 }
 
-const char* outcome_name(ExitCode exit_code) {
+const char* outcome_name(ExitCode exit_code, bool is_rehearsal) {
+  if (is_rehearsal) return exit_code == ExitCode::kSuccess ? "would-move" : "would-stay";
   switch (exit_code) {
     case ExitCode::kSuccess:
       return "moved";
@@ -133,6 +134,7 @@ MigrationOutcome Migration::run() {
                                "migrate --recover {}` here",
                                done.error().message, aborted.error().message, id_));
   }
+  if (settings_.plan.is_rehearsal) return end_rehearsal();
   done = without_exceptions([this] { return hand_over(); });
   // With post-copy the target still reads the memory of the frozen tasks.
   Status running;
@@ -203,6 +205,9 @@ Status Migration::prepare() {
   if (prepared->unit.name != settings_.unit.name) {
     return failure(ENOTSUP, "the version of ppmr at the target does not move units: update it");
   }
+  if (prepared->plan.is_rehearsal != settings_.plan.is_rehearsal) {
+    return failure(ENOTSUP, "the version of ppmr at the target does not rehearse: update it");
+  }
   target_ = std::move(*prepared);
   auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());
@@ -235,6 +240,7 @@ void Migration::dump(Tree& tree, size_t number) {
   if (done && settings_.plan.may_run_before_memory()) finish_memory(tree, number);
   (void)without_exceptions([&]() -> Status {
     if (tree.dump) tree.dump->wait_for_end();
+    if (done && settings_.plan.is_rehearsal) tree.goes_on_ns = realtime_ns();
     return {};
   });
 }
@@ -556,6 +562,7 @@ void Migration::note_outcome() const {
     for (size_t i = 0; i < trees_.size() && i < latest.trees.size(); ++i) {
       TreeRecord& tree = latest.trees[i];
       tree.bytes = trees_[i].sealed.bytes;
+      tree.goes_on_ns = trees_[i].goes_on_ns;
       if (i >= target_.trees.size()) continue;
       const TreeRecord& there = target_.trees[i];
       tree.restore_began_ns = there.restore_began_ns;
@@ -573,11 +580,20 @@ MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& messa
   note_outcome();
   auto record = store_.read(id_, kRole);
   if (record) {
-    audit_migration(*record, outcome_name(exit_code),
+    audit_migration(*record, outcome_name(exit_code, settings_.plan.is_rehearsal),
                     message.empty() ? json::object() : json{{"reason", message}});
   }
   for (size_t i = 0; i < trees_.size(); ++i) {
-    TreeOutcome tree{trees_[i].plan, {}, {}, trees_[i].sealed, settings_.plan, {}};
+    TreeOutcome tree{.plan = trees_[i].plan,
+                     .source = {},
+                     .target = {},
+                     .sealed = trees_[i].sealed,
+                     .move = settings_.plan,
+                     .goes_on_ns = trees_[i].goes_on_ns,
+                     .decided_ns = 0,
+                     .promised_downtime = {}};
+    const bool was_rehearsed = settings_.plan.is_rehearsal && exit_code == ExitCode::kSuccess;
+    if (was_rehearsed && record) tree.decided_ns = record->history().back().at_ns;
     if (!trees_[i].rounds.empty()) tree.promised_downtime = settings_.live.max_downtime;
     if (record && i < record->trees.size()) tree.source = record->trees[i];
     if (i < target_.trees.size()) tree.target = target_.trees[i];

@@ -50,6 +50,10 @@ struct TreeOutcome {
   TreeRecord target;
   SealedTree sealed;
   MovePlan move;
+  // Rehearsal: when the tree ran again here after its dump, and when the move would have been
+  // decided (CLOCK_REALTIME). 0: not.
+  int64_t goes_on_ns = 0;
+  int64_t decided_ns = 0;
   // Of a tree that was copied in rounds: --max-downtime.
   std::optional<std::chrono::milliseconds> promised_downtime;
 };
@@ -80,6 +84,7 @@ class Migration {
     nlohmann::json sends_to;       // the names of its checkpoints, for those who show progress
     bool is_sealed = false;        // guarded by the migration's mutex_
     bool memory_has_moved = true;  // likewise; false: post-copy needs the frozen tasks
+    std::atomic<int64_t> goes_on_ns = 0;  // see TreeOutcome
     std::thread thread;
   };
 
@@ -126,6 +131,8 @@ class Migration {
   void settle_unit() const;
   void remove_checkpoints();
   Status await_running();
+  // Discards what the target has restored. The trees run here again.
+  MigrationOutcome end_rehearsal();
   // Records the abort. Errors: the record could not be written, so nothing is decided.
   Status abort(const Error& why);
 

@@ -34,7 +34,7 @@ constexpr milliseconds kOnceMore{500};
 // The hooks have stopped the tasks. That CRIU still holds every one of them shows that nobody has
 // continued them since.
 Status Migration::check_held() {
-  if (settings_.plan.original_goes_on) return {};
+  if (settings_.plan.original_goes_on || settings_.plan.is_rehearsal) return {};
   const auto record = store_.read(id_, kRole);
   if (!record) return failure(record.error());
   for (const TreeRecord& tree : record->trees) {
@@ -82,6 +82,7 @@ Status Migration::commit() {
     }
     if (Clock::now() - asked_at > kVoteAge) continue;
     auto committed = driver_.take(source_event::Confirmed{voter->incarnation}, true);
+    if (settings_.plan.is_rehearsal) return committed ? Status{} : failure(committed.error());
     if (!committed) {
       // The record on disk decides: it may say `committed`.
       const auto now = store_.read(id_, kRole);
@@ -210,9 +211,20 @@ Status Migration::await_running() {
   }
 }
 
+MigrationOutcome Migration::end_rehearsal() {
+  report_event({{"event", "rehearsed"}});
+  const Status discarded = abort({0, ""});
+  resume_rdma_here();
+  if (discarded) return outcome(ExitCode::kSuccess, "");
+  return outcome(ExitCode::kMigrationOpen,
+                 fmt::format("rehearsed, but not discarded: {}. Run `ppmr migrate --recover {}` "
+                             "here",
+                             discarded.error().message, id_));
+}
+
 Status Migration::abort(const Error& why) {
   auto step = driver_.take(source_event::GiveUp{why.message});
-  report_event({{"event", "aborted"}, {"error", why.message}});
+  if (!why.message.empty()) report_event({{"event", "aborted"}, {"error", why.message}});
   if (step) {
     // The target also removes the sealed checkpoints.
     (void)driver_.carry_out(std::move(*step), agent_, kNotifyAbortPatience);

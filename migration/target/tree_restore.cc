@@ -36,6 +36,7 @@
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/target/received_files.h"
+#include "migration/target/rehearsal_room.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
 #include "migration/target/takeover.h"
@@ -46,6 +47,7 @@
 #include "processes/carried/carried_state.h"
 #include "processes/files/tmpfs_builder.h"
 #include "processes/frozen_tasks.h"
+#include "processes/lonely_network.h"
 #include "processes/memory/page_index.h"
 #include "processes/own_namespace.h"
 #include "restart_loader/containers/runc.h"
@@ -83,6 +85,13 @@ constexpr milliseconds kFirstSteps{100};
 
 void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
 
+// A rehearsal starts no unit.
+Result<UniqueFd> discarded_output() {
+  UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return system_failure("open", "/dev/null");
+  return null;
+}
+
 class TreeRestore {
  public:
   TreeRestore(RecordStore store, const TreeRestoreCommand& command)
@@ -91,6 +100,8 @@ class TreeRestore {
 
  private:
   int supervise();
+  int rehearse();
+  int watch_running();
   Status record_namespace_init(pid_t child) const;
   Result<OwnershipRecord> read() const { return store_.read(id_, kRole); }
   Result<OwnershipRecord> change(const RecordStore::Change& change) const {
@@ -359,7 +370,8 @@ Status TreeRestore::prepare() {
   }
   UniqueFd output;
   if (!bridged.empty()) {
-    auto found = output_of_unit(record_, kUnitPatience);
+    auto found =
+        record_.plan.is_rehearsal ? discarded_output() : output_of_unit(record_, kUnitPatience);
     if (!found) return failure(found.error());
     output = std::move(*found);
   }
@@ -504,6 +516,7 @@ void TreeRestore::report_outcome(const std::string& outcome, const std::string& 
 
 // Updates the metrics of the target's daemon.
 void TreeRestore::count_outcome(const std::string& outcome) const {
+  if (record_.plan.is_rehearsal) return;  // the metrics are about moves
   const auto socket = control_socket();
   if (!socket) return;
   request::NoteOutcome note{.result = outcome, .seconds = {}, .page_faults = {}};
@@ -637,7 +650,10 @@ std::string TreeRestore::why_lost() const {
 
 int TreeRestore::give_up(const Error& error) {
   log(error.message);
-  report_outcome("failed", error.message);
+  const auto before = read();
+  const bool was_rehearsed = before && before->plan.is_rehearsal &&
+                             before->state() == MigrationState::kAborted && before->error.empty();
+  report_outcome(was_rehearsed ? "rehearsed" : "failed", was_rehearsed ? "" : error.message);
   const std::string lost = why_lost();
   const pid_t root = record_.trees[tree_].root;
   const std::string why =
@@ -668,10 +684,12 @@ int TreeRestore::run() {
   });
   if (!begun) return log(begun.error().message), to_int(ExitCode::kFailure);
   record_ = std::move(*begun);
-  if (!record_.plan.original_goes_on) return supervise();
+  // The namespaces of a container are its own, and its port is attached only after a decision.
+  const bool is_alone = record_.plan.is_rehearsal && !is_container();
+  if (!record_.plan.original_goes_on && !is_alone) return supervise();
   auto kept = run_in_own_pid_namespace(
       record_.mountpoint, [this](pid_t child) { return record_namespace_init(child); },
-      [this] { return supervise(); });
+      [this, is_alone] { return is_alone ? rehearse() : supervise(); });
   if (kept) return *kept;
   // A signal killed the namespace init. After the commit, the agent starts another supervisor.
   if (kept.error().errno_value == ECHILD) {
@@ -693,6 +711,19 @@ Status TreeRestore::record_namespace_init(pid_t child) const {
   return {};
 }
 
+// This process is process 1 of a pid namespace. Its end is the end of what it has restored.
+int TreeRestore::rehearse() {
+  if (Status alone = enter_lonely_network(); !alone) return give_up(alone.error());
+  return supervise();
+}
+
+// What was restored runs. CRIU has let it go, or an earlier supervisor has seen it.
+int TreeRestore::watch_running() {
+  if (record_.plan.is_rehearsal) return give_up({EPERM, "what was rehearsed must not run"});
+  note_running(record_.trees[tree_].root);
+  return await_pages();
+}
+
 int TreeRestore::supervise() {
   auto work = store_.make_work_directory(id_, kRole, tree_);
   if (!work) return give_up(work.error());
@@ -707,7 +738,7 @@ int TreeRestore::supervise() {
   if (tree.phase == TreePhase::kComplete) return to_int(ExitCode::kSuccess);
   if (tree.phase == TreePhase::kRunning) return await_pages();
   if (Status settled = settle(); !settled) return give_up(settled.error());
-  if (runs_) return note_running(record_.trees[tree_].root), await_pages();
+  if (runs_) return watch_running();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
   if (Status received = receive_files(); !received) return give_up(received.error());
   if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
@@ -715,6 +746,10 @@ int TreeRestore::supervise() {
   if (Status accepted = judge(); !accepted) return give_up(accepted.error());
   if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
   if (Status arrived = await_files(); !arrived) return give_up(arrived.error());
+  if (record_.plan.is_rehearsal && !is_container()) {
+    const Status shielded = shield_socket_directories(images_->path(), images_->bundle(), work_);
+    if (!shielded) return give_up(shielded.error());
+  }
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
     unlink((work_ + kFaultTimesFile).c_str());
@@ -726,9 +761,9 @@ int TreeRestore::supervise() {
     log(restore.error().message);
     criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
     if (Status settled = settle(); !settled) return give_up(settled.error());
-    if (runs_) return note_running(record_.trees[tree_].root), await_pages();
-    const bool promised =
-        record_.state() != MigrationState::kRestoring && !is_over(record_.state());
+    if (runs_) return watch_running();
+    const bool promised = record_.state() != MigrationState::kRestoring &&
+                          !is_over(record_.state()) && !record_.plan.is_rehearsal;
     if (!promised || attempt == kAttemptsMax) return give_up(restore.error());
     std::this_thread::sleep_for(kBetweenAttempts);
   }

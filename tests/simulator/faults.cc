@@ -67,6 +67,7 @@ bool World::can_be_saved(size_t number) const {
   const bool committed =
       source != nullptr && (source->state() == kCommitted || source->state() == kFinished);
   if (!committed && tree.alive) return true;
+  if (scenario_.plan.is_rehearsal) return false;
   const bool memory = tree.memory_here || (tree.alive && !tree.memory_lost);
   const bool there = (tree.copy != Copy::kNone || tree.images_sealed) && memory;
   if (committed) return there;
@@ -101,7 +102,10 @@ void World::strike(Fault fault) {
       kill_one("target-criu-" + some_tree);
       break;
     case Fault::kKillSupervisor:
-      kill_one("supervisor-" + some_tree);
+      // The supervisor of a rehearsal is process 1 of the copy's pid namespace.
+      if (kill_one("supervisor-" + some_tree) && scenario_.plan.is_rehearsal) {
+        kill_one("target-criu-" + some_tree);
+      }
       break;
     case Fault::kKillSourceDaemon:
       if (nodes_[kSource].daemon_up) kill_daemon(kSource);
@@ -173,7 +177,13 @@ void World::judge() {
     std::string ending = there ? "moved" : here ? "stayed" : "lost: " + tree.excuse;
     if (here && !tree.runs_at_source()) violate(name + " stays stopped at the source");
     if (tree.copy == Copy::kHeld) violate(name + " stays held at the target");
-    if (scenario_.plan.original_goes_on) {
+    if (scenario_.plan.is_rehearsal) {
+      const bool says_so = aborted && source != nullptr && source->error.empty();
+      if (tree.ran_at_target) violate(name + " ran at the target in a rehearsal");
+      if (!here && tree.excuse.empty()) violate(name + " ended in a rehearsal");
+      if (says_so && !tree.was_restored) violate(name + " is said to be rehearsed");
+      if (says_so && here) ending = "rehearsed";
+    } else if (scenario_.plan.original_goes_on) {
       ending = there ? "copied" : "not copied";
     } else {
       if (here && there) violate(name + " exists twice");

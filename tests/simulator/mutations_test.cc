@@ -113,6 +113,35 @@ std::vector<Mutation> all_mutations() {
     };
     return rules;
   }());
+  add("the source decides a rehearsal as a move",
+      source_sees([](OwnershipRecord& record, SourceFacts& facts, auto&) {
+        if (!record.plan.is_rehearsal) return;
+        record.plan.is_rehearsal = false;
+        facts.tasks_held = true;
+      }));
+  add("what was rehearsed runs when it is restored", [] {
+    Rules rules;
+    rules.target_verdict = [](const OwnershipRecord& record) {
+      const bool runs = record.plan.is_rehearsal && record.state() == kReady;
+      return runs ? HookVerdict::kLetGo : target_verdict(record);
+    };
+    return rules;
+  }());
+  add("a rehearsal ends well before the target has voted",
+      source_gives([](SourceStep& step, const SourceEvent& event) {
+        if (is<source_event::GiveUp>(event) && step.record.plan.is_rehearsal) {
+          step.record.error.clear();
+        }
+      }));
+  add("the source kills what it has rehearsed", [] {
+    Rules rules;
+    rules.source_verdict = [](const OwnershipRecord& record, size_t tree) {
+      const auto verdict = source_verdict(record, tree);
+      const bool goes_on = record.plan.is_rehearsal && verdict == HookVerdict::kStop;
+      return goes_on ? HookVerdict::kLetGo : verdict;
+    };
+    return rules;
+  }());
   add("tasks are not stopped", with(&Rules::holds_tasks));
   add("trees count as stopped as soon as CRIU holds them", [] {
     Rules rules = with(&Rules::holds_tasks);

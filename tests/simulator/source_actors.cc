@@ -150,7 +150,8 @@ Work<std::string> World::move() {
             tree.images_sealed && (tree.memory_here || scenario_.plan.may_run_before_memory());
         if (tree.images_failed) going = false, why = "the seal failed";
         const bool held = latest(kSource)->trees[i].phase >= TreePhase::kHeld;
-        const bool may_end = scenario_.plan.original_goes_on && held;
+        const bool goes_on = scenario_.plan.is_rehearsal && noted[i];
+        const bool may_end = (scenario_.plan.original_goes_on && held) || goes_on;
         if (!may_end && find("source-criu-" + std::to_string(i)) == nullptr) {
           going = false, why = "the dump failed";
         }

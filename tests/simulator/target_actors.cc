@@ -138,6 +138,7 @@ Work<Nothing> World::target_criu(size_t number) {
     co_await pause(5);
   }
   tree.copy = Copy::kHeld;
+  tree.was_restored = true;
   const TargetEvent ready = target_event::Ready{number, {}, {}, {}};
   if (!(co_await take_at_target(ready))) {
     tree.copy = Copy::kNone;

@@ -203,13 +203,17 @@ const char* to_string(Fault fault) {
 Scenario Scenario::random(uint64_t seed) {
   std::mt19937_64 random(seed ^ 0x9e3779b97f4a7c15ULL);
   Scenario scenario{.seed = seed, .faults = {}, .trees = 1 + random() % 3, .plan = {}};
-  switch (random() % 6) {
+  switch (random() % 8) {
     case 0:
     case 1:
       scenario.plan.may_run = MayRun::kDecided;
       break;
     case 2:
       scenario.plan = {.memory = MemoryPath::kImages, .original_goes_on = true};
+      break;
+    case 3:
+    case 4:
+      scenario.plan.is_rehearsal = true;
       break;
     default:
       break;

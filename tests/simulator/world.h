@@ -65,7 +65,8 @@ struct Scenario {
 
 struct Verdict {
   std::string violation;  // empty: none
-  std::string ending;     // "moved", "stayed", "lost: CAUSE", for each tree the same or joined
+  // "moved", "stayed", "rehearsed", "lost: CAUSE", for each tree the same or joined
+  std::string ending;
   uint64_t steps = 0;
   std::vector<std::string> history;  // if asked for
 };

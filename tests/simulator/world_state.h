@@ -65,6 +65,7 @@ struct Tree {
   // At the target.
   Copy copy = Copy::kNone;
   bool ran_at_target = false;
+  bool was_restored = false;
   // On the way.
   bool images_sealed = false;
   bool images_failed = false;

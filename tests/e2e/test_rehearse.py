@@ -1,0 +1,104 @@
+"""`--rehearse` tries a move: nothing of the process changes, and what was restored never runs."""
+import signal
+
+from lab.node import wait_until
+from lab.workers import pause_at
+
+REHEARSED, STAYED = 0, 11
+
+# Has a socket in a directory that both nodes share, and a name that is free at most once per node.
+SERVER = """
+import os, socket, sys, time
+named = socket.socket(socket.AF_UNIX); named.bind(sys.argv[1]); named.listen(1)
+nameless = socket.socket(socket.AF_UNIX); nameless.bind("\\0rehearsed"); nameless.listen(1)
+port = socket.socket(); port.bind(("127.0.0.1", 7311)); port.listen(1)
+while True:
+    with open(sys.argv[2], "a") as log: print(os.uname().nodename, file=log)
+    time.sleep(0.01)
+"""
+
+
+def start_server(lab, nodes):
+    path, log = lab.home / "socket", lab.home / "log"
+    pid = nodes.source.spawn(["/usr/bin/python3", "-SEc", SERVER, path, log])
+    wait_until(log.exists, 10, "the server to run")
+    return pid, path, log
+
+
+def remains_at_target(nodes):
+    """The copy and its supervisor: `ps` of a node shows all of its pid namespaces."""
+    shown = nodes.target.run(["ps", "-eo", "args"]).stdout.splitlines()
+    return [line for line in shown if "rehearsed" in line or "migration-restore" in line]
+
+
+def test_rehearsed_process_goes_on_and_its_copy_never_runs(lab, nodes, migrations):
+    pid, path, log = start_server(lab, nodes)
+    inode = path.stat().st_ino
+    done = migrations.migrate(pid, options=["--rehearse"])
+    assert done.code == REHEARSED, done.output
+    tree = done.summary["trees"][0]
+    assert tree["result"] == "would move" and tree["rehearsal"], done.output
+    assert 0 < tree["freeze_s"] <= tree["downtime_s"] and tree["bytes"] > 0, done.output
+    lines = len(log.read_text().splitlines())
+    wait_until(lambda: len(log.read_text().splitlines()) > lines + 20, 10, "the server to go on")
+    assert set(log.read_text().split()) == {"source"}
+    assert path.stat().st_ino == inode, "the rehearsal has replaced a socket of the source"
+    wait_until(lambda: not remains_at_target(nodes), 10, "the copy to be discarded")
+    records = [migrations.records(role)[0] for role in ("source", "target")]
+    assert [record["state"] for record in records] == ["aborted", "aborted"]
+    assert all(record["plan"]["rehearsal"] for record in records)
+
+    moved = migrations.migrate(pid)
+    assert moved.code == REHEARSED, "it could be rehearsed, but not moved: " + moved.output
+    wait_until(lambda: "target" in log.read_text(), 10, "the server to run at the target")
+    nodes.target.signal(pid, signal.SIGKILL)
+
+
+READER = "import time; file = open('/run/read-by-it'); time.sleep(600)"
+
+
+def test_rehearsal_finds_what_no_check_sees(lab, nodes, migrations):
+    """The file is there while both nodes are compared, and gone when it is restored."""
+    for node in (nodes.source, nodes.target):
+        node.run(["sh", "-c", "echo same > /run/read-by-it"])
+    pids = [
+        nodes.source.spawn(["/usr/bin/python3", "-SEc", program])
+        for program in (READER, "import time; time.sleep(600)")
+    ]
+    migrations.migrate(*pids, options=["--dry-run"]).ok()
+    running = migrations.start_migrate(
+        *pids,
+        options=["--rehearse", "--independent"],
+        environment=pause_at(lab, "source:dumping"),
+    )
+    wait_until(lambda: len(migrations.paused("source", "dumping")) == 2, 20, "both to begin")
+    nodes.target.run(["rm", "/run/read-by-it"])
+    migrations.go_on("source", "dumping")
+    done = running.wait()
+    assert done.code == STAYED, done.output
+    results = {tree["pid"]: tree["result"] for tree in done.summary["trees"]}
+    assert results == {pids[0]: "would stay", pids[1]: "would move"}, done.output
+    assert "/run/read-by-it" in done.output
+    for pid in pids:
+        assert nodes.source.alive(pid)
+        nodes.source.signal(pid, signal.SIGKILL)
+
+
+def test_no_copy_is_left_when_the_coordinator_of_a_rehearsal_dies(lab, nodes, migrations):
+    pid, _, log = start_server(lab, nodes)
+    running = migrations.start_migrate(
+        pid, options=["--rehearse"], environment=pause_at(lab, "source:sealed")
+    )
+    wait_until(lambda: migrations.paused("source", "sealed"), 20, "the rehearsal to be sealed")
+    wait_until(
+        lambda: migrations.records("target")[0]["state"] == "ready", 20, "the copy to be restored"
+    )
+    lines = len(log.read_text().splitlines())
+    wait_until(lambda: len(log.read_text().splitlines()) > lines + 20, 10, "the server to go on")
+    running.kill()
+    migrations.go_on("source", "sealed")
+    migrations.recover()
+    wait_until(lambda: not remains_at_target(nodes), 10, "the copy to be discarded")
+    assert migrations.records("target")[0]["state"] == "aborted"
+    assert set(log.read_text().split()) == {"source"}
+    nodes.source.signal(pid, signal.SIGKILL)
