@@ -1,0 +1,155 @@
+"""Programs of many kinds, some of which can move and some not, for rehearsals.
+
+    program = MixedProgram(lab, node, random, number)    draws a kind, and starts it
+    program.lines()                                      the nodes on which it wrote them
+
+Each writes a line with the name of its node every 10 ms. A kind names what may go wrong with a move
+of such a program; whether it does is for the rehearsal to say, so no kind has an expected outcome.
+"""
+from .node import wait_until
+
+COMMON = """
+import ctypes, ctypes.util, errno, mmap, os, select, signal, socket, struct, sys, threading, time
+call = ctypes.CDLL(None, use_errno=True)
+log, place = open(sys.argv[1], "a"), sys.argv[2]
+def must(value):
+    if value < 0: raise OSError(ctypes.get_errno(), "system call")
+    return value
+def shared(name):
+    return os.open(os.path.join(place, name), os.O_RDWR | os.O_CREAT, 0o600)
+def pair(listener):
+    client = socket.socket(listener.family)
+    client.connect(listener.getsockname())
+    return client, listener.accept()[0]
+def listening(*address, family=socket.AF_INET):
+    made = socket.socket(family)
+    made.bind(*address)
+    made.listen(4)
+    return made
+"""
+
+WRITE = """
+while True:
+    print(os.uname().nodename, file=log, flush=True)
+    time.sleep(0.01)
+"""
+
+TCP = ["--tcp-established"]
+
+# Name: what the program has, and the options for CRIU that it needs.
+KINDS = {
+    "plain": ("", []),
+    "memory": ("kept = bytearray(os.urandom(int(sys.argv[3]) << 20))", []),
+    "threads": ("[threading.Thread(target=time.sleep, args=(900,)).start() for _ in range(5)]", []),
+    "children": ("for _ in range(4):\n    if os.fork() == 0: time.sleep(900)", []),
+    "zombie": ("if os.fork() == 0: os._exit(0)", []),
+    "pipe with data": ("kept = os.pipe(); os.write(kept[1], b'data')", []),
+    "unix listener": (
+        "path = os.path.join(place, 'socket-' + os.path.basename(sys.argv[1]))\n"
+        "kept = listening(path, family=socket.AF_UNIX)",
+        [],
+    ),
+    "unix pair": ("kept = socket.socketpair(); kept[0].send(b'data')", []),
+    "unix backlog": (
+        "kept = listening(b'\\0mixed', family=socket.AF_UNIX)\n"
+        "other = socket.socket(socket.AF_UNIX); other.connect(b'\\0mixed'); other.send(b'data')",
+        [],
+    ),
+    "tcp listener": ("kept = listening(('127.0.0.1', 7311))", []),
+    "tcp connection": ("kept = pair(listening(('127.0.0.1', 7312)))", TCP),
+    "tcp connection, no option": ("kept = pair(listening(('127.0.0.1', 7313)))", []),
+    "tcp backlog": (
+        "kept = listening(('127.0.0.1', 7314))\n"
+        "other = socket.create_connection(('127.0.0.1', 7314)); other.send(b'data')",
+        TCP,
+    ),
+    "udp": ("kept = socket.socket(type=socket.SOCK_DGRAM); kept.bind(('0.0.0.0', 7315))", []),
+    "socket of an interface": (
+        "kept = socket.socket(type=socket.SOCK_DGRAM)\n"
+        "kept.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo')",
+        [],
+    ),
+    "netlink": ("kept = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15); kept.bind((0, 1))", []),
+    "packet socket": ("kept = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)", []),
+    "epoll": ("kept = select.epoll(); kept.register(os.pipe()[0])", []),
+    "eventfd": ("kept = os.eventfd(7) if hasattr(os, 'eventfd') else 0", []),
+    "pidfd of itself": ("kept = os.pidfd_open(os.getpid())", []),
+    "pidfd of another": ("kept = os.pidfd_open(1)", []),
+    "memfd": ("kept = os.memfd_create('kept'); os.write(kept, b'data')", []),
+    "memfd_secret": ("kept = must(call.syscall(447, 0)); os.ftruncate(kept, 4096)", []),
+    "io_uring": ("kept = must(call.syscall(425, 4, ctypes.create_string_buffer(120)))", []),
+    "userfaultfd": ("kept = must(call.syscall(323, os.O_NONBLOCK))", []),
+    "bpf map": (
+        "kept = must(call.syscall(321, 0, struct.pack('<IIIII100x', 2, 4, 8, 16, 0), 120))",
+        [],
+    ),
+    "inotify": ("kept = must(call.inotify_init()); must(call.inotify_add_watch(kept, b'/etc', 2))", []),
+    "fanotify": ("kept = must(call.syscall(300, 0, 0))", []),
+    "deleted file": ("kept = shared('deleted'); os.write(kept, b'data'); os.unlink(place + '/deleted')", []),
+    "file lock": ("import fcntl; kept = shared('locked'); fcntl.flock(kept, fcntl.LOCK_EX)", []),
+    "file lock with the option": (
+        "import fcntl; kept = shared('locked'); fcntl.flock(kept, fcntl.LOCK_EX)",
+        ["--file-locks"],
+    ),
+    "shared lock with the option": (
+        "import fcntl; kept = shared('locked'); fcntl.flock(kept, fcntl.LOCK_SH)",
+        ["--file-locks"],
+    ),
+    "file of this node": ("kept = open('/run/of-the-source')", []),
+    "directory of this node": ("os.chdir('/run/directory-of-the-source')", []),
+    "system V memory": (
+        "kept = must(call.shmget(0, 4096, 0o1600)); call.shmat.restype = ctypes.c_void_p\n"
+        "call.shmat(kept, None, 0)",
+        [],
+    ),
+    "anonymous shared memory": ("kept = mmap.mmap(-1, 1 << 20); kept.write(b'data')", []),
+    "locked memory": ("must(call.mlockall(3))", []),
+    "timers": ("signal.signal(14, lambda *_: 0); signal.setitimer(signal.ITIMER_REAL, 60, 60)", []),
+    "attributes": (
+        "os.sched_setaffinity(0, {0}); os.nice(3); must(call.prctl(29, 12345))",
+        [],
+    ),
+    "signal at the parent's end": ("must(call.prctl(1, 9))", []),
+    "user namespace": ("must(call.unshare(0x10000000))", []),
+    "mount namespace": ("must(call.unshare(0x20000))", []),
+    "host name of its own": ("must(call.unshare(0x4000000))", []),
+    "network of its own": ("must(call.unshare(0x40000000))", []),
+    "landlock": (
+        "rules = must(call.syscall(444, ctypes.byref(ctypes.c_uint64(1 << 8)), 8, 0))\n"
+        "must(call.prctl(38, 1, 0, 0, 0)); must(call.syscall(446, rules, 0)); os.close(rules)",
+        [],
+    ),
+}
+
+
+class MixedProgram:
+    """Draws a kind with `random` and starts it on `node`."""
+
+    def __init__(self, lab, node, random, number, kinds=None):
+        self.kind = random.choice(sorted(kinds or KINDS))
+        code, self.criu_options = KINDS[self.kind]
+        self.size_mib = random.choice([1, 8, 32])
+        self.mode = random.choice([[], [], [], ["--stop-and-copy"], ["--eager"]])
+        self.node, self.log = node, lab.home / f"mixed-{number}"
+        errors = lab.home / f"mixed-errors-{number}"
+        self.pid = node.spawn(
+            ["/usr/bin/python3", "-SEc", COMMON + code + WRITE, self.log, lab.home, self.size_mib],
+            log=errors,
+        )
+        self.started = wait_until(
+            lambda: self.lines() or not node.alive(self.pid), 20, f"{self.kind} to start"
+        )
+        self.started = bool(self.lines())
+        self.why_not = errors.read_text()[-200:] if not self.started else ""
+
+    def lines(self):
+        return self.log.read_text().split() if self.log.exists() else []
+
+    def goes_on_at(self, node, count=5):
+        """Waits until it has written lines on this node."""
+        before = len(self.lines())
+        wait_until(
+            lambda: self.lines()[before:].count(node.name) >= count,
+            20,
+            f"{self.kind} to go on at {node.name}",
+        )
