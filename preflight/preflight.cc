@@ -259,7 +259,7 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
   uint64_t needed = 0;
   for (const TreeFacts& tree : trees) needed += memory_to_move_bytes(options, source, tree);
   check_space(needed, answers.node, findings);
-  check_answers(trees, questions, answers, findings);
+  check_answers(options, trees, questions, answers, findings);
   return findings.take();
 }
 

@@ -48,7 +48,8 @@ void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& ans
                                Findings& findings);
 // Adds a finding for everything that the target lacks, already uses, or has in another version
 // (preflight_target.cc).
-void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions& questions,
-                   const PreflightAnswers& answers, Findings& findings);
+void check_answers(const MoveOptions& options, const std::vector<TreeFacts>& trees,
+                   const PreflightQuestions& questions, const PreflightAnswers& answers,
+                   Findings& findings);
 
 }  // namespace ppmr

@@ -63,14 +63,24 @@ std::string remedy_for_shared_memory(const FileFact& file) {
          "program in a container, which has its own mount namespace";
 }
 
-void check_file(const TreeFacts& tree, const FileFact& file, FileVerdict verdict,
-                Findings& findings) {
-  if (verdict == FileVerdict::kShared && file.lock_excludes) {
+// ppmr takes a lock of an open file description after the decision (migration/relay/held_locks.h).
+// CRIU takes the others before it, while the process here still has them: it would wait for ever.
+bool moves_lock(const MoveOptions& options, const TreeFacts& tree, const FileFact& file) {
+  return !file.lock_is_of_process && options.lazily && !tree.container &&
+         !tree.has_namespace("pid");
+}
+
+void check_file(const MoveOptions& options, const TreeFacts& tree, const FileFact& file,
+                FileVerdict verdict, Findings& findings) {
+  const bool is_locked = verdict == FileVerdict::kShared && file.lock_excludes;
+  if (is_locked && !moves_lock(options, tree, file)) {
     findings.stop(
         fmt::format("{} is one file for both nodes, and {} holds a lock on it: the target could "
                     "not take the lock while the process here has it (--file-locks does not help)",
                     file.path, tree.name_of(file.pid)),
-        "let the program release the lock, or end it here and start it there");
+        file.lock_is_of_process || tree.container || tree.has_namespace("pid")
+            ? "let the program release the lock, or end it here and start it there"
+            : "move it without --eager, or let the program release the lock");
   }
   if (verdict == FileVerdict::kShared) return;
   if (file.type == "directory") return check_directory(tree, file, verdict, findings);
@@ -127,8 +137,9 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
 
 }  // namespace
 
-void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions& questions,
-                   const PreflightAnswers& answers, Findings& findings) {
+void check_answers(const MoveOptions& options, const std::vector<TreeFacts>& trees,
+                   const PreflightQuestions& questions, const PreflightAnswers& answers,
+                   Findings& findings) {
   if (!answers.policy_problem.empty()) {
     findings.stop(answers.policy_problem,
                   "docs/security.md describes the file of --restart-policy");
@@ -151,7 +162,7 @@ void check_answers(const std::vector<TreeFacts>& trees, const PreflightQuestions
   for (size_t i = 0; i < questions.files.size(); ++i) {
     const FileFact& file = questions.files[i];
     for (const TreeFacts& tree : trees) {
-      if (tree.contains(file.pid)) check_file(tree, file, answers.files[i], findings);
+      if (tree.contains(file.pid)) check_file(options, tree, file, answers.files[i], findings);
     }
   }
   size_t container = 0;

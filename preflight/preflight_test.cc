@@ -293,12 +293,28 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatHoldsAFileLock) {
 TEST_F(Preflight, StopsTheMoveOfALockOnAFileThatBothNodesShare) {
   options_.file_locks = true;
   FileFact& file = add_file("/shared/db");
-  file.lock_excludes = true;
+  file.lock_excludes = file.lock_is_of_process = true;
   EXPECT_THAT(find(), IsEmpty()) << "each node has its own";
   verdicts_["/shared/db"] = FileVerdict::kShared;
   expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock", "release");
+  file.lock_is_of_process = false;
+  EXPECT_THAT(find(), IsEmpty()) << "a lock of a file description moves";
+  options_.lazily = false;
+  expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock", "--eager");
   file.lock_excludes = false;
   EXPECT_THAT(find(), IsEmpty());
+}
+TEST_F(Preflight, StopsTheMoveOfAProcessInANamespaceBelowTheRoots) {
+  add("nested namespace", "uts");
+  expect_stop("412 (worker) is in a uts namespace of its own", "alone");
+}
+TEST_F(Preflight, StopsTheMoveOfAProcessWithAPidfdOfAnother) {
+  add("foreign process", "77");
+  expect_stop("412 (worker) has a pidfd of process 77", "descendant");
+}
+TEST_F(Preflight, StopsTheMoveOfAUserNamespaceThatIsNoContainer) {
+  tree_.own_namespaces = {"user"};
+  expect_stop("has its own user namespace", "container");
 }
 TEST_F(Preflight, WarnsOfInotify) {
   add("inotify", "inotify");

@@ -51,6 +51,13 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                   "move the first process of that namespace with all of its descendants, or run "
                   "ppmr inside the namespace");
   }
+  // With mounts and pids of its own, as containers have them, CRIU can restore it.
+  const bool is_like_container = tree.has_namespace("mnt") && tree.has_namespace("pid");
+  if (tree.has_namespace("user") && !is_like_container) {
+    findings.stop(fmt::format("{} has its own user namespace, which CRIU does not restore",
+                              tree.name_of(root.pid)),
+                  "start it without a user namespace, or in a container");
+  }
   if (!tree.has_host_paths()) {
     findings.warn(fmt::format("{} has its own mount namespace", tree.name_of(root.pid)),
                   "its files were not compared, so make sure that everything mounted in this "
@@ -112,6 +119,16 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.stop(fmt::format("{} uses {}, which CRIU does not support", name, item.object),
                     item.object == "[io_uring]" ? "start the program without io_uring"
                                                 : "make it close the file first");
+    } else if (item.kind == "nested namespace" && !tree.container) {
+      findings.stop(fmt::format("{} is in a {} namespace of its own, and CRIU restores such "
+                                "namespaces only for the first process of a tree",
+                                name, item.object),
+                    "move that process with its descendants alone, or keep it here");
+    } else if (item.kind == "foreign process") {
+      findings.stop(
+          fmt::format("{} has a pidfd of process {}, which would not move with it", name,
+                      item.object),
+          "move both: the pidfd's process has to be a descendant of the process that moves");
     } else if (item.kind == "system v memory" && !tree.has_namespace("ipc")) {
       findings.stop(
           fmt::format("{} uses System V shared memory that is visible to the whole node", name),

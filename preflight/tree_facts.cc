@@ -28,6 +28,8 @@ namespace ppmr {
 namespace {
 
 constexpr std::string_view kDeleted = " (deleted)";
+constexpr std::array kNestedNamespaces = {"cgroup", "ipc", "mnt",  "net",
+                                          "pid",    "uts", "user", "time"};
 constexpr std::array kNamespaces = {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"};
 // Sockets that CRIU restores, by their extended attribute "system.sockprotoname".
 const std::set<std::string_view> kOrdinarySockets = {
@@ -40,6 +42,7 @@ struct OpenFlags {
   int mount_id = -1;
   bool locked = false;
   bool lock_excludes = false;
+  bool lock_is_of_process = false;
 };
 
 OpenFlags read_open_flags(pid_t pid, int fd) {
@@ -53,7 +56,11 @@ OpenFlags read_open_flags(pid_t pid, int fd) {
     if (line.starts_with("mnt_id:")) open.mount_id = std::stoi(line.substr(7));
     if (!line.starts_with("lock:")) continue;
     open.locked = true;
-    if (line.find(" WRITE ") != std::string::npos) open.lock_excludes = true;
+    if (line.find(" WRITE ") == std::string::npos) continue;
+    open.lock_excludes = true;
+    const bool of_description =
+        line.find(" FLOCK ") != std::string::npos || line.find(" OFDLCK ") != std::string::npos;
+    if (!of_description) open.lock_is_of_process = true;
   }
   return open;
 }
@@ -105,6 +112,8 @@ class Gathering {
 
  private:
   void gather_mount_ids();
+  void check_namespaces(pid_t pid);
+  void check_process_descriptor(pid_t pid, int number);
   Status gather_process(const ProcessStat& process);
   void check_working_directory(pid_t pid, const std::string& path);
   void check_mount(pid_t pid, const std::string& path, int mount_id, uint64_t inode);
@@ -234,12 +243,39 @@ Status Gathering::gather_process(const ProcessStat& process) {
   fact.working_directory = *cwd;
   fact.root_directory = *root;
   check_working_directory(pid, fact.working_directory);
+  check_namespaces(pid);
   if (const auto limits = read_process_file(pid, "limits"))
     fact.hard_limits = parse_hard_limits(*limits);
   if (Status gathered = gather_descriptors(pid); !gathered) return gathered;
   if (Status gathered = gather_mappings(pid); !gathered) return gathered;
   facts_.processes.push_back(std::move(fact));
   return {};
+}
+
+// CRIU restores namespaces of the root only.
+void Gathering::check_namespaces(pid_t pid) {
+  if (pid == tree_.root) return;
+  for (const char* name : kNestedNamespaces) {
+    const std::string link = std::string("ns/") + name;
+    const auto own = read_process_link(pid, link);
+    const auto of_root = read_process_link(tree_.root, link);
+    if (own && of_root && *own != *of_root) add_peculiarity("nested namespace", name, pid);
+  }
+}
+
+// CRIU opens the process again, and so it must be restored, too.
+void Gathering::check_process_descriptor(pid_t pid, int number) {
+  const auto info = read_process_file(pid, fmt::format("fdinfo/{}", number));
+  if (!info) return;
+  std::istringstream lines(*info);
+  for (std::string line; std::getline(lines, line);) {
+    pid_t other = 0;
+    if (!line.starts_with("Pid:") || !(std::istringstream(line.substr(4)) >> other)) continue;
+    const bool is_inside =
+        std::any_of(tree_.processes.begin(), tree_.processes.end(),
+                    [other](const ProcessStat& process) { return process.pid == other; });
+    if (other > 0 && !is_inside) add_peculiarity("foreign process", std::to_string(other), pid);
+  }
 }
 
 void Gathering::check_working_directory(pid_t pid, const std::string& path) {
@@ -271,7 +307,8 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
     }
     // CRIU restores only these kinds of anonymous files.
     static const std::set<std::string_view> kSupported = {"[eventfd]", "[eventpoll]", "[signalfd]",
-                                                          "[timerfd]", "[pidfd]",     "bpf-map"};
+                                                          "[timerfd]", "[pidfd]"};
+    if (name == "[pidfd]") check_process_descriptor(pid, descriptor.number);
     if (!kSupported.contains(name)) add_peculiarity("anonymous file", name, pid);
     return;
   }
@@ -304,6 +341,7 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
   FileFact* file = add_file(pid, target, fmt::format("/proc/self/fd/{}", held.get()));
   if (file == nullptr) return;
   file->lock_excludes = file->lock_excludes || open.lock_excludes;
+  file->lock_is_of_process = file->lock_is_of_process || open.lock_is_of_process;
   if ((open.flags & O_ACCMODE) == O_RDONLY) return;
   const bool appends = (open.flags & O_ACCMODE) == O_WRONLY && (open.flags & O_APPEND) != 0;
   file->append_only = appends && (!file->writable || file->append_only);

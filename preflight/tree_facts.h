@@ -42,6 +42,7 @@ struct FileFact {
   bool writable = false;            // open for writing, or mapped shared and writable
   bool append_only = false;         // every writer appends
   bool lock_excludes = false;       // a process holds a lock that no other process can take, too
+  bool lock_is_of_process = false;  // such a lock that only its process itself can take (F_SETLK)
   bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
   pid_t pid = 0;                    // a process that uses the file
 };
@@ -51,7 +52,8 @@ struct Peculiarity {
   // "terminal", "device", "inotify", "fanotify", "lock", "socket" (of an unusual family), "system v
   // memory", "ambiguous shared memory" (CRIU confuses it with a System V segment), "anonymous file"
   // (io_uring, for example), "ppmr mount", "foreign mount" (a file opened in another mount
-  // namespace)
+  // namespace), "nested namespace" (of a process that is not the root, and not the root's),
+  // "foreign process" (a pidfd of a process outside of the tree)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;

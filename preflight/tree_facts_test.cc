@@ -13,6 +13,8 @@
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -144,6 +146,19 @@ TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {
   EXPECT_THAT(found, Not(Contains(testing::Pair("device", "/dev/null"))));
 }
 
+TEST_F(Facts, ContainAPidfdOfAProcessOutside) {
+  const pid_t here = getpid();
+  const TestProcess process([here] {
+    syscall(SYS_pidfd_open, here, 0);
+    syscall(SYS_pidfd_open, getpid(), 0);
+  });
+  std::vector<std::string> found;
+  for (const Peculiarity& item : facts_of(process.pid()).peculiarities) {
+    if (item.kind == "foreign process") found.push_back(item.object);
+  }
+  EXPECT_THAT(found, testing::ElementsAre(std::to_string(here)));
+}
+
 TEST_F(Facts, ContainWhichLocksExcludeOthers) {
   const std::string mine = write_file("mine", ""), ours = write_file("ours", "");
   const TestProcess process([&] {
@@ -152,6 +167,7 @@ TEST_F(Facts, ContainWhichLocksExcludeOthers) {
   });
   const TreeFacts facts = facts_of(process.pid());
   EXPECT_TRUE(file_of(facts, mine).lock_excludes);
+  EXPECT_FALSE(file_of(facts, mine).lock_is_of_process);
   EXPECT_FALSE(file_of(facts, ours).lock_excludes);
 }
 

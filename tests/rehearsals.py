@@ -11,7 +11,6 @@ wrong predictions at the end. Exit 0 only if at most 1 of 500 is wrong, and noth
 import argparse
 import collections
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -27,8 +26,11 @@ REMAINS = ("mixed-", "migration-restore")
 
 
 def prepare(nodes):
-    """What only the source has, so that the dry run or the restore must find it."""
-    nodes.source.run(["sh", "-c", "echo 1 >/run/of-the-source; mkdir -p /run/directory-of-the-source"])
+    """A program finds its node by a file. Two things are only at the source."""
+    for node in (nodes.source, nodes.target):
+        node.run(["sh", "-c", f"echo {node.name} >/run/name-of-node"])
+    only_here = "echo 1 >/run/of-the-source; mkdir -p /run/directory-of-the-source"
+    nodes.source.run(["sh", "-c", only_here])
 
 
 def await_nothing_left(target):
@@ -42,7 +44,8 @@ def await_nothing_left(target):
 def compare(migrations, program):
     """Returns (what the rehearsal said, what the move did, what stopped the rehearsal)."""
     options = {"options": program.mode, "criu_options": program.criu_options}
-    rehearsed = migrations.migrate(program.pid, **{**options, "options": ["--rehearse", *program.mode]})
+    rehearse = ["--rehearse", *program.mode]
+    rehearsed = migrations.migrate(program.pid, **{**options, "options": rehearse})
     program.goes_on_at(migrations.source_at)
     if set(program.lines()) != {migrations.source_at.name}:
         raise LabError("the rehearsal has let its copy run")
@@ -62,11 +65,8 @@ def play(lab, nodes, migrations, chance, number, kinds):
         return program, compare(migrations, program)
     finally:
         for node in (nodes.source, nodes.target):
-            for pid in sorted({program.pid}):
-                if node.alive(pid):
-                    node.run(["pkill", "-KILL", "-s", str(pid)], check=False)
-                    node.signal(pid, signal.SIGKILL)
-                node.await_end(pid)
+            node.run(["pkill", "-KILL", "-s", str(program.pid)], check=False)
+            node.await_end(program.pid)
 
 
 def main():

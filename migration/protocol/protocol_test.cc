@@ -259,6 +259,10 @@ TEST(Protocol, RehearsedTreeGoesOnAsSoonAsTheTargetHasAllOfIt) {
   EXPECT_EQ(source_verdict(source_in(kFrozen, kRehearsal), 0), HookVerdict::kHold);
   EXPECT_EQ(source_verdict(source_in(kSealed, kRehearsal), 0), HookVerdict::kStop);
   EXPECT_EQ(source_verdict(source_in(kSealed), 0), HookVerdict::kHold) << "a move";
+  const MovePlan eager{
+      .memory = MemoryPath::kImages, .may_run = MayRun::kInPlace, .is_rehearsal = true};
+  EXPECT_EQ(source_verdict(source_in(kSealed, eager), 0), HookVerdict::kHold)
+      << "CRIU compares the sizes of its files";
 }
 
 TEST(Protocol, RehearsalIsNeverRunAtTheTarget) {

@@ -351,10 +351,12 @@ Result<SourceStep> source_step(const OwnershipRecord& record, const SourceFacts&
 
 HookVerdict source_verdict(const OwnershipRecord& record, size_t tree) {
   if (record.state() == kAborted) return HookVerdict::kStop;
-  // The target has all that it needs: the tree goes on before it is restored there.
+  // The target has all that it needs: the tree goes on before it is restored there. But CRIU
+  // compares the sizes of files that the tree writes, unless the restore is lazy.
   const bool is_sealed =
       tree < record.trees.size() && record.trees[tree].phase >= TreePhase::kSealed;
-  if (record.plan.is_rehearsal && is_sealed) return HookVerdict::kStop;
+  if (record.plan.is_rehearsal && record.plan.restores_lazily() && is_sealed)
+    return HookVerdict::kStop;
   if (!is_decided(record) || tree >= record.trees.size()) return HookVerdict::kHold;
   return record.trees[tree].phase == TreePhase::kComplete ? HookVerdict::kLetGo
                                                           : HookVerdict::kHold;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "daemon/command_line/output.h"
+#include "migration/relay/held_locks.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
 #include "processes/carried/carried_state.h"
@@ -30,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kLookInterval{200};
 // The interval at which the target's hook checks whether all memory has arrived.
 constexpr milliseconds kMemoryInterval{2};
+// How long the target waits for locks that the source's tasks release with their death.
+constexpr milliseconds kLockPatience{10'000};
 // How long a hook whose coordinator died tries to notify the target.
 constexpr milliseconds kNotifyPatience{10'000};
 
@@ -65,7 +68,7 @@ class SourceHold {
 
  private:
   Result<OwnershipRecord> note_held();
-  Status write_carried(const std::vector<ProcessIdentity>& tasks) const;
+  Status write_carried(const TreeRecord& tree, const std::vector<ProcessIdentity>& tasks) const;
   Status stop(const OwnershipRecord& record) const;
   bool let_run_on(const OwnershipRecord& record) const;
   void look(OwnershipRecord& record);
@@ -96,7 +99,7 @@ Result<OwnershipRecord> SourceHold::note_held() {
   auto tasks = tasks_of_tree(tree.root);
   if (!tasks) return failure(tasks.error());
   // Before the coordinator learns that the tree is held, and sends the images.
-  if (Status written = write_carried(*tasks); !written) {
+  if (Status written = write_carried(tree, *tasks); !written) {
     (void)driver_.take(source_event::GiveUp{written.error().message});
     return failure(written.error());
   }
@@ -118,9 +121,13 @@ Result<OwnershipRecord> SourceHold::note_held() {
   }
 }
 
-Status SourceHold::write_carried(const std::vector<ProcessIdentity>& tasks) const {
-  const auto state = read_carried_state(tasks);
+Status SourceHold::write_carried(const TreeRecord& tree,
+                                 const std::vector<ProcessIdentity>& tasks) const {
+  auto state = read_carried_state(tasks);
   if (!state) return failure(state.error());
+  if (tree.container.name.empty()) {
+    if (Status read = read_locks(tasks, *state); !read) return read;
+  }
   return write_carried_state(images_ + "/" + kCarriedStateFile, *state);
 }
 
@@ -235,6 +242,8 @@ class TargetHold {
  private:
   Result<OwnershipRecord> note_ready() const;
   Status apply_carried() const;
+  Status take_locks_of_source() const;
+  Status note_carried_error(const std::string& work, const Error& error) const;
   bool await_memory() const;
   bool let_run_here() const;
 
@@ -269,6 +278,10 @@ bool TargetHold::let_run_here() const {
     log("the pager has ended before the process ran");
     return kStopCriu;
   }
+  if (Status taken = take_locks_of_source(); !taken) {
+    log(taken.error().message);
+    return kStopCriu;
+  }
   return kLetCriuGoOn;
 }
 
@@ -296,11 +309,31 @@ Status TargetHold::apply_carried() const {
   const auto state = load_carried_state(*work + "/" + kCarriedStateFile);
   const auto tasks = tasks_of_tree(restored_root_);
   if (!state || !tasks) return failure(state ? tasks.error() : state.error());
-  const auto warnings = *state ? apply_carried_state(**state, *tasks) : std::vector<std::string>();
-  for (const std::string& warning : warnings.value_or(std::vector<std::string>())) log(warning);
-  if (warnings) return {};
-  std::ofstream(*work + kCarriedErrorFile) << warnings.error().message << std::flush;
-  return failure(warnings.error());
+  if (!*state) return {};
+  const auto warnings = apply_carried_state(**state, *tasks);
+  if (!warnings) return note_carried_error(*work, warnings.error());
+  for (const std::string& warning : *warnings) log(warning);
+  const Status taken = take_locks(**state, *tasks, LockTurn::kBeforeVote, {});
+  return taken ? Status{} : note_carried_error(*work, taken.error());
+}
+
+// The supervisor reports it.
+Status TargetHold::note_carried_error(const std::string& work, const Error& error) const {
+  std::ofstream(work + kCarriedErrorFile) << error.message << std::flush;
+  return failure(error);
+}
+
+// The source's tasks are dead, or about to be.
+Status TargetHold::take_locks_of_source() const {
+  const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
+  if (!work) return failure(work.error());
+  const auto state = load_carried_state(*work + "/" + kCarriedStateFile);
+  if (!state) return failure(state.error());
+  if (!*state || !carries_locks(**state)) return {};
+  const auto tasks = tasks_of_tree(restored_root_);
+  if (!tasks) return failure(tasks.error());
+  const Status taken = take_locks(**state, *tasks, LockTurn::kAfterDecision, kLockPatience);
+  return taken ? Status{} : note_carried_error(*work, taken.error());
 }
 
 bool TargetHold::hold() {

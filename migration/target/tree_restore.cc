@@ -32,6 +32,7 @@
 #include "migration/relay/audit_events.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/held_criu.h"
+#include "migration/relay/held_locks.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
@@ -121,7 +122,7 @@ class TreeRestore {
   Result<SealedImages> open_images() const;
   Status judge();
   Status note_parent_death();
-  Status take_carried(const RestartPolicy& policy) const;
+  Status take_carried(const RestartPolicy& policy);
   void note_refusal(const Error& error) const;
   Status check_owner_of_memory() const;
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
@@ -162,6 +163,7 @@ class TreeRestore {
   int64_t restore_began_ns_ = 0;
   pid_t running_root_ = 0;
   Clock::time_point runs_since_;
+  bool has_locks_ = false;        // that the hook takes, see held_locks.h
   bool stays_as_parent_ = false;  // the root asked for a signal when its parent ends
   bool runs_ = false;             // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
@@ -310,7 +312,7 @@ Status TreeRestore::note_parent_death() {
 }
 
 // The hook applies it, and has no access to the checkpoint.
-Status TreeRestore::take_carried(const RestartPolicy& policy) const {
+Status TreeRestore::take_carried(const RestartPolicy& policy) {
   const std::string path = work_ + "/" + kCarriedStateFile;
   unlink(path.c_str());
   const ImageBundle* const bundle = images_->bundle();
@@ -325,6 +327,7 @@ Status TreeRestore::take_carried(const RestartPolicy& policy) const {
   }
   const auto state = load_carried_state(path);
   if (!state) return failure(state.error());
+  has_locks_ = *state && carries_locks(**state);
   if (policy.everything || policy.accepts_root() || !*state) return {};
   const std::string privilege = privilege_in(**state);
   if (privilege.empty()) return {};
@@ -465,6 +468,9 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .memory = memory_path(record_, record_.trees[tree_]),
                        .bundle = images_->bundle_path(),
                        .post_copy = record_.plan.may_run_before_memory(),
+                       // The original of a rehearsal goes on, and writes.
+                       .any_file_sizes = record_.plan.is_rehearsal,
+                       .leaves_locks = has_locks_,
                        .work = work_,
                        .lazily = record_.plan.restores_lazily(),
                        .start =

@@ -9,7 +9,11 @@
 namespace ppmr {
 namespace {
 
-constexpr uint32_t kFilesMagic = 0x56303138;  // from criu/include/magic.h
+// From criu/include/magic.h and criu/include/file-lock.h.
+constexpr uint32_t kFilesMagic = 0x56303138;
+constexpr uint32_t kFileLocksMagic = 0x54323616;
+constexpr uint32_t kLockOfProcess = 1;
+constexpr uint32_t kLease = 8;
 
 }  // namespace
 
@@ -26,6 +30,20 @@ Status write_without_sizes(const std::string& from, const std::string& to) {
       file.mutable_reg()->clear_size();
     }
     written.add(file);
+  }
+  return written.write(to);
+}
+
+Status write_without_description_locks(const std::string& from, const std::string& to) {
+  auto bytes = read_whole_file(from);
+  if (!bytes) return failure(bytes.error());
+  auto image = ImageReader::of(from, std::move(*bytes), kFileLocksMagic);
+  if (!image) return failure(image.error());
+  ImageWriter written(kFileLocksMagic);
+  while (!image->at_end()) {
+    criu::file_lock_entry lock;
+    if (Status read = image->read(lock); !read) return read;
+    if (lock.flag() == kLockOfProcess || lock.flag() == kLease) written.add(lock);
   }
   return written.write(to);
 }

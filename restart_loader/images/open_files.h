@@ -1,4 +1,5 @@
-// files.img: the regular files that a tree had open or mapped when it was dumped.
+// files.img and filelocks.img: the regular files that a tree had open or mapped when it was dumped,
+// and its locks on them.
 #pragma once
 
 #include <string>
@@ -10,5 +11,9 @@ namespace ppmr {
 // Writes the image at `from` to `to` without the sizes of written files. CRIU then restores them
 // whatever size they have. Errors: of the file system; EPROTO.
 Status write_without_sizes(const std::string& from, const std::string& to);
+
+// Writes the image at `from`, filelocks.img, to `to` without the locks that belong to open file
+// descriptions: flock(2) and F_OFD_SETLK. Errors: of the file system; EPROTO.
+Status write_without_description_locks(const std::string& from, const std::string& to);
 
 }  // namespace ppmr

@@ -14,6 +14,7 @@
 
 #include "base/message_socket.h"
 #include "base/without_exceptions.h"
+#include "restart_loader/images/open_files.h"
 #include "restart_loader/pager/serving_pager.h"
 
 namespace ppmr {
@@ -277,9 +278,33 @@ void Pager::stop() {
   }
 }
 
+namespace {
+
+// Replaces the images that CRIU must not restore as they are. Without locks there is no image.
+Status change_images(const PagerOptions& options, RestoreImages& images) {
+  const auto change = [&](const char* name,
+                          Status (*write)(const std::string&, const std::string&)) -> Status {
+    const std::string from = images.path_of(name);
+    if (access(from.c_str(), F_OK) != 0) return {};
+    const auto to = images.path_for_change(name);
+    return to ? write(from, *to) : failure(to.error());
+  };
+  Status changed;
+  if (options.any_file_sizes) changed = change("files.img", write_without_sizes);
+  if (changed && options.leaves_locks) {
+    changed = change("filelocks.img", write_without_description_locks);
+  }
+  return changed;
+}
+
+}  // namespace
+
 Result<PagerCounters> serve_pages(const PagerOptions& options) {
   auto directory = RestoreImages::open(options.images, options.bundle);
   if (!directory) return failure(directory.error());
+  if (Status changed = change_images(options, *directory); !changed) {
+    return failure(changed.error());
+  }
   auto images = PageImages::open(std::move(*directory), options.memory);
   if (!images) return failure(images.error());
   auto pager = std::make_unique<Pager>(std::move(*images), options);

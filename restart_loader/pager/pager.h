@@ -50,6 +50,10 @@ struct PagerOptions {
   // Whether the pager puts pages in place as they arrive, before the memory file is complete
   // (post-copy).
   bool fills_early = false;
+  // What CRIU must not restore from its images: the sizes of written files, and the locks of open
+  // file descriptions. Needs `shared_images`.
+  bool any_file_sizes = false;
+  bool leaves_locks = false;
   std::function<void()> listening;
   // Called in another thread when the memory file is complete.
   std::function<void()> completed;

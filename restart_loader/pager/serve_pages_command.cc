@@ -52,6 +52,8 @@ int ServePagesCommand::run() const {
                                      .work = work,
                                      .shared_images = shared_images,
                                      .fills_early = fill_early,
+                                     .any_file_sizes = any_file_sizes,
+                                     .leaves_locks = leave_locks,
                                      .listening = listening,
                                      .completed = completed});
     if (!served) return report(served.error());

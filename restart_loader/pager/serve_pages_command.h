@@ -14,6 +14,8 @@ struct ServePagesCommand {
   // A link that the pager creates if CRIU must restore from other images.
   std::string shared_images;
   bool fill_early = false;
+  bool any_file_sizes = false;
+  bool leave_locks = false;
   std::string work;
   int ready_fd = -1;  // receives a byte when the pager listens
 

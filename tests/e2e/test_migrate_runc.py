@@ -126,6 +126,15 @@ def check_one_runs(migrations, job, done, pauses):
         check_clean_retry(migrations, job, pauses)
 
 
+def test_rehearsed_container_goes_on_and_moves_afterwards(start, migrations):
+    job = start()
+    rehearsed = migrate(migrations, "--rehearse").ok()
+    assert [tree["result"] for tree in rehearsed.summary["trees"]] == ["would move"]
+    job.check_stayed()
+    migrate(migrations).ok()
+    job.check_moved()
+
+
 def test_files_in_memory_move_with_their_attributes(start, migrations):
     make = (
         "busybox head -c 20000000 /dev/urandom >/scratch/file; "

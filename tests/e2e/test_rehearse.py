@@ -1,6 +1,8 @@
 """`--rehearse` tries a move: nothing of the process changes, and what was restored never runs."""
 import signal
 
+import pytest
+
 from lab.node import wait_until
 from lab.workers import pause_at
 
@@ -100,5 +102,44 @@ def test_no_copy_is_left_when_the_coordinator_of_a_rehearsal_dies(lab, nodes, mi
     migrations.recover()
     wait_until(lambda: not remains_at_target(nodes), 10, "the copy to be discarded")
     assert migrations.records("target")[0]["state"] == "aborted"
+    assert set(log.read_text().split()) == {"source"}
+    nodes.source.signal(pid, signal.SIGKILL)
+
+
+def test_rehearsed_evacuation_lists_each_process(lab, nodes, migrations):
+    command = ["/usr/bin/python3", "-SEc", "import time; time.sleep(600)", lab.home]
+    pids = [nodes.source.spawn(command) for _ in range(3)]
+    done = migrations.evacuate("--match", str(lab.home), "--rehearse")
+    trees = done.ok().summary["trees"]
+    assert {tree["pid"]: tree["result"] for tree in trees} == dict.fromkeys(pids, "would move")
+    history = migrations.records("source")
+    assert len(history) == 3 and all(record["plan"]["rehearsal"] for record in history)
+    for pid in pids:
+        assert nodes.source.alive(pid)
+        nodes.source.signal(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("role", ["supervisor", "daemon"])
+def test_copy_ends_when_the_target_loses_what_holds_it(lab, nodes, migrations, role):
+    pid, _, log = start_server(lab, nodes)
+    running = migrations.start_migrate(
+        pid, options=["--rehearse"], environment=pause_at(lab, "source:sealed")
+    )
+    wait_until(
+        lambda: migrations.paused("source", "sealed")
+        and migrations.records("target")[0]["state"] == "ready",
+        20,
+        "the copy to be restored",
+    )
+    if role == "supervisor":
+        tree = migrations.records("target")[0]["trees"][0]
+        nodes.target.signal(tree["supervisor"][0], signal.SIGKILL)
+        wait_until(lambda: not remains_at_target(nodes), 10, "the copy to end")
+    else:
+        migrations.target.kill()
+    migrations.go_on("source", "sealed")
+    done = running.wait()
+    assert done.code == STAYED, done.output
+    wait_until(lambda: not remains_at_target(nodes), 20, "the copy to be discarded")
     assert set(log.read_text().split()) == {"source"}
     nodes.source.signal(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ log, place = open(sys.argv[1], "a"), sys.argv[2]
 def must(value):
     if value < 0: raise OSError(ctypes.get_errno(), "system call")
     return value
-def shared(name):
+def open_file(name):
     return os.open(os.path.join(place, name), os.O_RDWR | os.O_CREAT, 0o600)
 def pair(listener):
     client = socket.socket(listener.family)
@@ -23,6 +23,7 @@ def pair(listener):
     return client, listener.accept()[0]
 def listening(*address, family=socket.AF_INET):
     made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind(*address)
     made.listen(4)
     return made
@@ -30,7 +31,7 @@ def listening(*address, family=socket.AF_INET):
 
 WRITE = """
 while True:
-    print(os.uname().nodename, file=log, flush=True)
+    print(open("/run/name-of-node").read(), file=log, flush=True)
     time.sleep(0.01)
 """
 
@@ -69,7 +70,11 @@ KINDS = {
         "kept.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo')",
         [],
     ),
-    "netlink": ("kept = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15); kept.bind((0, 1))", []),
+    "netlink": (
+        "kept = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15); kept.bind((0, 1))\n"
+        "threading.Thread(target=lambda: [kept.recv(9000) for _ in iter(int, 1)]).start()",
+        [],
+    ),
     "packet socket": ("kept = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)", []),
     "epoll": ("kept = select.epoll(); kept.register(os.pipe()[0])", []),
     "eventfd": ("kept = os.eventfd(7) if hasattr(os, 'eventfd') else 0", []),
@@ -85,14 +90,14 @@ KINDS = {
     ),
     "inotify": ("kept = must(call.inotify_init()); must(call.inotify_add_watch(kept, b'/etc', 2))", []),
     "fanotify": ("kept = must(call.syscall(300, 0, 0))", []),
-    "deleted file": ("kept = shared('deleted'); os.write(kept, b'data'); os.unlink(place + '/deleted')", []),
-    "file lock": ("import fcntl; kept = shared('locked'); fcntl.flock(kept, fcntl.LOCK_EX)", []),
+    "deleted file": ("kept = open_file('deleted'); os.write(kept, b'data'); os.unlink(place + '/deleted')", []),
+    "file lock": ("import fcntl; kept = open_file('locked'); fcntl.flock(kept, fcntl.LOCK_EX)", []),
     "file lock with the option": (
-        "import fcntl; kept = shared('locked'); fcntl.flock(kept, fcntl.LOCK_EX)",
+        "import fcntl; kept = open_file('locked'); fcntl.flock(kept, fcntl.LOCK_EX)",
         ["--file-locks"],
     ),
     "shared lock with the option": (
-        "import fcntl; kept = shared('locked'); fcntl.flock(kept, fcntl.LOCK_SH)",
+        "import fcntl; kept = open_file('locked'); fcntl.flock(kept, fcntl.LOCK_SH)",
         ["--file-locks"],
     ),
     "file of this node": ("kept = open('/run/of-the-source')", []),
@@ -111,9 +116,65 @@ KINDS = {
     ),
     "signal at the parent's end": ("must(call.prctl(1, 9))", []),
     "user namespace": ("must(call.unshare(0x10000000))", []),
+    "mapped user namespace": (
+        "must(call.unshare(0x10000000))\n"
+        "for name, text in (('setgroups', 'deny'), ('uid_map', '0 0 1'), ('gid_map', '0 0 1')):\n"
+        "    open('/proc/self/' + name, 'w').write(text)",
+        [],
+    ),
+    "time namespace": (
+        "must(call.unshare(0x80))\nif os.fork(): os.waitpid(-1, 0)",
+        [],
+    ),
     "mount namespace": ("must(call.unshare(0x20000))", []),
     "host name of its own": ("must(call.unshare(0x4000000))", []),
     "network of its own": ("must(call.unshare(0x40000000))", []),
+    "child in a user namespace": (
+        "if os.fork() == 0: must(call.unshare(0x10000000)); time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a mount namespace": (
+        "if os.fork() == 0: must(call.unshare(0x20000)); time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a host name namespace": (
+        "if os.fork() == 0: must(call.unshare(0x4000000)); time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a network namespace": (
+        "if os.fork() == 0: must(call.unshare(0x40000000)); time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a IPC namespace": (
+        "if os.fork() == 0: must(call.unshare(0x8000000)); time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a pid namespace": (
+        "if os.fork() == 0:\n"
+        "    must(call.unshare(0x20000000))\n"
+        "    if os.fork() == 0: time.sleep(900)\n"
+        "    time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a time namespace": (
+        "if os.fork() == 0:\n"
+        "    must(call.unshare(0x80))\n"
+        "    if os.fork() == 0: time.sleep(900)\n"
+        "    time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
+    "child in a control group namespace": (
+        "if os.fork() == 0: must(call.unshare(0x2000000)); time.sleep(900)\n"
+        "time.sleep(0.2)",
+        [],
+    ),
     "landlock": (
         "rules = must(call.syscall(444, ctypes.byref(ctypes.c_uint64(1 << 8)), 8, 0))\n"
         "must(call.prctl(38, 1, 0, 0, 0)); must(call.syscall(446, rules, 0)); os.close(rules)",
