@@ -41,8 +41,8 @@ TEST(MigrationReport, CopyIsCopiedInTableJsonAndMetric) {
   EXPECT_EQ(tree["result"], "copied");
   EXPECT_LT(tree["downtime_s"], 0);
   const auto note = outcome_note(copy);
-  EXPECT_EQ(note["result"], "copied");
-  EXPECT_FALSE(note["seconds"].contains("downtime"));
+  EXPECT_EQ(note.result, "copied");
+  EXPECT_FALSE(note.seconds.contains("downtime"));
 }
 
 TEST(MigrationReport, HasThePromiseInItsJson) {
