@@ -20,8 +20,11 @@ Status put_plain_tar_in_path(const std::string& work_directory) {
   std::string path = inherited != nullptr ? inherited : "/usr/sbin:/usr/bin:/sbin:/bin";
   // The script must not find itself.
   if (path.starts_with(directory + ":")) path.erase(0, directory.size() + 1);
+  // A program that was replaced while it runs can still dump and restore all but these files.
   const auto ppmr = own_path();
-  if (!ppmr) return failure(ppmr.error());
+  const std::string of_ppmr =
+      ppmr ? shell_quoted(*ppmr)
+           : fmt::format("echo {} >&2; exit 1; :", shell_quoted(ppmr.error().message));
   const std::string work = shell_quoted(work_directory);
   const auto script = write_script(
       directory + "/tar", fmt::format("#!/bin/sh\n"
@@ -37,7 +40,7 @@ Status put_plain_tar_in_path(const std::string& work_directory) {
                                       "done\n"
                                       "exec tar \"$@\"\n",
                                       shell_quoted(path), work, kFilesApart, work, kFilledTmpfs,
-                                      shell_quoted(*ppmr), work, TarOfCriu::kRunTar));
+                                      of_ppmr, work, TarOfCriu::kRunTar));
   if (!script) return failure(script.error());
   if (setenv("PATH", (directory + ":" + path).c_str(), 1) != 0) {
     return system_failure("set", "PATH");

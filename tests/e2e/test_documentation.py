@@ -96,7 +96,7 @@ def test_every_path_in_a_document_exists(document):
     """Returns the paths in backticks that begin with a folder of the repository. A name without
     extension means all files with that name.
     """
-    folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
+    folders = architecture.top_folders(REPOSITORY)
     paths = re.findall(r"`([\w.*-]+/[\w./*-]+)`", document.read_text())
     missing = [
         path
