@@ -61,7 +61,8 @@ def test_failure_cases_detect_target_that_runs_process_before_owning_it(arena):
     arena.mutation.write_text(without_hook("target"))
     with pytest.raises(Wrong) as objection:
         arena.play("source:sealed", "migrate", "kill", failure_cases.EAGER)
-    # A copy that appears after the oracle has looked is in the way of the next move.
+    # If the abort ends the copy before it writes, the oracle's second move meets a copy that runs
+    # without a vote, and cannot restore its own.
     assert re.search("counted twice|does not own it|pid [0-9]+ is in use", str(objection.value))
 
 

@@ -142,6 +142,7 @@ def test_copy_ends_when_the_target_loses_what_holds_it(lab, nodes, migrations, r
     assert done.code == STAYED, done.output
     # Without a daemon the copy is held, and never runs, until --timeout is over.
     migrations.restart_dead()
+    migrations.recover()
     wait_until(lambda: not remains_at_target(nodes), 20, "the copy to be discarded")
     assert set(log.read_text().split()) == {"source"}
     nodes.source.signal(pid, signal.SIGKILL)

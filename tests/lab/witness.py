@@ -35,8 +35,10 @@ class Witness:
         try:
             status = node.read_text(f"/proc/{self.pid}/status")
             fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-            if fields["Name"] != "witness" or fields["State"][0] in "ZX":
+            if fields["Name"] not in ("witness", "criu") or fields["State"][0] in "ZX":
                 return ABSENT
+            if fields["Name"] == "criu":  # it gets its name late in the restore
+                return HELD_BY_CRIU
             if int(fields["SigPnd"], 16) >> (signal.SIGKILL - 1) & 1:
                 return DYING
             if fields["State"][0] in "Tt":
