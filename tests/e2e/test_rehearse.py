@@ -139,7 +139,9 @@ def test_copy_ends_when_the_target_loses_what_holds_it(lab, nodes, migrations, r
         migrations.target.kill()
     migrations.go_on("source", "sealed")
     done = running.wait()
-    assert done.code == STAYED, done.output
+    # The agent may outlive its daemon for long enough to pass the vote on.
+    codes = [STAYED] if role == "supervisor" else [STAYED, REHEARSED]
+    assert done.code in codes, done.output
     # Without a daemon the copy is held, and never runs, until --timeout is over.
     migrations.restart_dead()
     migrations.recover()
