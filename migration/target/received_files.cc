@@ -125,7 +125,10 @@ Status ReceivedFiles::finish(const std::function<bool()>& is_over) {
   if (!has_ended_ && parts_ == 0) {
     const Status any = wait_for(file_part_name(place_.checkpoint, 0), milliseconds{0});
     const bool has_none = !any && any.error().errno_value == ETIMEDOUT && parts_ == 0;
-    if (has_none && !has_ended_) return {};
+    if (has_none && !has_ended_) {
+      stops_ = true;  // the thread ends by itself, up to a slice later: nobody waits for that
+      return {};
+    }
   }
   while (!has_ended_) {
     if (is_over()) return failure(ECANCELED, "the move is over");

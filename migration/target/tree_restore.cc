@@ -258,9 +258,7 @@ Status TreeRestore::receive_files() {
 
 Status TreeRestore::await_files() {
   if (!files_) return {};
-  const Status arrived = files_->finish([this] { return was_aborted_for(milliseconds{0}); });
-  files_.reset();
-  return arrived;
+  return files_->finish([this] { return was_aborted_for(milliseconds{0}); });
 }
 
 Result<SealedImages> TreeRestore::open_images() const {
