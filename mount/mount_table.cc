@@ -8,27 +8,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/mount_names.h"
+
 namespace ppmr {
 namespace {
 
 constexpr int kSymlinksMax = 40;  // the kernel's MAXSYMLINKS
-
-// The kernel escapes space, tab, newline and backslash as \ooo.
-std::string unescape(std::string_view text) {
-  const auto octal = [](char c) { return c >= '0' && c <= '7'; };
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size() && octal(text[i + 1]) && octal(text[i + 2]) &&
-        octal(text[i + 3])) {
-      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                                 (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
 
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
@@ -68,7 +53,8 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text) {
     text.remove_prefix(std::min(newline + 1, text.size()));
     const auto dash = std::find(words.begin(), words.end(), "-");
     if (words.size() < 6 || words.end() - dash < 3) continue;
-    MountEntry entry{unescape(words[4]), unescape(words[3]), unescape(dash[1]), unescape(dash[2])};
+    MountEntry entry{unescape_mount_name(words[4]), unescape_mount_name(words[3]),
+                     unescape_mount_name(dash[1]), unescape_mount_name(dash[2])};
     const auto hidden = std::find_if(mounts.begin(), mounts.end(), [&](const MountEntry& mount) {
       return mount.mountpoint == entry.mountpoint;
     });

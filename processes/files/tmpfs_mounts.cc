@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "base/mount_names.h"
 #include "base/whole_file.h"
 #include "processes/proc_files.h"
 
@@ -22,22 +23,6 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kFieldsBeforeSeparator = 6;
-
-std::string unescape(std::string_view text) {
-  const auto is_octal = [](char c) { return c >= '0' && c <= '7'; };
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size() && is_octal(text[i + 1]) && is_octal(text[i + 2]) &&
-        is_octal(text[i + 3])) {
-      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                                 (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -69,7 +54,7 @@ std::optional<TmpfsLine> parse_line(std::string_view line) {
   const auto major_number = number_in<unsigned>(device[0]);
   const auto minor_number = number_in<unsigned>(device[1]);
   if (!major_number || !minor_number) return std::nullopt;
-  return TmpfsLine{*id, makedev(*major_number, *minor_number), unescape(words[4]),
+  return TmpfsLine{*id, makedev(*major_number, *minor_number), unescape_mount_name(words[4]),
                    std::string(separator[3])};
 }
 
