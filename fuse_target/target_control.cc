@@ -150,6 +150,13 @@ nlohmann::json TargetMount::answer(const nlohmann::json& json, PassedDescriptors
           [&](const request::Wait& wait_for) { return wait(wait_for); },
           [&](const request::Remove& unwanted) { return remove(unwanted); },
           [&](const request::Bundle& wanted) { return bundle(wanted, passed.to_send); },
+          [&](const request::HoldMemory& memory) {
+            return answer_of(hold_memory(memory, std::move(passed.received)));
+          },
+          [&](const request::HeldMemory& wanted) {
+            const auto lent = held_memory_.lend(wanted, passed.to_send);
+            return lent ? *lent : refusal(lent.error());
+          },
           [&](const request::Promise& promised) { return promise(promised); },
           [&](const request::Lend& wanted) { return lend(wanted, passed.to_send); },
           [&](const request::NoteRefusal& note) { return note_refusal(note); },
@@ -330,11 +337,20 @@ nlohmann::json TargetMount::remove(const request::Remove& request) {
   auto removed = tree_.remove_checkpoint(request.checkpoint, request.owner);
   if (!removed) return refusal(removed.error());
   upstream_->notify_removed(*removed);
+  held_memory_.release(request.checkpoint);
   if (!keeper_) return {{"ok", true}};
   const auto done = std::make_shared<std::promise<Status>>();
   auto result = done->get_future();
   keeper_->removed(*removed, [done](const Status& status) { done->set_value(status); });
   return answer_of(result.get());
+}
+
+Status TargetMount::hold_memory(const request::HoldMemory& request,
+                                std::vector<UniqueFd> received) {
+  const auto report = tree_.checkpoint(request.checkpoint);
+  if (!report) return failure(missing_error(request.checkpoint));
+  if (report->owner != request.owner) return failure(foreign_error(*report, request.owner));
+  return held_memory_.hold(request, std::move(received));
 }
 
 // Lends the part of a file that begins at `offset`. The answer passes descriptors in this order:

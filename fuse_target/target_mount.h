@@ -18,6 +18,7 @@
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
 #include "fuse_target/agent_bridge.h"
+#include "fuse_target/held_memory.h"
 #include "fuse_target/keep/keeper.h"
 #include "fuse_target/operations.h"
 #include "fuse_target/store/loans.h"
@@ -95,6 +96,7 @@ class TargetMount final : public ServedMount {
   static nlohmann::json note_refusal(const request::NoteRefusal& request);
   nlohmann::json lend(const request::Lend& request, std::vector<UniqueFd>& descriptors);
   nlohmann::json bundle(const request::Bundle& request, std::vector<UniqueFd>& descriptors);
+  Status hold_memory(const request::HoldMemory& request, std::vector<UniqueFd> received);
 
   Status serve_agent(Connection& connection, const std::string& node_name);
   std::unique_ptr<Keeper> make_keeper();
@@ -108,6 +110,7 @@ class TargetMount final : public ServedMount {
   std::atomic<bool> draining_{false};
   std::atomic<int> working_agents_{0};
   OpenMigrations open_migrations_;
+  HeldMemory held_memory_;
   OutcomeTally restarts_{restarts_tally()};
 
   // Destroyed from last to first: the receiver before the tree that it fills, and the tree before

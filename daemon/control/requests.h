@@ -139,6 +139,28 @@ struct Bundle {
   }
 };
 
+// With a descriptor for each memory.
+struct HoldMemory {
+  static constexpr const char* kName = "hold-memory";
+  std::string checkpoint;
+  std::string owner;
+  std::vector<uint64_t> inodes;
+  template <typename F>
+  void fields(F&& field) {
+    field("checkpoint", checkpoint), field("owner", owner), field("inodes", inodes);
+  }
+};
+
+struct HeldMemory {
+  static constexpr const char* kName = "held-memory";
+  std::string checkpoint;
+  std::string owner;
+  template <typename F>
+  void fields(F&& field) {
+    field("checkpoint", checkpoint), field("owner", owner);
+  }
+};
+
 struct Promise {
   static constexpr const char* kName = "promise";
   std::string checkpoint;
@@ -254,7 +276,7 @@ struct NoteProtectionEnd {
 
 using ToSource = std::variant<Status, Drain, Commit, Stay, DeferErrors, WaitForPeer, AddFiles,
                               SendMemory, NoteOutcome, NoteOpen, NoteEpoch, NoteProtectionEnd>;
-using ToTarget = std::variant<Status, Drain, Commit, Wait, Remove, Bundle, Promise, Lend,
-                              NoteRefusal, NoteOutcome, NoteOpen>;
+using ToTarget = std::variant<Status, Drain, Commit, Wait, Remove, Bundle, HoldMemory, HeldMemory,
+                              Promise, Lend, NoteRefusal, NoteOutcome, NoteOpen>;
 
 }  // namespace ppmr::request

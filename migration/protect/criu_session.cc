@@ -13,9 +13,9 @@
 #include "base/exit_code.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/held_criu.h"
+#include "restart_loader/criu/criu_library.h"
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/criu_socket.h"
-#include "restart_loader/criu/dump_library.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/plain_tar.h"
 
@@ -45,7 +45,8 @@ int DumpingCriu::run() const {
   block_ending_signals();
   if (Status opened = open_ended_page_client(); !opened) return fail(opened.error());
   // Without the library, a dump takes longer.
-  if (Status loaded = preload_dump_library(PageList::kOfPpmr); !loaded) (void)fail(loaded.error());
+  if (Status loaded = preload_criu_library(PageList::kOfPpmr, ""); !loaded)
+    (void)fail(loaded.error());
   if (Status put = put_plain_tar_in_path(work_directory); !put) return fail(put.error());
   execl(criu.c_str(), criu.c_str(), "swrk", kSocket, nullptr);
   return fail(system_failure("run", criu).value());

@@ -24,8 +24,8 @@
 #include "daemon/command_line/output.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/migration_hook.h"
+#include "restart_loader/criu/criu_library.h"
 #include "restart_loader/criu/criu_rpc.h"
-#include "restart_loader/criu/dump_library.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/plain_tar.h"
@@ -330,12 +330,13 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
     if (Status opened = open_ended_page_client(); !opened) {
       return report_error(opened.error().message);
     }
-    const auto record = read_record();
-    const bool has_index = record && record->plan.moves_memory_apart();
-    // Without the library, a dump takes longer.
-    const Status loaded = preload_dump_library(has_index ? PageList::kOfPpmr : PageList::kOfCriu);
-    if (!loaded) (void)report_error(loaded.error().message);
   }
+  const auto record = read_record();
+  const bool has_index = role == "source" && record && record->plan.moves_memory_apart();
+  // Without the library, a dump takes longer, and a restore misses shared memory and fails.
+  const Status loaded =
+      preload_criu_library(has_index ? PageList::kOfPpmr : PageList::kOfCriu, work_directory);
+  if (!loaded) (void)report_error(loaded.error().message);
   if (Status put = put_plain_tar_in_path(work_directory); !put) {
     return report_error(put.error().message);
   }

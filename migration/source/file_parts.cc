@@ -32,7 +32,9 @@ Result<FileParts> FileParts::open(FilePartsPlace place, pid_t root) {
   auto found = open_private_tmpfs(root);
   if (!found) return failure(found.error());
   if (found->size() > kFileTmpfsMax) found->resize(kFileTmpfsMax);  // CRIU dumps the others
-  return FileParts(std::move(place), FileRounds(std::move(*found)));
+  const auto segments = open_shared_segments(root);
+  if (!segments) return failure(segments.error());
+  return FileParts(std::move(place), FileRounds(std::move(*found)), !segments->empty());
 }
 
 std::string FileParts::list_of_devices() const {
@@ -92,6 +94,7 @@ Status FileParts::seal_part(bool is_last) {
                                       place_.seal_patience);
   if (!sealed) return failure(sealed.error().errno_value, "files: " + sealed.error().message);
   sealed_.push_back(number_++);
+  sent_bytes_ += sealed->bytes;
   return is_last ? Status{} : await_taken(kSealedMax);
 }
 
@@ -129,13 +132,15 @@ Status FileParts::await_taken(size_t left) {
 }
 
 Result<uint64_t> FileParts::send_round(pid_t root) {
-  const auto bytes =
-      rounds_.send_round(root, [this](const FileRecord& record) { return put(record); });
+  const auto sink = [this](const FileRecord& record) { return put(record); };
+  const auto bytes = rounds_.send_round(root, sink);
   if (!bytes) return failure(bytes.error());
+  const auto shared_bytes = segments_.send_round(root, sink);
+  if (!shared_bytes) return failure(shared_bytes.error());
   if (file_) {
     if (Status sealed = seal_part(false); !sealed) return failure(sealed.error());
   }
-  return *bytes;
+  return *bytes + *shared_bytes;
 }
 
 Status FileParts::copy(pid_t root) {
@@ -158,9 +163,11 @@ Status FileParts::catch_up(pid_t root) {
 }
 
 Status FileParts::send_last(pid_t root) {
-  const auto bytes =
-      rounds_.send_last(root, [this](const FileRecord& record) { return put(record); });
+  const auto sink = [this](const FileRecord& record) { return put(record); };
+  const auto bytes = rounds_.send_last(root, sink);
   if (!bytes) return failure(bytes.error());
+  const auto shared_bytes = segments_.send_last(sink);
+  if (!shared_bytes) return failure(shared_bytes.error());
   return seal_part(true);
 }
 

@@ -1,6 +1,7 @@
-// Sends the files in memory of a tree (processes/files): in rounds while it runs, and the rest when
-// it is frozen. Each part is a checkpoint of its own, NAME.files-N. The target puts a sealed part
-// in place and frees it, so it never keeps more than a few parts beside the files themselves.
+// Sends the files in memory of a tree and its shared memory (processes/files): in rounds while it
+// runs, and the rest when it is frozen. Each part is a checkpoint of its own, NAME.files-N. The
+// target puts a sealed part in place and frees it, so it never keeps more than a few parts beside
+// the files themselves.
 #pragma once
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "mount/mount_table.h"
 #include "processes/files/file_rounds.h"
+#include "processes/files/segment_rounds.h"
 
 namespace ppmr {
 
@@ -26,12 +28,15 @@ struct FilePartsPlace {
 // Threads: one at a time.
 class FileParts {
  public:
-  // Finds the file systems of the tree. Sends nothing. Errors: those of open_private_tmpfs().
+  // Finds the file systems and the shared memory of the tree. Sends nothing. Errors: those of
+  // open_private_tmpfs() and open_shared_segments().
   static Result<FileParts> open(FilePartsPlace place, pid_t root);
 
-  bool is_empty() const { return rounds_.is_empty(); }
+  bool is_empty() const { return rounds_.is_empty() && !has_segments_; }
   // Names the file systems whose content CRIU must leave out (restart_loader/criu/files_apart.h).
   std::string list_of_devices() const;
+  // Names the shared memory that CRIU must leave out. Valid after catch_up().
+  std::string list_of_inodes() const { return segments_.list_of_inodes(); }
 
   // Sends the files, and then what has changed, until little changes within a round. Errors: of the
   // file system and of the daemon; ETIMEDOUT if the target does not take the parts.
@@ -40,12 +45,14 @@ class FileParts {
   Status catch_up(pid_t root);
   // Sends the rest and the names. The tree is frozen. Returns when the target has verified it.
   Status send_last(pid_t root);
+  // Of all parts that were sealed.
+  uint64_t sent_bytes() const { return sent_bytes_; }
   // Removes the names of parts from the source's mount.
   void remove_names();
 
  private:
-  FileParts(FilePartsPlace place, FileRounds rounds)
-      : place_(std::move(place)), rounds_(std::move(rounds)) {}
+  FileParts(FilePartsPlace place, FileRounds rounds, bool has_segments)
+      : place_(std::move(place)), rounds_(std::move(rounds)), has_segments_(has_segments) {}
   Result<uint64_t> send_round(pid_t root);
   Status put(const FileRecord& record);
   Status open_part();
@@ -58,9 +65,12 @@ class FileParts {
 
   FilePartsPlace place_;
   FileRounds rounds_;
+  bool has_segments_;  // at first
+  SegmentRounds segments_;
   UniqueFd file_;                // of the part
   std::string pending_;          // records that are not written yet
   uint64_t written_ = 0;         // to the part
+  uint64_t sent_bytes_ = 0;
   uint64_t number_ = 0;          // of the part
   std::deque<uint64_t> sealed_;  // parts that the target has not put in place yet
 };

@@ -21,6 +21,7 @@
 #include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/lazy_dump.h"
+#include "restart_loader/criu/memory_apart.h"
 
 namespace ppmr {
 namespace {
@@ -105,6 +106,15 @@ Status TreeDump::find_files() {
   }
   files_.emplace(std::move(*files));
   return {};
+}
+
+// CRIU's library reads the list when CRIU comes to shared memory.
+Status TreeDump::catch_up_files() {
+  if (!files_) return {};
+  if (Status sent = files_->catch_up(options_.record.root); !sent) return sent;
+  const std::string path = work_ + "/" + kMemoryApart;
+  if (std::ofstream(path) << files_->list_of_inodes() << std::flush) return {};
+  return system_failure("write", path);
 }
 
 Status TreeDump::check_not_over() const {
@@ -272,9 +282,7 @@ Status TreeDump::copy() {
 }
 
 Result<SealedTree> TreeDump::dump_and_seal() {
-  if (files_) {
-    if (Status sent = files_->catch_up(options_.record.root); !sent) return failure(sent.error());
-  }
+  if (Status sent = catch_up_files(); !sent) return failure(sent.error());
   if (Status caught_up = catch_up(); !caught_up) return failure(caught_up.error());
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
@@ -286,18 +294,25 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   if (files_) {
     if (Status sent = files_->send_last(options_.record.root); !sent) return failure(sent.error());
   }
-  if (!options_.plan.moves_memory_apart()) return seal(options_.record.checkpoint);
+  if (!options_.plan.moves_memory_apart()) return seal_images();
   const auto index = index_frozen_memory();
   if (!index) return failure(index.error());
   // The target restores the description while the memory is on its way.
   memory_sent_ = std::async(std::launch::async,
                             [this, index = *index] { return send_and_seal_memory(index); });
   if (Status added = add_description(index->all); !added) return failure(added.error());
-  auto sealed = seal(options_.record.checkpoint);
+  auto sealed = seal_images();
   if (!sealed || options_.plan.may_run_before_memory()) return sealed;
   auto memory = finish_memory();
   if (!memory) return memory;
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
+}
+
+// What was sent apart counts with the images.
+Result<SealedTree> TreeDump::seal_images() {
+  auto sealed = seal(options_.record.checkpoint);
+  if (sealed && files_) sealed->bytes += files_->sent_bytes();
+  return sealed;
 }
 
 // Adds to the checkpoint the page index and the images that CRIU has written to memory.

@@ -64,6 +64,7 @@ class TreeDump {
   Status check_not_over() const;
   Status find_files();
   Status copy_files();
+  Status catch_up_files();
   Status copy_live();
   // If a failure of a round leaves the tree as it was, all memory is sent while it is frozen.
   Status or_send_frozen(const Status& copied);
@@ -85,6 +86,7 @@ class TreeDump {
   Result<SealedTree> seal(const std::string& checkpoint) const {
     return seal_checkpoint(options_.mount, checkpoint, options_.seal_patience);
   }
+  Result<SealedTree> seal_images();
   CriuProcess* criu() { return held_ ? &held_->process() : runc_.get(); }
   void wait_and_process(std::vector<pollfd> fds = {});
   void wait_until(const std::function<bool()>& is_done);
@@ -100,7 +102,7 @@ class TreeDump {
   std::optional<DumpImages> description_;
   std::optional<MemoryFile> memory_;  // none: the images include the memory
   std::future<Result<SealedTree>> memory_sent_;
-  std::optional<FileParts> files_;  // none: the tree has no files in memory of its own
+  std::optional<FileParts> files_;  // none: the tree has neither files in memory nor shared memory
   std::string top_;  // the checkpoint's path in the mount; empty until the directory exists
   LiveMemory live_;  // the rounds, and the frozen tree
   std::vector<Round> rounds_;

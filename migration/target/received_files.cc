@@ -89,7 +89,8 @@ Status ReceivedFiles::wait_for(const std::string& name, milliseconds timeout) co
 }
 
 Status ReceivedFiles::receive_parts() {
-  TmpfsBuilder builder(place_.directory);
+  TmpfsBuilder builder(place_.directory, place_.is_allowed ? TmpfsBuilder::Mounts::kAllowed
+                                                           : TmpfsBuilder::Mounts::kRefused);
   while (!builder.is_complete()) {
     const std::string name = file_part_name(place_.checkpoint, parts_);
     const Status sealed = wait_for(name, kSlice);
@@ -100,11 +101,6 @@ Status ReceivedFiles::receive_parts() {
     }
     if (!sealed && sealed.error().errno_value == ETIMEDOUT) continue;
     if (!sealed) return sealed;
-    if (!place_.is_allowed) {
-      return failure(EPERM,
-                     "the tree has files in memory of its own mount namespace, which only a target "
-                     "with --allow-root-restart accepts");
-    }
     const Status placed = put_in_place(place_.mountpoint + "/" + name, builder);
     if (!placed) return placed;
     if (Status removed = remove_part(place_.control_socket, name, place_.owner); !removed) {
@@ -112,6 +108,7 @@ Status ReceivedFiles::receive_parts() {
     }
     ++parts_;
   }
+  segments_ = builder.take_segments();
   return {};
 }
 

@@ -1,5 +1,6 @@
-// Puts the files in memory of a tree in place while they arrive (migration/source/file_parts.h), in
-// a thread of its own. Each part is removed from the store as soon as it is in place.
+// Puts the files in memory and the shared memory of a tree in place while they arrive
+// (migration/source/file_parts.h), in a thread of its own. Each part is removed from the store as
+// soon as it is in place.
 #pragma once
 
 #include <atomic>
@@ -8,8 +9,10 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/result.h"
+#include "processes/files/segment_builder.h"
 
 namespace ppmr {
 
@@ -19,7 +22,7 @@ struct ReceivedFilesPlace {
   std::string checkpoint;  // the name of the tree's checkpoint
   std::string owner;       // the peer that may send it
   std::string directory;   // for the mounts, see processes/files/tmpfs_builder.h
-  // Peers whose trees may not have files of root send no files either.
+  // Peers whose trees may not have files of root send no files either, only shared memory.
   bool is_allowed = false;
 };
 
@@ -35,6 +38,8 @@ class ReceivedFiles {
   // files are in place, or at once if the tree has none. `is_over` ends the wait. Errors: those of
   // TmpfsBuilder and of the daemon; ECANCELED.
   Status finish(const std::function<bool()>& is_over);
+  // Call it after finish().
+  std::vector<BuiltSegment> take_segments() { return std::move(segments_); }
   // What has failed; success: nothing yet.
   Status failed() const { return has_ended_ ? result_ : Status{}; }
   // A value that changes while parts arrive.
@@ -49,7 +54,8 @@ class ReceivedFiles {
   std::atomic<bool> stops_ = false;
   std::atomic<uint64_t> parts_ = 0;
   std::atomic<bool> has_ended_ = false;
-  Status result_;  // valid if has_ended_
+  Status result_;                       // valid if has_ended_
+  std::vector<BuiltSegment> segments_;  // as above
   std::thread thread_;
 };
 

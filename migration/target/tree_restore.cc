@@ -37,6 +37,7 @@
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/target/received_files.h"
+#include "migration/target/received_memory.h"
 #include "migration/target/rehearsal_room.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/sealed_images.h"
@@ -159,6 +160,7 @@ class TreeRestore {
   std::optional<SealedImages> images_;
   std::optional<HeldCriu> prepared_;
   std::optional<ReceivedFiles> files_;
+  ReceivedMemory shared_memory_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   int64_t restore_began_ns_ = 0;
   pid_t running_root_ = 0;
@@ -257,8 +259,14 @@ Status TreeRestore::receive_files() {
 }
 
 Status TreeRestore::await_files() {
-  if (!files_) return {};
-  return files_->finish([this] { return was_aborted_for(milliseconds{0}); });
+  if (is_taken_over()) return {};
+  const auto socket = control_socket();
+  if (!socket) return failure(socket.error());
+  const ReceivedMemoryPlace place{*socket, record_.trees[tree_].checkpoint, record_.peer};
+  if (!files_) return shared_memory_.fetch(place);
+  const Status finished = files_->finish([this] { return was_aborted_for(milliseconds{0}); });
+  if (!finished) return finished;
+  return shared_memory_.keep(place, files_->take_segments());
 }
 
 Result<SealedImages> TreeRestore::open_images() const {
@@ -459,6 +467,9 @@ Status TreeRestore::keep_memory() const {
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   if (record_.plan.may_run_before_memory()) {
     if (Status kept = keep_memory(); !kept) return failure(kept.error());
+  }
+  if (Status offered = shared_memory_.offer_to_criu(work_); !offered) {
+    return failure(offered.error());
   }
   auto restore =
       Restore::create({.criu = criu_,

@@ -20,6 +20,7 @@ constexpr size_t kBodyMaxBytes = (size_t{1} << 20) + 64;
 constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kOptionsMaxBytes = 4096;
 constexpr size_t kXattrsMax = 256;
+constexpr size_t kSegmentNameMaxBytes = 249;  // of memfd_create(2)
 // Files end below this offset, so no sum of offset and length overflows.
 constexpr uint64_t kFileEndMax = uint64_t{1} << 62;
 
@@ -60,6 +61,9 @@ class Body {
   void fields(const Link& link) { text(link.name), number(link.file); }
   void fields(const Leave& /*leave*/) {}
   void fields(const End& end) { number(static_cast<uint8_t>(end.is_last)); }
+  void fields(const Segment& segment) {
+    number(segment.file), number(segment.inode), text(segment.name);
+  }
 
  private:
   std::string& bytes_;
@@ -92,6 +96,9 @@ class Fields {
     rest_.remove_prefix(bytes);
   }
   void tmpfs(uint32_t& value) { number(value), require(value < kFileTmpfsMax); }
+  void place(uint32_t& value) {
+    number(value), require(value < kFileTmpfsMax || value == kSharedMemory);
+  }
   void end(uint64_t& value) { number(value), require(value <= kFileEndMax); }
   void flag(bool& value) {
     uint8_t byte = 0;
@@ -119,15 +126,15 @@ class Fields {
 
   void fields(Part& part) { number(part.number); }
   void fields(Tmpfs& value) { tmpfs(value.tmpfs), text(value.options, kOptionsMaxBytes); }
-  void fields(Size& size) { tmpfs(size.tmpfs), number(size.file), end(size.bytes); }
+  void fields(Size& size) { place(size.tmpfs), number(size.file), end(size.bytes); }
   void fields(Data& data) {
-    tmpfs(data.tmpfs), number(data.file), end(data.offset), text(data.bytes, kFileDataMaxBytes);
+    place(data.tmpfs), number(data.file), end(data.offset), text(data.bytes, kFileDataMaxBytes);
   }
   void fields(Hole& hole) {
-    tmpfs(hole.tmpfs), number(hole.file), end(hole.offset), end(hole.bytes);
+    place(hole.tmpfs), number(hole.file), end(hole.offset), end(hole.bytes);
     require(hole.bytes > 0);
   }
-  void fields(Drop& drop) { tmpfs(drop.tmpfs), number(drop.file); }
+  void fields(Drop& drop) { place(drop.tmpfs), number(drop.file); }
   void fields(Tree& tree) {
     tmpfs(tree.tmpfs), attributes(tree.root), require(S_ISDIR(tree.root.mode));
   }
@@ -143,6 +150,10 @@ class Fields {
   void fields(Link& link) { name(link.name), number(link.file); }
   void fields(Leave& /*leave*/) {}
   void fields(End& end) { flag(end.is_last); }
+  void fields(Segment& segment) {
+    number(segment.file), number(segment.inode), text(segment.name, kSegmentNameMaxBytes);
+    require(segment.name.find('\0') == std::string::npos);
+  }
 
  private:
   std::string_view rest_;

@@ -1,10 +1,11 @@
-// What a live move sends of files in memory: a sequence of records, cut into parts. A part is a
-// checkpoint of its own.
+// What a live move sends of files in memory and of shared memory: a sequence of records, cut into
+// parts. A part is a checkpoint of its own.
 //
 //   rounds   kTmpfs   a file system, before everything else of it
 //            kSize    the size of a file
 //            kData    bytes of a file; kHole: a range that is a hole
 //            kDrop    a file that is gone
+//            kSegment a shared memory, before everything else of it; it has the content of a file
 //   last     kTree    the root directory, and then all names below it, depth first:
 //            kEntry   a file of any kind, by its name; for a directory its entries follow
 //            kLink    a further name of a file
@@ -28,6 +29,9 @@
 namespace ppmr {
 
 constexpr size_t kFileTmpfsMax = 64;
+// Stands for the number of a tmpfs in the records of shared memory.
+constexpr uint32_t kSharedMemory = kFileTmpfsMax;
+constexpr size_t kSegmentsMax = 64;
 constexpr size_t kFileDataMaxBytes = size_t{1} << 20;
 constexpr size_t kFileDepthMax = 512;
 
@@ -106,20 +110,27 @@ struct End {
   bool is_last = false;
   bool operator==(const End&) const = default;
 };
+struct Segment {
+  uint64_t file = 0;
+  uint64_t inode = 0;  // at the source; CRIU's images name the memory by it
+  std::string name;    // as for memfd_create(2)
+  bool operator==(const Segment&) const = default;
+};
 
 }  // namespace file_record
 
 using FileRecord =
     std::variant<file_record::Part, file_record::Tmpfs, file_record::Size, file_record::Data,
                  file_record::Hole, file_record::Drop, file_record::Tree, file_record::Entry,
-                 file_record::Link, file_record::Leave, file_record::End>;
+                 file_record::Link, file_record::Leave, file_record::End, file_record::Segment>;
 
 // Appends a record to `bytes`.
 void append_file_record(const FileRecord& record, std::string& bytes);
 
 // Reads records from a source of bytes that nobody has checked. What it returns is within the
-// limits: each name is one component of a path, each number of a tmpfs is below kFileTmpfsMax, and
-// no offset overflows. It does not know in which order records make sense. Threads: one.
+// limits: each name is one component of a path, each number of a tmpfs is below kFileTmpfsMax, or
+// kSharedMemory where a file has content, and no offset overflows. It does not know in which order
+// records make sense. Threads: one.
 class FileRecordReader {
  public:
   // Reads up to the size of the span; 0: the end. Errors: passed on.

@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "processes/files/page_digest.h"
 
 namespace ppmr {
 namespace {
@@ -110,9 +109,6 @@ class FileRounds::Walk {
   Status send_contents(int directory, const Node& of, uint32_t tmpfs,
                        const std::optional<FileSet>& in_doubt);
   Status send_file(int directory, const Node& node, uint32_t tmpfs, bool is_in_doubt);
-  Status send_pages(int file, SentFile& sent, uint32_t tmpfs, uint64_t size);
-  Status send_hole(SentFile& sent, uint32_t tmpfs, uint64_t begin, uint64_t end);
-  Status send_bytes(SentFile& sent, uint32_t tmpfs, uint64_t offset, std::span<const char> bytes);
   Status send_names(int directory, const Node& of, dev_t device);
   Status put(const FileRecord& record) { return sink_(record); }
 
@@ -182,7 +178,8 @@ Status FileRounds::Walk::send(const std::optional<FileSet>& in_doubt) {
       return tmpfs.device == sent->first.first;
     });
     const auto number = static_cast<uint32_t>(of - rounds_.all_.begin());
-    if (Status put_it = put(file_record::Drop{number, sent->second.number}); !put_it) return put_it;
+    if (Status put_it = put(file_record::Drop{number, sent->second.content.number()}); !put_it)
+      return put_it;
     sent = rounds_.sent_.erase(sent);
   }
   if (!is_last_) return {};
@@ -221,7 +218,7 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
   const dev_t device = rounds_.all_[tmpfs].device;
   const auto [found, is_new] = rounds_.sent_.try_emplace({device, node.status.st_ino});
   SentFile& sent = found->second;
-  if (is_new) sent.number = rounds_.next_number_++;
+  if (is_new) sent.content = SentContent(tmpfs, rounds_.next_number_++);
   const bool has_other_name = !is_new && sent.round == rounds_.round_;
   sent.round = rounds_.round_;
   if (has_other_name) return {};
@@ -239,77 +236,13 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
     sent.status.looked_ns = 0, sent.status.is_in_doubt = true;
     return {};
   }
-  if (sent.status.size_bytes != status.size_bytes) {
-    const file_record::Size size{tmpfs, sent.number, status.size_bytes};
-    if (Status put_it = put(size); !put_it) return put_it;
-    sent.digests.resize((status.size_bytes + kFilePageBytes - 1) / kFilePageBytes, kHole);
-  }
+  if (Status put_it = sent.content.send_size(status.size_bytes, sink_); !put_it) return put_it;
   sent.status = status;
-  return send_pages(file.get(), sent, tmpfs, status.size_bytes);
-}
-
-Status FileRounds::Walk::send_pages(int file, SentFile& sent, uint32_t tmpfs, uint64_t size) {
-  for (uint64_t at = 0; at < size;) {
-    const off_t found = lseek(file, static_cast<off_t>(at), SEEK_DATA);
-    if (found < 0 && errno != ENXIO) return system_failure("find the data of", "a file in memory");
-    const uint64_t begin = found < 0 ? size : std::min<uint64_t>(found, size);
-    if (Status holes = send_hole(sent, tmpfs, at, begin); !holes) return holes;
-    if (begin == size) return {};
-    const off_t hole = lseek(file, found, SEEK_HOLE);
-    if (hole < 0) return system_failure("find the holes of", "a file in memory");
-    const uint64_t end = std::min<uint64_t>(hole, size);
-    for (at = begin; at < end;) {
-      const size_t wanted = std::min<uint64_t>(buffer_.size(), end - at);
-      const ssize_t n = pread(file, buffer_.data(), wanted, static_cast<off_t>(at));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return system_failure("read", "a file in memory");
-      if (n == 0) return {};  // it has become shorter: the next round sends its size
-      const std::span<const char> bytes(buffer_.data(), static_cast<size_t>(n));
-      if (Status put_it = send_bytes(sent, tmpfs, at, bytes); !put_it) return put_it;
-      at += static_cast<uint64_t>(n);
-    }
-  }
+  const auto bytes =
+      sent.content.send_changed(file.get(), reader_of(file.get(), std::span(buffer_)), sink_);
+  if (!bytes) return failure(bytes.error());
+  sent_bytes_ += *bytes;
   return {};
-}
-
-// Holes begin and end at pages, except at the end of the file.
-Status FileRounds::Walk::send_hole(SentFile& sent, uint32_t tmpfs, uint64_t begin, uint64_t end) {
-  const uint64_t last = (end + kFilePageBytes - 1) / kFilePageBytes;
-  for (uint64_t page = begin / kFilePageBytes; page < last;) {
-    if (sent.digests[page] == kHole) {
-      ++page;
-      continue;
-    }
-    const uint64_t first = page;
-    while (page < last && sent.digests[page] != kHole) sent.digests[page++] = kHole;
-    const file_record::Hole hole{tmpfs, sent.number, first * kFilePageBytes,
-                                 (page - first) * kFilePageBytes};
-    if (Status put_it = put(hole); !put_it) return put_it;
-  }
-  return {};
-}
-
-// Sends the pages that have another digest. `offset` is a multiple of the size of a page.
-Status FileRounds::Walk::send_bytes(SentFile& sent, uint32_t tmpfs, uint64_t offset,
-                                    std::span<const char> bytes) {
-  size_t first = 0;  // of the pages that are sent together
-  const auto flush = [&](size_t end) -> Status {
-    if (first == end) return {};
-    sent_bytes_ += end - first;
-    return put(file_record::Data{tmpfs, sent.number, offset + first,
-                                 std::string(bytes.data() + first, end - first)});
-  };
-  for (size_t at = 0; at < bytes.size(); at += kFilePageBytes) {
-    const auto page = bytes.subspan(at, std::min(kFilePageBytes, bytes.size() - at));
-    const uint64_t digest = page_digest(std::as_bytes(page));
-    uint64_t& known = sent.digests[(offset + at) / kFilePageBytes];
-    if (digest == known) {
-      if (Status put_it = flush(at); !put_it) return put_it;
-      first = at + page.size();
-    }
-    known = digest;
-  }
-  return flush(bytes.size());
 }
 
 Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device) {
@@ -318,9 +251,10 @@ Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device)
     // Files of the other kinds may have several names, too.
     const auto [found, is_new] = rounds_.sent_.try_emplace({device, node.status.st_ino});
     SentFile& sent = found->second;
-    if (is_new) sent.number = rounds_.next_number_++;
+    if (is_new) sent.content = SentContent(0, rounds_.next_number_++);
     if (sent.is_named && !is_directory) {
-      if (Status put_it = put(file_record::Link{node.name, sent.number}); !put_it) return put_it;
+      if (Status put_it = put(file_record::Link{node.name, sent.content.number()}); !put_it)
+        return put_it;
       continue;
     }
     sent.is_named = true;
@@ -332,7 +266,7 @@ Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device)
     if (!attributes) return failure(attributes.error());
     file_record::Entry entry{
         .name = node.name,
-        .file = sent.number,
+        .file = sent.content.number(),
         .size_bytes = static_cast<uint64_t>(S_ISREG(node.status.st_mode) ? node.status.st_size : 0),
         .device = node.status.st_rdev,
         .target = {},

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "processes/files/file_archive.h"
+#include "processes/files/sent_content.h"
 #include "processes/files/tmpfs_mounts.h"
 #include "processes/files/unseen_writes.h"
 
@@ -40,7 +40,7 @@ bool may_have_changed(const FileStatus& sent, const FileStatus& now);
 // Threads: one.
 class FileRounds {
  public:
-  using Sink = std::function<Status(const FileRecord&)>;
+  using Sink = SentContent::Sink;
   explicit FileRounds(std::vector<PrivateTmpfs> all) : all_(std::move(all)), unseen_writes_(all_) {}
 
   bool is_empty() const { return all_.empty(); }
@@ -55,11 +55,10 @@ class FileRounds {
 
  private:
   struct SentFile {
-    uint64_t number = 0;
+    SentContent content;  // none of a file that is not regular
     FileStatus status;
-    std::vector<uint64_t> digests;  // of each page
-    uint64_t round = 0;             // the last one that has seen it
-    bool is_named = false;          // in the last round
+    uint64_t round = 0;     // the last one that has seen it
+    bool is_named = false;  // in the last round
   };
   class Walk;
 

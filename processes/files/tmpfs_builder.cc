@@ -14,6 +14,8 @@
 #include <array>
 #include <optional>
 
+#include "processes/files/built_content.h"
+
 namespace ppmr {
 namespace {
 
@@ -34,14 +36,6 @@ tl::unexpected<Error> mount_failure(const UniqueFd& context, const std::string& 
   std::array<char, 512> said{};
   if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
   return system_failure(what, fmt::format("a tmpfs {}", said.data()), error);
-}
-
-tl::unexpected<Error> write_failure(const char* what, const std::string& name) {
-  if (errno == ENOSPC || errno == ENOMEM) {
-    return failure(ENOSPC,
-                   "the target has not enough memory for the files in memory of the processes");
-  }
-  return system_failure(what, name);
 }
 
 Result<UniqueFd> mount_tmpfs(const std::string& options, const std::string& path) {
@@ -170,10 +164,13 @@ Status TmpfsBuilder::on(const End& end) {
 }
 
 Status TmpfsBuilder::on(const Tmpfs& tmpfs) {
-  if (built_.contains(tmpfs.tmpfs)) return senseless("a file system begins twice");
-  if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return system_failure("create", directory_);
+  if (!may_mount_) {
+    return failure(EPERM,
+                   "the tree has files in memory of its own mount namespace, which only a target "
+                   "with --allow-root-restart accepts");
   }
+  if (built_.contains(tmpfs.tmpfs)) return senseless("a file system begins twice");
+  if (Status made = make_directory(); !made) return made;
   const std::string path = directory_ + "/" + std::to_string(tmpfs.tmpfs);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("create", path);
   auto root = mount_tmpfs(tmpfs.options, path);
@@ -196,6 +193,11 @@ Status TmpfsBuilder::on(const Tmpfs& tmpfs) {
   return {};
 }
 
+Status TmpfsBuilder::make_directory() const {
+  if (mkdir(directory_.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  return system_failure("create", directory_);
+}
+
 Result<int> TmpfsBuilder::open_unnamed(uint32_t tmpfs, uint64_t number) {
   const auto built = built_.find(tmpfs);
   if (built == built_.end() || built->second.is_named) {
@@ -210,41 +212,21 @@ Result<int> TmpfsBuilder::open_unnamed(uint32_t tmpfs, uint64_t number) {
   return open_.get();
 }
 
-Status TmpfsBuilder::on(const Size& size) {
-  const auto file = open_unnamed(size.tmpfs, size.file);
-  if (!file) return failure(file.error());
-  if (ftruncate(*file, static_cast<off_t>(size.bytes)) != 0) {
-    return write_failure("set the size of a file in", "a tmpfs");
-  }
-  return {};
+Status TmpfsBuilder::on(const Segment& segment) { return segments_.on(segment); }
+
+template <typename Content>
+Status TmpfsBuilder::on_content(const Content& content) {
+  if (content.tmpfs == kSharedMemory) return segments_.on(content);
+  const auto file = open_unnamed(content.tmpfs, content.file);
+  return file ? apply_content(content, *file) : failure(file.error());
 }
 
-Status TmpfsBuilder::on(const Data& data) {
-  const auto file = open_unnamed(data.tmpfs, data.file);
-  if (!file) return failure(file.error());
-  std::string_view rest = data.bytes;
-  auto offset = static_cast<off_t>(data.offset);
-  while (!rest.empty()) {
-    const ssize_t n = pwrite(*file, rest.data(), rest.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return write_failure("write a file in", "a tmpfs");
-    rest.remove_prefix(static_cast<size_t>(n));
-    offset += n;
-  }
-  return {};
-}
-
-Status TmpfsBuilder::on(const Hole& hole) {
-  const auto file = open_unnamed(hole.tmpfs, hole.file);
-  if (!file) return failure(file.error());
-  if (fallocate(*file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(hole.offset),
-                static_cast<off_t>(hole.bytes)) != 0) {
-    return write_failure("make a hole in a file in", "a tmpfs");
-  }
-  return {};
-}
+Status TmpfsBuilder::on(const Size& size) { return on_content(size); }
+Status TmpfsBuilder::on(const Data& data) { return on_content(data); }
+Status TmpfsBuilder::on(const Hole& hole) { return on_content(hole); }
 
 Status TmpfsBuilder::on(const Drop& drop) {
+  if (drop.tmpfs == kSharedMemory) return segments_.on(drop);
   const auto built = built_.find(drop.tmpfs);
   if (built == built_.end()) return senseless("a file of a file system that does not exist");
   if (built->second.files.erase(drop.file) == 0) return {};  // it never had content
@@ -375,6 +357,7 @@ Status TmpfsBuilder::finish() {
     if (!built.is_named) return senseless("a file system has no names");
     if (Status narrowed = narrow(built.options, built.root); !narrowed) return narrowed;
   }
+  if (Status made = make_directory(); !made) return made;
   const std::string mark = directory_ + kCompleteMark;
   const UniqueFd marked(open(mark.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!marked) return system_failure("create", mark);

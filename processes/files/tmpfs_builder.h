@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "processes/files/file_archive.h"
+#include "processes/files/segment_builder.h"
 
 namespace ppmr {
 
@@ -35,14 +36,20 @@ void remove_built_tmpfs(const std::string& directory);
 // Threads: one.
 class TmpfsBuilder {
  public:
-  // The directory is made at the first mount.
-  explicit TmpfsBuilder(std::string directory) : directory_(std::move(directory)) {}
+  enum class Mounts { kRefused, kAllowed };
+  // The directory is made at the first mount, or at the end.
+  explicit TmpfsBuilder(std::string directory, Mounts mounts = Mounts::kAllowed)
+      : directory_(std::move(directory)), may_mount_(mounts == Mounts::kAllowed) {}
 
   // Applies the next record; the parts must be complete and in their order. Errors: EPROTO for a
-  // record that makes no sense here; ENOSPC if memory is short; of the file system.
+  // record that makes no sense here; ENOSPC if memory is short; EPERM for a mount that is refused;
+  // of the file system.
   Status apply(const FileRecord& record);
   // All is in place.
   bool is_complete() const { return is_complete_; }
+  // The shared memory among the records. Call it when all is in place: unlike the mounts, it ends
+  // with its last descriptor.
+  std::vector<BuiltSegment> take_segments() { return segments_.take(); }
 
  private:
   struct Built {
@@ -68,13 +75,19 @@ class TmpfsBuilder {
   Status on(const file_record::Link& link);
   Status on(const file_record::Leave& leave);
   Status on(const file_record::End& end);
+  Status on(const file_record::Segment& segment);
+  template <typename Content>
+  Status on_content(const Content& content);
 
   // Opens a file without a name, for writing. The descriptor is valid until the next call.
   Result<int> open_unnamed(uint32_t tmpfs, uint64_t number);
+  Status make_directory() const;
   Status name_file(const file_record::Entry& entry);
   Status finish();
 
   std::string directory_;
+  bool may_mount_;
+  SegmentBuilder segments_;
   std::map<uint32_t, Built> built_;
   std::pair<uint32_t, uint64_t> opened_{0, 0};
   UniqueFd open_;  // the file `opened_`

@@ -1,4 +1,4 @@
-// Reserved address space costs a dump nothing. A part of the library in CRIU (dump_library.h): it
+// Reserved address space costs a dump nothing. A part of the library in CRIU (criu_library.h): it
 // replaces three functions of libc, and behaves as they do for all but very large arguments.
 //
 // In a lazy dump, CRIU 3.17 to 4.2 allocates a list with room for 16 bytes per page of private

@@ -3,7 +3,7 @@
 // A lazy dump lists every page of private anonymous memory and puts it into a pipe, which costs 50
 // to 100 ms for each GiB while the process is frozen. Nobody reads these pipes: ppmr has a list of
 // the pages of its own (processes/memory/live_memory.h). So CRIU, in the library that it loads
-// (dump_library.h), finds no pages there.
+// (criu_library.h), finds no pages there.
 //
 // A part of that library: without the C++ runtime library. Threads: one.
 #pragma once

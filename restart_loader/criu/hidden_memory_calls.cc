@@ -1,5 +1,5 @@
 // CRIU does not see the pages of hidden memory (hidden_memory.h). A part of the library in CRIU
-// (dump_library.h): it replaces the three functions of libc with which CRIU looks at pages.
+// (criu_library.h): it replaces two functions of libc with which CRIU looks at pages.
 //
 //   openat64("pagemap")   of a process that CRIU dumps: finds out what to hide in it
 //   ioctl(PAGEMAP_SCAN)   CRIU 4
@@ -14,8 +14,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "restart_loader/criu/dump_environment.h"
 #include "restart_loader/criu/hidden_memory.h"
+#include "restart_loader/criu/library_environment.h"
+#include "restart_loader/criu/open_calls.h"
 
 namespace {
 
@@ -49,21 +50,6 @@ ino_t inode_of(int file) {
   return fstat(file, &facts) == 0 ? facts.st_ino : 0;
 }
 
-void note_page_list(int directory, int file) {
-  if (opened.maps >= 0) close(opened.maps);
-  opened.file = opened.maps = -1;
-  opened.memory.forget();
-  const int status = open_beside(directory, "status");
-  if (status < 0) return;
-  static char text[8192];
-  const ssize_t length = read(status, text, sizeof(text));
-  close(status);
-  if (length <= 0 || !ppmr::may_hide(text, static_cast<size_t>(length), getpid())) return;
-  opened.maps = open_beside(directory, "maps");
-  opened.file = opened.maps < 0 ? -1 : file;
-  opened.inode = inode_of(file);
-}
-
 // Returns what to hide in the page list; null: nothing.
 const ppmr::HiddenMemory* hidden_in(int file) {
   if (file != opened.file || file < 0 || inode_of(file) != opened.inode) return nullptr;
@@ -83,18 +69,23 @@ bool asks_for_contents(const PageScan& scan) {
 
 }  // namespace
 
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-
-EXPORTED int openat64(int directory, const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = (flags & (O_CREAT | __O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
-  va_end(arguments);
-  const auto file =
-      static_cast<int>(syscall(SYS_openat, directory, path, flags | O_LARGEFILE, mode));
-  if (hides_memory && file >= 0 && strcmp(path, "pagemap") == 0) note_page_list(directory, file);
-  return file;
+void note_page_list(int directory, int file) {
+  if (!hides_memory) return;
+  if (opened.maps >= 0) close(opened.maps);
+  opened.file = opened.maps = -1;
+  opened.memory.forget();
+  const int status = open_beside(directory, "status");
+  if (status < 0) return;
+  static char text[8192];
+  const ssize_t length = read(status, text, sizeof(text));
+  close(status);
+  if (length <= 0 || !ppmr::may_hide(text, static_cast<size_t>(length), getpid())) return;
+  opened.maps = open_beside(directory, "maps");
+  opened.file = opened.maps < 0 ? -1 : file;
+  opened.inode = inode_of(file);
 }
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED int ioctl(int file, unsigned long request, ...) {
   va_list arguments;

@@ -37,10 +37,11 @@ constexpr uint32_t kQueuesMagic = 0x56264026;
 // Names of images, without a number and ".img". Nothing that CRIU restores from these images
 // outlives the processes, or gives them more than they could make themselves. CRIU reads some of
 // them only with an option that ppmr judges separately (cgroup: --manage-cgroups).
-constexpr std::array<std::string_view, 18> kHarmless = {
-    "pstree", "pagemap-",   "pagemap-shmem-", "pages-",   "seccomp",       "timens-",
-    "cgroup", "pipes-data", "fifo-data",      "tty-data", "filelocks",     "tcp-stream-",
-    "memfd",  "stats-dump", kPageIndexFile,   "cpuinfo",  "carried-state", "written-files"};
+constexpr std::array<std::string_view, 19> kHarmless = {
+    "pstree",       "pagemap-",  "pagemap-shmem-", "pagemap-apart-", "pages-",
+    "seccomp",      "timens-",   "cgroup",         "pipes-data",     "fifo-data",
+    "tty-data",     "filelocks", "tcp-stream-",    "memfd",          "stats-dump",
+    kPageIndexFile, "cpuinfo",   "carried-state",  "written-files"};
 constexpr std::array<std::string_view, 19> kOfNamespaces = {
     "netdev-",    "netns-",     "ifaddr-",    "route-",     "route6-",   "rule-",  "iptables-",
     "ip6tables-", "nftables-",  "netns-ct-",  "netns-exp-", "utsns-",    "pidns-", "ipcns-var-",

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from lab.checker import Checker
 from lab.migrations import write_hook
 from lab.node import wait_until
 from lab.ppmr import find_ppmr
@@ -12,63 +13,6 @@ from lab.workers import check_moved, start_workers
 
 MOVED, ABORTED = 0, 11
 MIB = 1 << 20
-
-# Writes to its memory all the time, and compares each word with what it has last written there.
-CHECKER = """
-import os, sys, time
-directory, mib = sys.argv[1], int(sys.argv[2])
-memory = memoryview(bytearray(mib << 20)).cast("Q")
-memory[:] = memoryview(bytes(range(256)) * (mib << 12)).cast("Q")
-first, pages, counts = memory[0], mib << 8, {}
-lines = open(directory + "/lines", "w", buffering=1)
-turn = 0
-while True:
-    for step in range(50):
-        page = (turn * 7919 + step * 31) % (pages // 8)
-        counts[page] = counts.get(page, 0) + 1
-        memory[page * 512] = counts[page]
-    wrong = sum(memory[page * 512] != count for page, count in counts.items())
-    wrong += sum(memory[page * 512 + 1] != memory[1] for page in range(turn % 97, pages, 97))
-    host = os.uname().nodename
-    print(turn, host, wrong, file=lines)
-    turn += 1
-    time.sleep(0.01)
-"""
-
-
-class Checker:
-    def __init__(self, lab, nodes, mib=64):
-        self.nodes = nodes
-        self.directory = lab.home / "checker"
-        self.directory.mkdir()
-        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", CHECKER, self.directory, mib])
-        self.wait_for_lines(20)
-
-    def lines(self):
-        path = self.directory / "lines"
-        text = path.read_text() if path.exists() else ""
-        return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-    def wait_for_lines(self, count):
-        begun = len(self.lines())
-        wait_until(lambda: len(self.lines()) >= begun + count, 30, f"{count} lines")
-
-    def check_runs_at(self, node):
-        other = self.nodes.source if node is self.nodes.target else self.nodes.target
-        self.wait_for_lines(20)
-        assert node.alive(self.pid) and not other.alive(self.pid)
-        lines = self.lines()
-        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
-        assert {wrong for _, _, wrong in lines} == {"0"}, "a word is not as it was last written"
-
-    def is_tracked(self):
-        smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout
-        return any(line.startswith("VmFlags:") and " uw" in line for line in smaps.splitlines())
-
-    def end(self):
-        for node in (self.nodes.source, self.nodes.target):
-            if node.alive(self.pid):
-                node.signal(self.pid, signal.SIGKILL)
 
 
 @pytest.fixture

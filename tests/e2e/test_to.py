@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from lab.checker import SHARED_CHECKER, Checker
 from lab.migrations import Running
 from lab.node import wait_until
 from lab.ppmr import Daemon, find_ppmr, make_key
@@ -68,6 +69,15 @@ def test_process_goes_there_and_back_without_configured_pairs(cluster, lab, node
     wait_until(lambda: len(worker.lines()) > lines + 10, 10, "the worker to go on")
     check_continuity(worker.lines())
     assert worker.lines()[-1]["node"] == here.name and not there.alive(worker.pid)
+
+
+def test_shared_memory_goes_there_and_back(cluster, lab, nodes):
+    checker = Checker(lab, nodes, mib=4, program=SHARED_CHECKER)
+    cluster.migrate(nodes.source, checker.pid, nodes.target.address).ok()
+    checker.check_runs_at(nodes.target)
+    cluster.migrate(nodes.target, checker.pid, nodes.source.address).ok()
+    checker.check_runs_at(nodes.source)
+    checker.end()
 
 
 def test_second_move_uses_the_mount_of_the_first_and_a_killed_daemon_is_replaced(

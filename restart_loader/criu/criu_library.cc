@@ -1,4 +1,4 @@
-#include "restart_loader/criu/dump_library.h"
+#include "restart_loader/criu/criu_library.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,12 +9,13 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "restart_loader/criu/dump_environment.h"
+#include "restart_loader/criu/library_environment.h"
+#include "restart_loader/criu/memory_apart.h"
 
 namespace ppmr {
 
-extern const unsigned char kDumpLibrary[];
-extern const size_t kDumpLibraryBytes;
+extern const unsigned char kCriuLibrary[];
+extern const size_t kCriuLibraryBytes;
 
 namespace {
 
@@ -23,14 +24,14 @@ constexpr int kLibrary = 61;
 
 }  // namespace
 
-Status preload_dump_library(PageList list) {
+Status preload_criu_library(PageList list, const std::string& work_directory) {
   // The library removes the variables, because the programs that CRIU starts do not need them.
   if (std::getenv(kPreload) != nullptr) return {};
   const char* const what = "the library for CRIU";
   // In memory: CRIU may run in a mount namespace in which no file of ppmr is visible.
-  const UniqueFd memory(memfd_create("ppmr-dump-library", MFD_CLOEXEC));
+  const UniqueFd memory(memfd_create("ppmr-criu-library", MFD_CLOEXEC));
   if (!memory) return system_failure("create", what);
-  std::span<const unsigned char> rest(kDumpLibrary, kDumpLibraryBytes);
+  std::span<const unsigned char> rest(kCriuLibrary, kCriuLibraryBytes);
   while (!rest.empty()) {
     const ssize_t n = write(memory.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
@@ -43,6 +44,11 @@ Status preload_dump_library(PageList list) {
   if (setenv(kPreload, library.c_str(), 1) != 0) return system_failure("set", kPreload);
   const char* const hides = list == PageList::kOfPpmr ? "1" : "0";
   if (setenv(kHidesMemory, hides, 1) != 0) return system_failure("set", kHidesMemory);
+  if (work_directory.empty()) return {};
+  const std::string apart = work_directory + "/" + kMemoryApart;
+  if (setenv(kMemoryApartList, apart.c_str(), 1) != 0) {
+    return system_failure("set", kMemoryApartList);
+  }
   return {};
 }
 

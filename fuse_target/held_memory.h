@@ -1,0 +1,38 @@
+// Shared memory that a supervisor has filled for a restore. The daemon holds it with the checkpoint
+// that it belongs to, so a restore can be tried again when the supervisor has died.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/control/requests.h"
+
+namespace ppmr {
+
+// Threads: any.
+class HeldMemory {
+ public:
+  // Replaces what is held with the checkpoint. Errors: EINVAL without a descriptor for each memory.
+  Status hold(const request::HoldMemory& request, std::vector<UniqueFd> descriptors);
+  // Returns the answer, and a descriptor for each memory; none if none is held. Errors: EMFILE.
+  Result<nlohmann::json> lend(const request::HeldMemory& request,
+                              std::vector<UniqueFd>& descriptors) const;
+  void release(const std::string& checkpoint);
+
+ private:
+  struct Held {
+    std::string owner;
+    std::vector<uint64_t> inodes;
+    std::vector<UniqueFd> memory;
+  };
+  mutable Mutex mutex_;
+  std::map<std::string, Held> held_ PPMR_GUARDED_BY(mutex_);  // by checkpoint
+};
+
+}  // namespace ppmr

@@ -1,0 +1,119 @@
+#include "migration/target/received_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
+#include "processes/files/segment_rounds.h"
+#include "restart_loader/criu/memory_apart.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{5000};
+
+// The name in the target of the link, "/memfd:NAME (deleted)".
+std::string name_of(const UniqueFd& memfd) {
+  std::array<char, PATH_MAX> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(memfd.get());
+  const ssize_t n = readlink(link.c_str(), target.data(), target.size());
+  const std::string_view found(target.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  return name_of_segment(found).value_or("");
+}
+
+Result<UniqueFd> copy_of(const UniqueFd& memfd) {
+  UniqueFd copy(memfd_create(name_of(memfd).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  struct stat facts {};
+  if (!copy || fstat(memfd.get(), &facts) != 0 || ftruncate(copy.get(), facts.st_size) != 0) {
+    return system_failure("copy", "a shared memory");
+  }
+  for (off_t at = 0; at < facts.st_size;) {
+    off_t from = lseek(memfd.get(), at, SEEK_DATA);
+    if (from < 0) break;  // only a hole is left
+    const off_t end = lseek(memfd.get(), from, SEEK_HOLE);
+    if (lseek(copy.get(), from, SEEK_SET) != from) {
+      return system_failure("copy", "a shared memory");
+    }
+    while (from < end) {
+      if (sendfile(copy.get(), memfd.get(), &from, static_cast<size_t>(end - from)) <= 0) {
+        return system_failure("copy", "a shared memory");
+      }
+    }
+    at = end;
+  }
+  return copy;
+}
+
+}  // namespace
+
+Status ReceivedMemory::keep(const ReceivedMemoryPlace& place, std::vector<BuiltSegment> memory) {
+  memory_ = std::move(memory);
+  if (memory_.empty()) return {};
+  request::HoldMemory request{place.checkpoint, place.owner, {}};
+  std::vector<UniqueFd> descriptors;
+  for (const BuiltSegment& segment : memory_) {
+    request.inodes.push_back(segment.inode);
+    descriptors.emplace_back(fcntl(segment.memfd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!descriptors.back()) return system_failure("pass", "a shared memory");
+  }
+  ControlCall call;
+  const Status sent = call.send(place.control_socket, to_request(request), kPatience, descriptors);
+  if (!sent) return sent;
+  const auto answer = call.answer(kPatience);
+  if (!answer) return failure(answer.error());
+  return accepted(*answer);
+}
+
+Status ReceivedMemory::fetch(const ReceivedMemoryPlace& place) {
+  ControlCall call;
+  const request::HeldMemory request{place.checkpoint, place.owner};
+  if (Status sent = call.send(place.control_socket, to_request(request), kPatience); !sent) {
+    return sent;
+  }
+  const auto answer = call.answer(kPatience);
+  if (!answer) return failure(answer.error());
+  if (Status lent = accepted(*answer); !lent) return lent;
+  std::vector<UniqueFd> descriptors = call.descriptors();
+  const auto inodes = answer->value("inodes", std::vector<uint64_t>{});
+  if (inodes.size() != descriptors.size()) {
+    return failure(EPROTO, "the shared memory at the target: a descriptor is missing");
+  }
+  memory_.clear();
+  for (size_t i = 0; i < inodes.size(); ++i) {
+    memory_.push_back({inodes[i], std::move(descriptors[i])});
+  }
+  return {};
+}
+
+Status ReceivedMemory::offer_to_criu(const std::string& work) {
+  const std::string path = work + "/" + kMemoryApart;
+  if (memory_.empty()) {
+    unlink(path.c_str());
+    return {};
+  }
+  for (BuiltSegment& segment : memory_) {
+    if (fcntl(segment.memfd.get(), F_GET_SEALS) == 0) continue;
+    auto copy = copy_of(segment.memfd);
+    if (!copy) return failure(copy.error());
+    segment.memfd = std::move(*copy);
+  }
+  std::ofstream file(path);
+  for (const BuiltSegment& segment : memory_) {
+    file << fmt::format("{} /proc/{}/fd/{}\n", segment.inode, getpid(), segment.memfd.get());
+  }
+  return file << std::flush ? Status{} : system_failure("write", path);
+}
+
+}  // namespace ppmr

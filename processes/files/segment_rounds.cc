@@ -1,0 +1,244 @@
+// A process that shrinks a memory ends whoever reads its mapping there (SIGBUS). So the rounds read
+// with pread(2), and the mapping is read only while the tree is frozen. A process outside of the
+// tree that shrinks it then ends this program: the move is aborted, and the tree goes on here.
+#include "processes/files/segment_rounds.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+// What CRIU sends in less time than a part of its own takes.
+constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
+constexpr uint64_t kBlockBytes = 512;  // of st_blocks
+constexpr std::string_view kDeleted = " (deleted)";
+constexpr std::string_view kMemfd = "/memfd:";
+constexpr std::string_view kAnonymous = "/dev/zero";
+constexpr size_t kFieldsBeforePath = 5;
+
+std::optional<dev_t> device_of_memfds() {
+  const UniqueFd memfd(memfd_create("ppmr", MFD_CLOEXEC));
+  struct stat facts {};
+  if (!memfd || fstat(memfd.get(), &facts) != 0) return std::nullopt;
+  return facts.st_dev;
+}
+
+std::string link_of(const std::string& path) {
+  std::array<char, PATH_MAX> target{};
+  const ssize_t n = readlink(path.c_str(), target.data(), target.size());
+  return {target.data(), static_cast<size_t>(std::max<ssize_t>(n, 0))};
+}
+
+// A line of /proc/PID/maps.
+struct MapsLine {
+  std::string_view range;  // "7f00-7f01"
+  uint64_t inode = 0;
+  std::string_view path;
+};
+
+std::optional<MapsLine> parse_maps_line(std::string_view line) {
+  std::array<std::string_view, kFieldsBeforePath> fields;
+  for (std::string_view& field : fields) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    field = line.substr(0, line.find(' '));
+    line.remove_prefix(field.size());
+  }
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  MapsLine parsed{.range = fields[0], .path = line};
+  const std::string_view inode = fields.back();
+  std::from_chars(inode.data(), inode.data() + inode.size(), parsed.inode);
+  return parsed.inode == 0 ? std::nullopt : std::optional(parsed);
+}
+
+// The name of a range in /proc/PID/map_files has no leading zeros.
+std::string file_of_range(std::string_view range) {
+  const auto trimmed = [](std::string_view number) {
+    return number.substr(std::min(number.find_first_not_of('0'), number.size() - 1));
+  };
+  const size_t dash = range.find('-');
+  if (dash == 0 || dash == std::string_view::npos || dash + 1 == range.size()) return "";
+  return fmt::format("{}-{}", trimmed(range.substr(0, dash)), trimmed(range.substr(dash + 1)));
+}
+
+class Search {
+ public:
+  explicit Search(dev_t device) : device_(device) {}
+
+  void add_mapped(pid_t pid, std::string_view maps) {
+    while (!maps.empty()) {
+      const std::string_view text = maps.substr(0, maps.find('\n'));
+      maps.remove_prefix(std::min(text.size() + 1, maps.size()));
+      // Most lines are of other memory.
+      if (!text.ends_with(kDeleted)) continue;
+      const auto line = parse_maps_line(text);
+      if (!line || seen_.contains(line->inode) || !name_of_segment(line->path)) continue;
+      add(fmt::format("/proc/{}/map_files/{}", pid, file_of_range(line->range)));
+    }
+  }
+
+  void add_open(pid_t pid) {
+    const auto descriptors = read_descriptors(pid);
+    if (!descriptors) return;  // it has ended
+    for (const Descriptor& descriptor : *descriptors) {
+      if (!name_of_segment(descriptor.target)) continue;
+      add(fmt::format("/proc/{}/fd/{}", pid, descriptor.number));
+    }
+  }
+
+  std::vector<SharedSegment> take() { return std::move(found_); }
+
+ private:
+  void add(const std::string& path) {
+    const std::optional<std::string> name = name_of_segment(link_of(path));
+    if (!name || found_.size() == kSegmentsMax) return;
+    UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat facts {};
+    if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
+    if (facts.st_dev != device_ || !seen_.insert(facts.st_ino).second) return;
+    if (static_cast<uint64_t>(facts.st_blocks) * kBlockBytes < kSmallBytes) return;
+    found_.push_back({std::move(file), facts.st_ino, *name});
+  }
+
+  const dev_t device_;
+  std::set<uint64_t> seen_;
+  std::vector<SharedSegment> found_;
+};
+
+// Maps a memory that has another size than at the last look, and makes its pages present: a first
+// touch costs three times as much as the digest of a page. Only data, because to touch a hole would
+// fill it. Without a mapping, send_last() reads as a round does.
+MappedFile view_of(const UniqueFd& file, MappedFile view) {
+  struct stat facts {};
+  if (fstat(file.get(), &facts) != 0) return {};
+  const auto size = static_cast<size_t>(facts.st_size);
+  if (view.bytes().size() != size) {
+    auto mapped = MappedFile::map(file);
+    if (!mapped) return {};
+    view = std::move(*mapped);
+  }
+  for (off_t at = 0; at < static_cast<off_t>(size);) {
+    const off_t data = lseek(file.get(), at, SEEK_DATA);
+    if (data < 0) break;
+    at = lseek(file.get(), data, SEEK_HOLE);
+    if (at <= data || static_cast<size_t>(data) >= view.bytes().size()) break;
+    const size_t end = std::min(static_cast<size_t>(at), view.bytes().size());
+    auto* const start = const_cast<std::byte*>(view.bytes().data()) + data;
+    (void)madvise(start, end - static_cast<size_t>(data), MADV_POPULATE_READ);  // from Linux 5.14
+  }
+  return view;
+}
+
+}  // namespace
+
+std::optional<std::string> name_of_segment(std::string_view link) {
+  if (!link.ends_with(kDeleted)) return std::nullopt;
+  link.remove_suffix(kDeleted.size());
+  if (link == kAnonymous) return std::string(link);
+  if (!link.starts_with(kMemfd)) return std::nullopt;
+  return std::string(link.substr(kMemfd.size()));
+}
+
+Result<std::vector<SharedSegment>> open_shared_segments(pid_t root) {
+  const auto device = device_of_memfds();
+  const auto own_user = read_process_link(getpid(), "ns/user");
+  if (!own_user) return failure(own_user.error());
+  const auto tree = read_tree(root);
+  if (!tree) return failure(tree.error());
+  if (!device) return std::vector<SharedSegment>{};
+  Search search(*device);
+  for (const ProcessStat& process : *tree) {
+    const auto user = read_process_link(process.pid, "ns/user");
+    if (!user) continue;  // it has ended
+    if (*user != *own_user) return std::vector<SharedSegment>{};
+    if (const auto maps = read_process_file(process.pid, "maps")) {
+      search.add_mapped(process.pid, *maps);
+    }
+    search.add_open(process.pid);
+  }
+  return search.take();
+}
+
+Result<uint64_t> SegmentRounds::send(Sent& sent, const SentContent::Read& read, const Sink& sink) {
+  struct stat facts {};
+  const int file = sent.segment.file.get();
+  if (fstat(file, &facts) != 0) return system_failure("look at", "a shared memory");
+  const Status sized = sent.content.send_size(static_cast<uint64_t>(facts.st_size), sink);
+  if (!sized) return failure(sized.error());
+  return sent.content.send_changed(file, read, sink);
+}
+
+Result<uint64_t> SegmentRounds::send_round(pid_t root, const Sink& sink) {
+  auto found = open_shared_segments(root);
+  if (!found) return failure(found.error());
+  ++round_;
+  for (SharedSegment& segment : *found) {
+    Sent& sent = sent_[segment.inode];
+    sent.round = round_;
+    if (sent.segment.file) continue;
+    sent.content = SentContent(kSharedMemory, next_number_++);
+    sent.segment = std::move(segment);
+    const file_record::Segment record{sent.content.number(), sent.segment.inode, sent.segment.name};
+    if (Status put_it = sink(record); !put_it) return failure(put_it.error());
+  }
+  for (auto sent = sent_.begin(); sent != sent_.end();) {
+    if (sent->second.round == round_) {
+      ++sent;
+      continue;
+    }
+    const file_record::Drop gone{kSharedMemory, sent->second.content.number()};
+    if (Status put_it = sink(gone); !put_it) return failure(put_it.error());
+    sent = sent_.erase(sent);
+  }
+  uint64_t bytes = 0;
+  std::string buffer(kFileDataMaxBytes, '\0');
+  for (auto& [inode, sent] : sent_) {
+    const auto changed = send(sent, reader_of(sent.segment.file.get(), std::span(buffer)), sink);
+    if (!changed) return failure(changed.error());
+    bytes += *changed;
+    sent.view = view_of(sent.segment.file, std::move(sent.view));
+  }
+  return bytes;
+}
+
+Result<uint64_t> SegmentRounds::send_last(const Sink& sink) {
+  uint64_t bytes = 0;
+  std::string buffer(kFileDataMaxBytes, '\0');
+  for (auto& [inode, sent] : sent_) {
+    struct stat facts {};
+    if (fstat(sent.segment.file.get(), &facts) != 0) {
+      return system_failure("look at", "a shared memory");
+    }
+    const std::span<const std::byte> view = sent.view.bytes();
+    SentContent::Read read = reader_of(sent.segment.file.get(), std::span(buffer));
+    if (static_cast<uint64_t>(facts.st_size) == view.size()) {
+      read = [view](uint64_t offset, uint64_t bytes_max) -> Result<std::span<const char>> {
+        const auto part = view.subspan(offset, std::min<uint64_t>(bytes_max, kFileDataMaxBytes));
+        return std::span(reinterpret_cast<const char*>(part.data()), part.size());
+      };
+    }
+    const auto changed = send(sent, read, sink);
+    if (!changed) return failure(changed.error());
+    bytes += *changed;
+  }
+  return bytes;
+}
+
+std::string SegmentRounds::list_of_inodes() const {
+  std::string list;
+  for (const auto& [inode, sent] : sent_) list += fmt::format("{}\n", inode);
+  return list;
+}
+
+}  // namespace ppmr

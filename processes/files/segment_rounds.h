@@ -1,0 +1,74 @@
+// Copies the shared memory of a tree in rounds: shared anonymous mappings and memfds. Each is a
+// file of a tmpfs of the kernel's own, so a round treats it as a file in memory.
+//
+//   pages are compared by their digests       no matter who writes them: a child that lives for a
+//                                             moment, a process outside of the tree, the kernel
+//   the tree is frozen                        35 ms for each GiB, through a mapping that is there
+//
+// Rejected: to track writes in the page tables, as for private memory (processes/memory). Each
+// process has its own, so a hundred workers of a database cost a hundred scans, and what a child
+// has written is forgotten when it ends.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "processes/files/sent_content.h"
+
+namespace ppmr {
+
+struct SharedSegment {
+  UniqueFd file;  // for reading
+  uint64_t inode = 0;
+  std::string name;  // as for memfd_create(2)
+};
+
+// Returns the name in the target of a link to such a memory, "/memfd:NAME (deleted)" or
+// "/dev/zero (deleted)"; nullopt: it is another file, or System V shared memory, which CRIU makes
+// in another way. Pure.
+std::optional<std::string> name_of_segment(std::string_view link);
+
+// Opens the memories that the processes of a tree have mapped or open, each once. Leaves out small
+// ones, those of huge pages, and all of a tree with another user namespace. Errors: ESRCH.
+Result<std::vector<SharedSegment>> open_shared_segments(pid_t root);
+
+// Threads: one.
+class SegmentRounds {
+ public:
+  using Sink = SentContent::Sink;
+
+  // Passes what is new and what has changed to the sink, and returns how many bytes that was.
+  // Errors: of the sink; of the system.
+  Result<uint64_t> send_round(pid_t root, const Sink& sink);
+  // The same for the memories of the last round. The tree is frozen.
+  Result<uint64_t> send_last(const Sink& sink);
+
+  bool is_empty() const { return sent_.empty(); }
+  // Names the memories that CRIU must leave out (restart_loader/criu/memory_apart.h).
+  std::string list_of_inodes() const;
+
+ private:
+  struct Sent {
+    SharedSegment segment;
+    SentContent content;
+    MappedFile view;     // for reading, of the size that the last round has seen
+    uint64_t round = 0;  // the last one that has seen it
+  };
+
+  static Result<uint64_t> send(Sent& sent, const SentContent::Read& read, const Sink& sink);
+
+  std::map<uint64_t, Sent> sent_;  // by inode
+  uint64_t next_number_ = 1;
+  uint64_t round_ = 0;
+};
+
+}  // namespace ppmr

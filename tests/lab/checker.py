@@ -1,0 +1,93 @@
+"""A process that checks its own memory all the time, before and after a move."""
+import signal
+
+from lab.node import wait_until
+
+# Writes to its memory all the time, and compares each word with what it has last written there.
+CHECKER = """
+import os, sys, time
+directory, mib = sys.argv[1], int(sys.argv[2])
+memory = memoryview(bytearray(mib << 20)).cast("Q")
+memory[:] = memoryview(bytes(range(256)) * (mib << 12)).cast("Q")
+first, pages, counts = memory[0], mib << 8, {}
+lines = open(directory + "/lines", "w", buffering=1)
+turn = 0
+while True:
+    for step in range(50):
+        page = (turn * 7919 + step * 31) % (pages // 8)
+        counts[page] = counts.get(page, 0) + 1
+        memory[page * 512] = counts[page]
+    wrong = sum(memory[page * 512] != count for page, count in counts.items())
+    wrong += sum(memory[page * 512 + 1] != memory[1] for page in range(turn % 97, pages, 97))
+    host = os.uname().nodename
+    print(turn, host, wrong, file=lines)
+    turn += 1
+    time.sleep(0.01)
+"""
+
+
+# The same with shared memory, which children write that live for a moment.
+SHARED_CHECKER = """
+import fcntl, mmap, os, sys
+directory, mib = sys.argv[1], int(sys.argv[2])
+size, pages = mib << 20, mib << 8
+heap = os.memfd_create("heap", os.MFD_ALLOW_SEALING)
+os.ftruncate(heap, size)
+fcntl.fcntl(heap, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+both = [memoryview(m).cast("Q") for m in (mmap.mmap(-1, size), mmap.mmap(heap, size))]
+for memory in both:
+    memory[:] = memoryview(os.urandom(1 << 20) * mib).cast("Q")
+first, counts = both[0][0], {}
+lines = open(directory + "/lines", "w", buffering=1)
+turn = 0
+while True:
+    written = {(turn * 7919 + step * 31) % pages for step in range(50)}
+    child = os.fork()
+    if child == 0:
+        for memory in both:
+            for page in written:
+                memory[page * 512 + 1] = turn
+        os._exit(0)
+    os.waitpid(child, 0)
+    counts.update((page, turn) for page in written)
+    wrong = int(fcntl.fcntl(heap, fcntl.F_GET_SEALS) != fcntl.F_SEAL_SHRINK)
+    wrong += sum(memory[page * 512 + 1] != last for memory in both for page, last in counts.items())
+    wrong += sum(both[0][page * 512] != first for page in range(0, pages, 256))
+    print(turn, os.uname().nodename, wrong, file=lines)
+    turn += 1
+"""
+
+
+class Checker:
+    def __init__(self, lab, nodes, mib=64, program=CHECKER):
+        self.nodes = nodes
+        self.directory = lab.home / "checker"
+        self.directory.mkdir()
+        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, self.directory, mib])
+        self.wait_for_lines(20)
+
+    def lines(self):
+        path = self.directory / "lines"
+        text = path.read_text() if path.exists() else ""
+        return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait_for_lines(self, count):
+        begun = len(self.lines())
+        wait_until(lambda: len(self.lines()) >= begun + count, 30, f"{count} lines")
+
+    def check_runs_at(self, node):
+        other = self.nodes.source if node is self.nodes.target else self.nodes.target
+        self.wait_for_lines(20)
+        assert node.alive(self.pid) and not other.alive(self.pid)
+        lines = self.lines()
+        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
+        assert {wrong for _, _, wrong in lines} == {"0"}, "a word is not as it was last written"
+
+    def is_tracked(self):
+        smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout
+        return any(line.startswith("VmFlags:") and " uw" in line for line in smaps.splitlines())
+
+    def end(self):
+        for node in (self.nodes.source, self.nodes.target):
+            if node.alive(self.pid):
+                node.signal(self.pid, signal.SIGKILL)
