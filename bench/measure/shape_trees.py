@@ -50,6 +50,16 @@ def filled(mib):
     return f"held = hold({mib})\ndef right(): return all_there(held)\n"
 
 
+def shared(mib):
+    """Shared memory, and a child that has it, too."""
+    return (
+        f"held = mmap.mmap(-1, {mib} << 20)\n"
+        f"for number in range({mib}): held[number << 20 : (number + 1) << 20] = PIECE\n"
+        "fork(1, lambda number: held)\n"
+        "def right(): return all_there(held) and children() == 1\n"
+    )
+
+
 def threads(count):
     return (
         "threading.stack_size(65536)\n"
@@ -159,6 +169,7 @@ def shapes(effort):
     ]
     return [
         *sizes,
+        Shape("1 GiB shared", python(shared(1024)), 1024),
         Shape("2,000 threads", python(threads(2000)), 64),
         Shape("300 processes", python(processes(300)), 300),
         Shape("30,000 mappings", python(mappings(30000)), 240),

@@ -168,6 +168,9 @@ Status FileParts::send_last(pid_t root) {
   if (!bytes) return failure(bytes.error());
   const auto shared_bytes = segments_.send_last(sink);
   if (!shared_bytes) return failure(shared_bytes.error());
+  if (!file_) {
+    if (Status opened = open_part(); !opened) return opened;
+  }
   return seal_part(true);
 }
 

@@ -32,6 +32,13 @@ def test_shared_memory_is_right_to_the_byte(nodes, migrations, checker, options)
     checker.check_runs_at(nodes.target)
 
 
+def test_memory_that_nobody_writes_is_there(lab, nodes, migrations):
+    checker = Checker(lab, nodes, mib=4, program=SHARED_CHECKER, options=["--idle"])
+    migrations.migrate(checker.pid).ok()
+    checker.check_runs_at(nodes.target)
+    checker.end()
+
+
 def test_restore_that_is_repeated_gets_the_same_memory(lab, nodes, make_migrations):
     migrations = make_migrations(environment=pause_at(lab, "target:ready"))
     checker = Checker(lab, nodes, mib=32, program=SHARED_CHECKER)

@@ -28,18 +28,23 @@ while True:
 
 # The same with shared memory, which children write that live for a moment.
 SHARED_CHECKER = """
-import fcntl, mmap, os, sys
+import fcntl, mmap, os, sys, time
 directory, mib = sys.argv[1], int(sys.argv[2])
 size, pages = mib << 20, mib << 8
 heap = os.memfd_create("heap", os.MFD_ALLOW_SEALING)
 os.ftruncate(heap, size)
 fcntl.fcntl(heap, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 both = [memoryview(m).cast("Q") for m in (mmap.mmap(-1, size), mmap.mmap(heap, size))]
+piece = os.urandom(1 << 20)
 for memory in both:
-    memory[:] = memoryview(os.urandom(1 << 20) * mib).cast("Q")
+    memory[:] = memoryview(piece * mib).cast("Q")
 first, counts = both[0][0], {}
 lines = open(directory + "/lines", "w", buffering=1)
 turn = 0
+while "--idle" in sys.argv:
+    print(turn, os.uname().nodename, sum(memory[0] != first for memory in both), file=lines)
+    turn += 1
+    time.sleep(0.01)
 while True:
     written = {(turn * 7919 + step * 31) % pages for step in range(50)}
     child = os.fork()
@@ -59,11 +64,11 @@ while True:
 
 
 class Checker:
-    def __init__(self, lab, nodes, mib=64, program=CHECKER):
+    def __init__(self, lab, nodes, mib=64, program=CHECKER, options=()):
         self.nodes = nodes
         self.directory = lab.home / "checker"
         self.directory.mkdir()
-        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, self.directory, mib])
+        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, self.directory, mib, *options])
         self.wait_for_lines(20)
 
     def lines(self):
