@@ -104,6 +104,7 @@ TARGETS = (
         _median(FIRST_PASS, POST_COPY, LATENCY_P99),
         "µs",
     ),
+    _at_most("downtime of 1 GiB shared, default mode", 0.4, _of("1 GiB shared", DEFAULT)),
     _at_most(f"downtime of {SPARSE}, default mode", 0.8, _of(SPARSE, DEFAULT)),
     *(
         Target(

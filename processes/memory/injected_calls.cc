@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,15 @@ InjectedCalls::~InjectedCalls() {
   ptrace(PTRACE_SETSIGMASK, thread_.id(), sizeof(mask_), &mask_);
   // The kernel restarts an interrupted call only on the way out of such a stop.
   (void)thread_.run_to_restart_stop();
+}
+
+Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work) {
+  Status done;
+  std::thread([&] {
+    auto calls = InjectedCalls::stop(pid);
+    done = calls ? work(*calls) : failure(calls.error());
+  }).join();
+  return done;
 }
 
 Result<InjectedCalls> InjectedCalls::stop(pid_t pid) {

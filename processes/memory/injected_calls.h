@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "base/result.h"
@@ -21,14 +22,9 @@
 
 namespace ppmr {
 
-// Threads: one; the calls come from the thread that has made the object. If that thread ends, the
-// kernel lets the process continue, but with the registers that it has then.
+// Threads: any may call with_injected_calls().
 class InjectedCalls {
  public:
-  // Stops a thread of the process. Errors: EPERM without the right, or if another process traces
-  // it; EOPNOTSUPP for another machine language, a process that runs 32-bit code, or one whose
-  // seccomp filter cannot be suspended; ETIMEDOUT if the thread does not stop; ESRCH.
-  static Result<InjectedCalls> stop(pid_t pid);
   InjectedCalls(InjectedCalls&& other) noexcept;
   ~InjectedCalls();  // the thread continues
 
@@ -37,6 +33,8 @@ class InjectedCalls {
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
 
  private:
+  friend Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work);
+  static Result<InjectedCalls> stop(pid_t pid);
   explicit InjectedCalls(StoppedThread thread) : thread_(std::move(thread)) {}
   Status prepare();
   Status find_instruction();
@@ -48,5 +46,13 @@ class InjectedCalls {
   user_regs_struct registers_{};
   bool is_prepared_ = false;
 };
+
+// Stops a thread of the process for `work`, which runs in a thread of its own. A thread in a system
+// call that cannot be interrupted does not stop in time, and only the end of its tracer lets go of
+// it: else it would stop later, and stay so. Errors: those of `work`; EPERM without the right, or
+// if another process traces it; EOPNOTSUPP for another machine language, a process that runs 32-bit
+// code, or one whose seccomp filter cannot be suspended; ETIMEDOUT if the thread does not stop;
+// ESRCH.
+Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work);
 
 }  // namespace ppmr

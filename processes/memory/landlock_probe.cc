@@ -92,15 +92,16 @@ std::optional<bool> LandlockProbe::is_restricted(pid_t pid) {
   if (!status) return std::nullopt;
   const pid_t helper = helper_of({status->real_uid, status->real_gid});
   if (helper <= 0) return std::nullopt;
-  auto calls = InjectedCalls::stop(pid);
-  if (!calls) return std::nullopt;
   // A process that may look at the helper gets EFAULT, because the answer cannot be written there.
-  const auto answer =
-      calls->call(SYS_get_robust_list, {static_cast<uint64_t>(helper), kNoAddress, kNoAddress});
-  if (!answer) return std::nullopt;
-  if (*answer == -EPERM) return true;
-  if (*answer == -EFAULT) return false;
-  return std::nullopt;
+  long answer = 0;
+  const Status asked = with_injected_calls(pid, [&](InjectedCalls& calls) -> Status {
+    const auto said =
+        calls.call(SYS_get_robust_list, {static_cast<uint64_t>(helper), kNoAddress, kNoAddress});
+    answer = said.value_or(0);
+    return said ? Status{} : failure(said.error());
+  });
+  if (!asked || (answer != -EPERM && answer != -EFAULT)) return std::nullopt;
+  return answer == -EPERM;
 }
 
 }  // namespace ppmr

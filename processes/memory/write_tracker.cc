@@ -26,23 +26,26 @@ Result<UniqueFd> create_in(const ProcessIdentity& process) {
   const UniqueFd handle(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
   if (!handle) return system_failure("open process", std::to_string(process.pid));
   if (!is_alive(process)) return failure(ESRCH, fmt::format("process {} has ended", process.pid));
-  auto calls = InjectedCalls::stop(process.pid);
-  if (!calls) return failure(calls.error());
-  const auto created = calls->call(SYS_userfaultfd, {O_CLOEXEC | O_NONBLOCK | kUserModeOnly, 0, 0});
-  if (!created) return failure(created.error());
-  if (*created < 0) {
-    return failure(static_cast<int>(-*created),
-                   fmt::format("track the memory of process {}: userfaultfd: {}", process.pid,
-                               std::strerror(static_cast<int>(-*created))));
-  }
-  UniqueFd ours(static_cast<int>(syscall(SYS_pidfd_getfd, handle.get(), *created, 0)));
-  const int error = errno;
-  const auto closed = calls->call(SYS_close, {static_cast<uint64_t>(*created), 0, 0});
-  if (!ours) {
-    return failure(error, fmt::format("take the userfaultfd of process {}: {}", process.pid,
-                                      std::strerror(error)));
-  }
-  if (!closed) return failure(closed.error());
+  UniqueFd ours;
+  const Status taken = with_injected_calls(process.pid, [&](InjectedCalls& calls) -> Status {
+    const auto created =
+        calls.call(SYS_userfaultfd, {O_CLOEXEC | O_NONBLOCK | kUserModeOnly, 0, 0});
+    if (!created) return failure(created.error());
+    if (*created < 0) {
+      return failure(static_cast<int>(-*created),
+                     fmt::format("track the memory of process {}: userfaultfd: {}", process.pid,
+                                 std::strerror(static_cast<int>(-*created))));
+    }
+    ours = UniqueFd(static_cast<int>(syscall(SYS_pidfd_getfd, handle.get(), *created, 0)));
+    const int error = errno;
+    const auto closed = calls.call(SYS_close, {static_cast<uint64_t>(*created), 0, 0});
+    if (!ours) {
+      return failure(error, fmt::format("take the userfaultfd of process {}: {}", process.pid,
+                                        std::strerror(error)));
+    }
+    return closed ? Status{} : failure(closed.error());
+  });
+  if (!taken) return failure(taken.error());
   return ours;
 }
 
