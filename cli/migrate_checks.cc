@@ -36,7 +36,9 @@ CommandResult<void> Migrate::check_both_sides() {
   CriuAnswers criu(settings_.criu);
   const NodeFacts here = gather_node_facts(criu);
   AgentClient agent(parse_endpoint(settings_.endpoint));
-  return command_.independent ? check_separately(here, agent) : check_together(here, agent);
+  auto checked = command_.independent ? check_separately(here, agent) : check_together(here, agent);
+  target_name_ = agent.node_name();
+  return checked;
 }
 
 // Errors: ESRCH if the root has ended.

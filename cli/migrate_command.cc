@@ -13,7 +13,6 @@
 #include "cli/migration_report.h"
 #include "cli/rehearsal_report.h"
 #include "daemon/command_line/output.h"
-#include "daemon/command_line/size_option.h"
 #include "daemon/command_line/terminal_style.h"
 #include "migration/settle/settle.h"
 
@@ -59,14 +58,10 @@ void Migrate::print_findings() const {
 
 // Prints the memory that the processes need at the target.
 void Migrate::print_needs() const {
+  if (!command_.json) return;
   const uint64_t bytes = std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0});
-  if (command_.json) {
-    print_to(
-        stdout, "{}\n",
-        json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
-  } else if (command_.dry_run && !command_.quiet) {
-    print_to(stdout, "the processes need {} of memory at the target\n", format_size(bytes));
-  }
+  print_to(stdout, "{}\n",
+           json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
 }
 
 int Migrate::run() {
@@ -105,6 +100,7 @@ int Migrate::run() {
   ExitCode worst = excluded_.empty() ? ExitCode::kSuccess : ExitCode::kMigrationAborted;
   print_needs();
   if (command_.dry_run) {
+    if (!command_.quiet) print_estimate(*store);
     if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
     if (!command_.json && !command_.quiet && excluded_.empty()) {
       print_to(stdout, "no finding stops the move\n");

@@ -1,7 +1,7 @@
 // `ppmr migrate`, step by step. Each of the files of Migrate holds one step: migrate_selection.cc
 // what moves and to which target, migrate_checks.cc the checks on both nodes and the plan that
-// results, migrate_moves.cc the migrations themselves. migrate_command.cc has their order and what
-// is printed.
+// results, migrate_estimate.cc what a dry run expects, migrate_moves.cc the migrations themselves.
+// migrate_command.cc has their order and what is printed.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/estimate_report.h"
 #include "cli/migrate_command.h"
 #include "daemon/command_line/command_error.h"
 #include "migration/source/migration.h"
@@ -51,6 +52,10 @@ class Migrate {
   void limit_rounds();
   void print_findings() const;
   void print_needs() const;
+  void print_estimate(const RecordStore& store) const;
+  EstimatedMove estimate_together(const std::vector<size_t>& trees,
+                                  const std::vector<Result<WriteSample>>& samples,
+                                  double rate_bytes_per_s) const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
   bool is_rehearsal() const { return command_.move.rehearse; }
@@ -71,6 +76,7 @@ class Migrate {
   KnownDigests digests_;
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // estimate for each tree
+  std::string target_name_;             // as the target calls itself
   // At the target.
   uint64_t memory_room_bytes_ = UINT64_MAX;
   uint64_t store_room_bytes_ = UINT64_MAX;

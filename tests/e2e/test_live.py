@@ -22,6 +22,33 @@ def checker(lab, nodes):
     checker.end()
 
 
+def test_dry_run_estimates_what_the_move_then_takes(nodes, migrations, checker):
+    done = migrations.migrate(checker.pid, options=["--dry-run"]).ok()
+    estimate = next(event for event in done.events if event["event"] == "estimate")
+    (move,) = estimate["moves"]
+    assert not checker.is_tracked(), "the dry run has left its tracker behind"
+    assert [process["pid"] for process in move["processes"]] == [checker.pid]
+    assert str(checker.directory) in move["processes"][0]["command_line"]
+    assert "target" in estimate["target"] and estimate["promised_s"] == 0.3
+    assert not estimate["rate_is_measured"], "no move has gone there"
+    if move["why_frozen"]:
+        pytest.skip(move["why_frozen"])
+    assert 0 < move["written_bytes"] < move["memory_bytes"], move
+    assert 0 < move["downtime_s"] < move["time_s"], move
+
+    moved = migrations.migrate(checker.pid).ok()
+    sent = moved.summary["trees"][0]["bytes"]
+    assert sent / 2 < move["sent_bytes"] < sent * 2, (move, moved.summary)
+    checker.check_runs_at(nodes.target)
+    checker.end()  # its pid is free again
+    other = nodes.source.spawn(["sleep", "600"])
+    again = migrations.migrate(other, options=["--dry-run"]).ok()
+    estimate = next(event for event in again.events if event["event"] == "estimate")
+    assert estimate["rate_is_measured"]
+    assert estimate["rate_bytes_per_s"] > MIB
+    nodes.source.signal(other, signal.SIGKILL)
+
+
 def rounds_of(done):
     return [event["bytes"] for event in done.events if event.get("event") == "copied"]
 

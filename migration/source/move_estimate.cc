@@ -1,0 +1,136 @@
+#include "migration/source/move_estimate.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace ppmr {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// What a move takes besides rounds and downtime: its records, the start of CRIU and of the
+// supervisor before the rounds, and the end of both copies of the records.
+constexpr milliseconds kAround{300};
+// A page reader is started, and the target confirms.
+constexpr nanoseconds kPerRound{10'000'000};
+// decide_round() assumes the same.
+constexpr double kAssumedBytesPerS = 0.25e9;
+// What the target wants at once of a post-copy move, and what it takes to say so.
+constexpr nanoseconds kPostCopyStart{150'000'000};
+// Rounds of less memory say little about the way to the target.
+constexpr uint64_t kTellingBytes = uint64_t{16} << 20;
+
+nanoseconds time_of(uint64_t bytes, double bytes_per_s) {
+  return nanoseconds(static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_s * 1e9));
+}
+
+milliseconds rounded(nanoseconds time) { return std::chrono::round<milliseconds>(time); }
+
+// How long the processes stand still if they send this much meanwhile.
+nanoseconds downtime_of(uint64_t frozen_bytes, uint64_t memory_bytes, double bytes_per_s) {
+  const RoundDecision nothing_left =
+      decide_round({{memory_bytes, time_of(memory_bytes, bytes_per_s)}}, 0, {}, {});
+  return nothing_left.expected_downtime + time_of(frozen_bytes, bytes_per_s);
+}
+
+// Copies in rounds until the move would freeze the processes, or cancel. Adds what is left then.
+void play_rounds(const EstimateInput& input, MoveEstimate& estimate, nanoseconds& elapsed,
+                 uint64_t& frozen_bytes) {
+  const auto max_rate = static_cast<double>(input.limits.max_rate_bytes_per_s);
+  const double rate =
+      max_rate > 0 ? std::min(max_rate, estimate.rate_bytes_per_s) : estimate.rate_bytes_per_s;
+  std::vector<Round> rounds;
+  uint64_t bytes = input.sample->memory_bytes;
+  RoundDecision decision;
+  do {
+    const nanoseconds took = time_of(bytes, rate) + kPerRound;
+    elapsed += took;
+    estimate.sent_bytes += bytes;
+    rounds.push_back({bytes, took, input.limits.max_rate_bytes_per_s});
+    bytes = written_within(*input.sample, took);
+    decision = decide_round(rounds, bytes, elapsed, input.limits);
+  } while (decision.next == NextStep::kRound);
+  estimate.rounds = static_cast<unsigned>(rounds.size());
+  estimate.why = decision.why;
+  estimate.stays = decision.next == NextStep::kCancel;
+  frozen_bytes += bytes;
+}
+
+}  // namespace
+
+uint64_t written_within(const WriteSample& sample, nanoseconds time) {
+  WrittenAfter before;
+  WrittenAfter after;
+  for (const WrittenAfter& look : sample.written) {
+    before = after;
+    after = look;
+    if (look.after >= time) break;
+  }
+  const auto span = static_cast<double>((after.after - before.after).count());
+  if (span <= 0) return std::min(after.bytes, sample.memory_bytes);
+  const double grows = static_cast<double>(after.bytes - before.bytes) / span;
+  const double bytes = static_cast<double>(before.bytes) +
+                       grows * static_cast<double>((time - before.after).count());
+  return std::min(static_cast<uint64_t>(std::max(bytes, 0.0)), sample.memory_bytes);
+}
+
+WriteSample sum_of(const std::vector<WriteSample>& samples) {
+  WriteSample sum;
+  for (const WriteSample& sample : samples) {
+    sum.memory_bytes += sample.memory_bytes;
+    if (sample.written.size() > sum.written.size()) sum.written = sample.written;
+  }
+  for (WrittenAfter& look : sum.written) {
+    look.bytes = 0;
+    for (const WriteSample& sample : samples) look.bytes += written_within(sample, look.after);
+  }
+  return sum;
+}
+
+MoveEstimate estimate_move(const EstimateInput& input) {
+  MoveEstimate estimate;
+  const bool is_known = input.rate_bytes_per_s > 0;
+  estimate.rate_bytes_per_s = is_known ? input.rate_bytes_per_s : kAssumedBytesPerS;
+  nanoseconds elapsed{0};
+  uint64_t frozen_bytes = input.memory_bytes;
+  if (input.sample) {  // the images have what is no private memory
+    frozen_bytes -= std::min(input.sample->memory_bytes, frozen_bytes);
+    play_rounds(input, estimate, elapsed, frozen_bytes);
+    if (estimate.stays) {
+      estimate.time = rounded(elapsed + kAround);
+      return estimate;
+    }
+  }
+  estimate.sent_bytes += frozen_bytes;
+  const nanoseconds whole =
+      downtime_of(frozen_bytes, input.memory_bytes, estimate.rate_bytes_per_s);
+  const nanoseconds downtime = input.is_post_copy ? std::min(whole, kPostCopyStart) : whole;
+  estimate.downtime = rounded(downtime);
+  estimate.time = rounded(elapsed + whole + kAround);
+  return estimate;
+}
+
+double rate_of_earlier_moves(const std::vector<OwnershipRecord>& records,
+                             const std::string& target) {
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->role != MigrationRole::kSource) continue;
+    if (record->endpoint.value("target", "") != target) continue;
+    uint64_t bytes = 0;
+    int64_t took_ns = 0;
+    for (const TreeRecord& tree : record->trees) {
+      int64_t began_ns = tree.dump_began_ns;
+      for (const RoundRecord& round : tree.rounds) {
+        const int64_t round_ns = round.ended_ns - std::exchange(began_ns, round.ended_ns);
+        if (round.bytes < kTellingBytes || round_ns <= 0) continue;
+        bytes += round.bytes;
+        took_ns += round_ns;
+      }
+    }
+    if (took_ns > 0) return static_cast<double>(bytes) * 1e9 / static_cast<double>(took_ns);
+  }
+  return 0;
+}
+
+}  // namespace ppmr

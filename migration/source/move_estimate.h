@@ -1,0 +1,51 @@
+// What a move is expected to take, before it begins (`--dry-run`). Plays the rounds of
+// live_rounds.h with the writes of a sample, so that the estimate and the move decide alike.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migration/records/ownership_record.h"
+#include "migration/source/live_rounds.h"
+#include "processes/memory/write_sample.h"
+
+namespace ppmr {
+
+struct EstimateInput {
+  uint64_t memory_bytes = 0;          // all that the trees need at the target
+  std::optional<WriteSample> sample;  // nullopt: nothing is copied while they run
+  double rate_bytes_per_s = 0;        // of the way to the target; 0: unknown
+  bool is_post_copy = false;
+  LiveLimits limits;
+};
+
+struct MoveEstimate {
+  uint64_t sent_bytes = 0;
+  unsigned rounds = 0;
+  double rate_bytes_per_s = 0;            // that was assumed
+  std::chrono::milliseconds time{0};      // of the whole move, until all memory is there
+  std::chrono::milliseconds downtime{0};  // from the freeze until the processes run
+  bool stays = false;                     // --on-timeout cancel
+  std::string why;                        // the promise cannot be kept; empty: it can
+};
+
+// Pure.
+MoveEstimate estimate_move(const EstimateInput& input);
+
+// How many bytes are written within a time. Between two looks, and beyond the last one, they grow
+// evenly, up to all memory. Pure.
+uint64_t written_within(const WriteSample& sample, std::chrono::nanoseconds time);
+
+// The writes of trees that move together. Pure.
+WriteSample sum_of(const std::vector<WriteSample>& samples);
+
+// How fast the newest live move with enough memory was, to the target at this address. Returns
+// bytes per second; 0: there is none. `records`: oldest first, without those that --max-rate held
+// back. Pure.
+double rate_of_earlier_moves(const std::vector<OwnershipRecord>& records,
+                             const std::string& target);
+
+}  // namespace ppmr
