@@ -5,6 +5,7 @@
 
 #include "cli/option_helpers.h"
 #include "migration/protect/criu_session.h"
+#include "migration/protect/runc_dump.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/settle/settle.h"
 #include "migration/target/migration_agent.h"
@@ -80,6 +81,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_flag("--alone", relay->alone);
   sub->add_option("arguments", relay->arguments)->take_all();
   add_dumping_criu_command(app, exit_code);
+  add_criu_for_runc_command(app, exit_code);
 }
 
 }  // namespace ppmr

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "cli/migrate_steps.h"
 #include "cli/move_ends.h"
-#include "migration/relay/unit_fate.h"
 #include "migration/settle/settle.h"
+#include "migration/source/moved_unit.h"
 #include "migration/source/rival.h"
-#include "preflight/systemd_unit.h"
 #include "restart_loader/criu/passed_options.h"
 
 namespace ppmr {
@@ -19,14 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultHoldLimit{120'000};
-
-bool is_in_own_namespace(pid_t pid, const char* name) {
-  std::error_code error;
-  const auto theirs =
-      std::filesystem::read_symlink(fmt::format("/proc/{}/ns/{}", pid, name), error);
-  const auto ours = std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", name), error);
-  return theirs != ours;
-}
 
 }  // namespace
 
@@ -81,59 +71,19 @@ CommandResult<void> Migrate::find_containers() {
   return {};
 }
 
-// The unit moves with its main process and all of that process's descendants.
 CommandResult<void> Migrate::find_unit() {
   if (command_.unit.empty()) return {};
-  UnitRecord& unit = settings_.unit;
-  unit.name = command_.unit.ends_with(".service") ? command_.unit : command_.unit + ".service";
-  const auto refuse = [&](const std::string& why) {
-    return command_failure(ExitCode::kUsage, fmt::format("--unit {}: {}", unit.name, why));
-  };
-  if (!is_service_name(unit.name)) return refuse("not the name of a service");
-  if (command_.move.leave_running)
-    return refuse("a unit moves; it cannot be copied (--leave-running)");
-  // Another name of the unit would not be found in its control group.
-  const auto id = unit_property(unit.name, "Id");
-  if (!id || !is_service_name(*id)) return refuse(id ? "no service" : id.error().message);
-  unit.name = *id;
-  const UnitFacts facts = ask_unit({.name = unit.name});
-  if (!facts.problem.empty()) return refuse(facts.problem);
-  if (facts.active_state != "active" || facts.main_pid <= 0) {
-    return refuse(fmt::format("the unit is {} and has the main process {}", facts.active_state,
-                              facts.main_pid));
+  if (command_.move.leave_running) {
+    return command_failure(ExitCode::kUsage, fmt::format("--unit {}: a unit moves; it cannot be "
+                                                         "copied (--leave-running)",
+                                                         command_.unit));
   }
-  unit.enabled = facts.file_state == "enabled";
-  const auto tasks = tasks_of_tree(facts.main_pid);
-  if (!tasks) return refuse(tasks.error().message);
-  for (const pid_t pid : members_of_control_group(facts.control_group)) {
-    const bool moves = std::any_of(tasks->begin(), tasks->end(),
-                                   [pid](const ProcessIdentity& task) { return task.pid == pid; });
-    if (!moves) {
-      return refuse(
-          fmt::format("process {} of the unit is not a descendant of its main process "
-                      "{}, and would be left behind",
-                      pid, facts.main_pid));
-    }
-  }
-  for (const char* name : {"mnt", "user"}) {
-    if (is_in_own_namespace(facts.main_pid, name)) {
-      return refuse(
-          "its processes have a mount or user namespace of their own, which CRIU cannot move: "
-          "systemctl edit the unit on both nodes so that it has no PrivateTmp=, PrivateDevices=, "
-          "PrivateUsers=, ProtectSystem= and the like, and restart it");
-    }
-  }
-  auto sockets = journal_sockets_of(*tasks);
-  if (!sockets) return refuse(sockets.error().message);
-  if (sockets->size() > kJournalSocketsMax) return refuse("too many sockets to the journal");
-  unit.journal_sockets = std::move(*sockets);
-  unit_main_ = facts.main_pid;
+  auto unit = find_moved_unit(command_.unit);
+  if (!unit) return command_failure(ExitCode::kUsage, "--unit " + unit.error().message);
+  settings_.unit = std::move(unit->record);
+  unit_main_ = unit->main_pid;
   std::vector<std::string>& options = settings_.criu_options;
-  options.push_back("--manage-cgroups=ignore");
-  if (!unit.journal_sockets.empty()) options.push_back("--ext-unix-sk");
-  for (const uint64_t inode : unit.journal_sockets) {
-    options.insert(options.end(), {"--external", fmt::format("unix[{}]", inode)});
-  }
+  options.insert(options.end(), unit->criu_options.begin(), unit->criu_options.end());
   return {};
 }
 

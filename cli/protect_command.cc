@@ -20,7 +20,9 @@
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "migration/protect/protection.h"
+#include "migration/source/moved_unit.h"
 #include "migration/source/protection_claim.h"
+#include "preflight/container_facts.h"
 #include "processes/proc_files.h"
 #include "restart_loader/criu/passed_options.h"
 
@@ -63,6 +65,8 @@ class Protect {
 
  private:
   CommandResult<void> identify_tree();
+  CommandResult<pid_t> find_root();
+  std::string what() const;  // for messages
   CommandResult<void> check() const;
   CommandResult<UniqueFd> lock_name() const;
   Result<PartnerMount> find_partner() const;
@@ -73,29 +77,67 @@ class Protect {
 };
 
 CommandResult<void> Protect::identify_tree() {
-  const auto process = identify(command_.pid);
-  const auto stat = read_process_stat(command_.pid);
+  auto root = find_root();
+  if (!root) return tl::unexpected(root.error());
+  const auto process = identify(*root);
+  const auto stat = read_process_stat(*root);
   if (!process || !stat) {
     return command_failure(
         ExitCode::kUsage,
-        fmt::format("--pid {}: there is no such process (`ps -e` lists them)", command_.pid));
+        fmt::format("--pid {}: there is no such process (`ps -e` lists them)", *root));
   }
   settings_.tree = {read_node_id(), read_boot_id(), process->pid, process->start_time, stat->name};
   settings_.name = command_.name;
   if (!settings_.name.empty()) return {};
-  settings_.name = fmt::format("{}-{}", stat->name, command_.pid);
+  const TreeManager& manager = settings_.manager;
+  settings_.name = !manager.unit.name.empty()        ? manager.unit.name
+                   : !manager.container.name.empty() ? manager.container.name
+                                                     : fmt::format("{}-{}", stat->name, *root);
   std::replace_if(
       settings_.name.begin(), settings_.name.end(),
       [](char c) { return !is_protection_name(std::string("x") + c); }, '_');
   if (settings_.name[0] == '.') settings_.name[0] = '_';
-  return {};
+  if (is_protection_name(settings_.name)) return {};
+  return command_failure(ExitCode::kUsage, settings_.name + " is too long: give a --name");
+}
+
+CommandResult<pid_t> Protect::find_root() {
+  if (!command_.unit.empty()) {
+    auto unit = find_moved_unit(command_.unit);
+    if (!unit) return command_failure(ExitCode::kUsage, "--unit " + unit.error().message);
+    settings_.manager.unit = std::move(unit->record);
+    return unit->main_pid;
+  }
+  if (command_.container.empty()) return command_.pid;
+  const auto facts = gather_container_facts(command_.container);
+  if (!facts) return command_failure(ExitCode::kUsage, "--runc: " + facts.error().message);
+  const ContainerState& state = facts->state;
+  if (state.pid <= 0) {
+    return command_failure(ExitCode::kUsage,
+                           fmt::format("--runc: {} is {}", state.name, state.status));
+  }
+  settings_.manager.container = {state.name, state.bundle, state.created};
+  return state.pid;
+}
+
+std::string Protect::what() const {
+  const TreeManager& manager = settings_.manager;
+  if (!manager.unit.name.empty()) return "unit " + manager.unit.name;
+  if (!manager.container.name.empty()) return "container " + manager.container.name;
+  return fmt::format("process {} ({})", settings_.tree.root, settings_.tree.program);
 }
 
 // What stops a move stops a takeover, and then it is too late.
 CommandResult<void> Protect::check() const {
   MigrateCommand move;
   move.name = "protect";
-  move.pids = {command_.pid};
+  if (!command_.unit.empty()) {
+    move.unit = settings_.manager.unit.name;
+  } else if (!command_.container.empty()) {
+    move.containers = {command_.container};
+  } else {
+    move.pids = {command_.pid};
+  }
   move.mountpoint = command_.mountpoint;
   move.target_host = command_.target_host;
   move.key_file = command_.key_file;
@@ -105,9 +147,8 @@ CommandResult<void> Protect::check() const {
   move.quiet = true;
   const int code = move.run();
   if (code == to_int(ExitCode::kSuccess)) return {};
-  return command_failure(
-      static_cast<ExitCode>(code),
-      fmt::format("process {} is not protected, for the reason above", command_.pid));
+  return command_failure(static_cast<ExitCode>(code),
+                         fmt::format("{} is not protected, for the reason above", what()));
 }
 
 // Two epochs of one name would remove each other's checkpoints.
@@ -189,8 +230,7 @@ int Protect::run() {
   if (!command_.json && !command_.quiet) {
     const std::string every = command_.mtbf ? "as often as its pauses and the MTBF suggest"
                                             : "every " + format_time(command_.every);
-    print_to(stdout, "protecting process {} ({}) as {}, {}\n", command_.pid, settings_.tree.program,
-             settings_.name, every);
+    print_to(stdout, "protecting {} as {}, {}\n", what(), settings_.name, every);
     std::fflush(stdout);
   }
   while (!ended) interruption.poll_signals(kSignalInterval);
@@ -216,10 +256,19 @@ void add_protect_command(CLI::App& app, int& exit_code) {
       sub.add_option("--pid", command->pid, "process to protect with all of its descendants")
           ->check(CLI::Range(pid_t{1}, std::numeric_limits<pid_t>::max()))
           ->type_name("PID");
+  auto* container = sub.add_option("--runc", command->container, "container of runc to protect")
+                        ->type_name("NAME")
+                        ->excludes(pid);
+  auto* unit = sub.add_option("--unit", command->unit,
+                              "service of systemd to protect; the partner's systemd supervises its "
+                              "copy under the same name")
+                   ->type_name("UNIT")
+                   ->excludes(pid)
+                   ->excludes(container);
   const TargetOptions target =
       add_target_options(sub, command->mountpoint, command->target_host, command->key_file);
   sub.add_option("--name", command->name,
-                 "name of the process at the partner; default: program and pid")
+                 "name at the partner; default: that of the unit or container, or program and pid")
       ->type_name("NAME");
   auto* mtbf = sub.add_option_function<std::string>(
                       "--mtbf",
@@ -262,12 +311,14 @@ void add_protect_command(CLI::App& app, int& exit_code) {
   sub.add_option("CRIU-OPTIONS", command->criu_options,
                  "after --: options for CRIU on both nodes; allowed are " + passed_options_text())
       ->take_all();
-  sub.parse_complete_callback([&sub, pid, target, every, mtbf] {
+  sub.parse_complete_callback([&sub, pid, container, unit, target, every, mtbf] {
     if (has_unknown_option(sub)) return;
     const bool is_auto = every->count() > 0 && every->as<std::string>() == kAuto;
     if (is_auto && mtbf->count() == 0) throw CLI::RequiredError("--mtbf TIME with --every auto");
     if (!is_auto && mtbf->count() > 0) throw CLI::RequiredError("--every auto with --mtbf");
-    if (pid->count() == 0) throw CLI::RequiredError("--pid PID");
+    if (pid->count() + container->count() + unit->count() == 0) {
+      throw CLI::RequiredError("--pid PID, --runc NAME or --unit UNIT");
+    }
     if (!target.is_given()) throw CLI::RequiredError("--to HOST or --mount MOUNTPOINT");
   });
 }

@@ -17,7 +17,9 @@ namespace ppmr {
 // `ppmr protect`: keeps a copy of a running process, seconds old, in the memory of another node.
 struct ProtectCommand {
   int pid = 0;
-  std::string name;  // empty: program and pid
+  std::string container;  // of runc
+  std::string unit;       // of systemd
+  std::string name;       // empty: that of the unit or container, or program and pid
   std::string mountpoint;
   std::string target_host;
   std::string key_file;

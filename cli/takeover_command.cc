@@ -69,6 +69,8 @@ json Takeover::describe(const EpochState& state) const {
           {"source", node_name(state.peer)},
           {"pid", state.tree.root},
           {"program", state.tree.program},
+          {"unit", state.manager.unit.name},
+          {"container", state.manager.container.name},
           {"epoch", state.newest.number},
           {"age_ms", (realtime_ns() - state.newest.frozen_ns) / 1'000'000},
           {"pause_ms", state.newest.pause_ms},
@@ -231,6 +233,14 @@ CommandResult<void> Takeover::take_over() {
   auto known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kUsage, known.error().message);
   if (auto silent = await_silence(); !silent) return silent;
+  const std::string& container = known->manager.container.name;
+  if (command_.cuts_files && !container.empty()) {
+    return command_failure(
+        ExitCode::kUsage,
+        fmt::format("--truncate: the files of the container {} are not listed in its epochs; take "
+                    "it over without --truncate",
+                    container));
+  }
   const auto began = Clock::now();
   known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kFailure, known.error().message);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "preflight/systemd_unit.h"
+
 namespace ppmr {
 namespace {
 
@@ -72,6 +74,42 @@ ProtectedTree parse_protected_tree(const json& packed) {
           packed.at("root_start_time"), packed.at("program")};
 }
 
+json to_json(const TreeManager& manager) {
+  json packed = json::object();
+  if (!manager.container.name.empty()) {
+    packed["container"] = {{"name", manager.container.name},
+                           {"bundle", manager.container.bundle},
+                           {"created", manager.container.created}};
+  }
+  if (!manager.unit.name.empty()) {
+    packed["unit"] = {{"name", manager.unit.name},
+                      {"journal_sockets", manager.unit.journal_sockets},
+                      {"enabled", manager.unit.enabled}};
+  }
+  return packed;
+}
+
+Result<TreeManager> parse_tree_manager(const json& packed) {
+  TreeManager manager;
+  if (const auto found = packed.find("container"); found != packed.end()) {
+    ContainerRecord& container = manager.container;
+    container = {found->at("name"), found->at("bundle"), found->at("created")};
+    if (!is_container_name(container.name) || !container.bundle.starts_with('/') ||
+        container.bundle.find('\0') != std::string::npos) {
+      return failure(EPROTO, "an invalid container");
+    }
+  }
+  if (const auto found = packed.find("unit"); found != packed.end()) {
+    UnitRecord& unit = manager.unit;
+    unit = {found->at("name"), found->at("journal_sockets"), found->at("enabled")};
+    if (!is_service_name(unit.name)) return failure(EPROTO, "an invalid unit");
+    if (unit.journal_sockets.size() > kJournalSocketsMax) {
+      return failure(EPROTO, "too many sockets to the journal");
+    }
+  }
+  return manager;
+}
+
 json to_json(const EpochState& state) {
   return {{"name", state.name},
           {"peer", state.peer},
@@ -85,6 +123,7 @@ json to_json(const EpochState& state) {
             {"pause_ms", state.newest.pause_ms},
             {"bytes", state.newest.bytes},
             {"arrived_bytes", state.newest.arrived_bytes}}},
+          {"manager", to_json(state.manager)},
           {"criu_options", state.criu_options},
           {"restart_policy", state.restart_policy},
           {"takeover", state.takeover}};
@@ -102,6 +141,10 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     const json& newest = packed.at("newest");
     state.newest = {newest.at("number"), newest.at("frozen_ns"), newest.at("pause_ms"),
                     newest.at("bytes"), newest.at("arrived_bytes")};
+    // A state of an older version has no manager.
+    auto manager = parse_tree_manager(packed.value("manager", json::object()));
+    if (!manager) return failure(manager.error());
+    state.manager = std::move(*manager);
     state.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
     state.restart_policy = packed.at("restart_policy");
     state.takeover = packed.at("takeover");

@@ -35,6 +35,12 @@ struct ProtectedTree {
   bool operator==(const ProtectedTree&) const = default;
 };
 
+// Who manages the tree at its source, and will manage its copy. Both names empty: nobody.
+struct TreeManager {
+  ContainerRecord container;
+  UnitRecord unit;
+};
+
 struct SealedEpoch {
   uint64_t number = 0;    // counts from 1; 0: there is none yet
   int64_t frozen_ns = 0;  // CLOCK_REALTIME of the source when the tree stood still
@@ -52,6 +58,7 @@ struct EpochState {
   // Epochs of one run of `ppmr protect` share a memory file. A 32-digit ID.
   std::string run;
   SealedEpoch newest;
+  TreeManager manager;  // in the newest epoch
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
@@ -83,6 +90,10 @@ SourceMay judge_source(std::optional<MigrationState> takeover);
 
 // Errors: ENOENT: there is no epoch; EALREADY: the tree was taken over.
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover);
+
+nlohmann::json to_json(const TreeManager& manager);
+// Errors: EPROTO; the message names the fault. Throws like parse_protected_tree().
+Result<TreeManager> parse_tree_manager(const nlohmann::json& json);
 
 // Whether a source may send epochs of `tree` under this name. Errors: EACCES: it belongs to another
 // source; EEXIST: another tree has this name, and its epoch is kept.

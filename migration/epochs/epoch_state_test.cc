@@ -43,9 +43,34 @@ TEST(EpochState, CheckpointsAreOfOneNameOnly) {
 TEST(EpochState, IsReadAsItWasWritten) {
   EpochState state = some_state();
   state.takeover = std::string(32, '0');
+  state.manager.unit = {.name = "web.service", .journal_sockets = {7, 8}, .enabled = true};
+  state.manager.container = {"job", "/bundles/job", "today"};
   const auto read = parse_epoch_state(to_json(state));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(to_json(*read), to_json(state));
+}
+
+TEST(EpochState, OlderVersionsHaveNoManager) {
+  nlohmann::json packed = to_json(some_state());
+  packed.erase("manager");
+  const auto read = parse_epoch_state(packed);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->manager.unit.name + read->manager.container.name, "");
+}
+
+// A partner hands these names to systemctl and runc.
+TEST(TreeManager, RefusesNamesThatAreNone) {
+  TreeManager manager;
+  manager.unit.name = "--now.service x";
+  EXPECT_FALSE(parse_tree_manager(to_json(manager)));
+  manager.unit.name = "web.service";
+  EXPECT_TRUE(parse_tree_manager(to_json(manager)));
+  manager.unit.journal_sockets.resize(kJournalSocketsMax + 1);
+  EXPECT_FALSE(parse_tree_manager(to_json(manager)));
+  manager = {.container = {"../job", "/bundles/job", ""}, .unit = {}};
+  EXPECT_FALSE(parse_tree_manager(to_json(manager)));
+  manager.container = {"job", "bundles/job", ""};
+  EXPECT_FALSE(parse_tree_manager(to_json(manager)));
 }
 
 TEST(EpochState, RefusesWhatPpmrHasNotWritten) {

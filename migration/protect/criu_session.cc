@@ -5,7 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "base/clock.h"
@@ -23,12 +25,14 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kLog = "dump.log";
+constexpr const char* kConfiguration = "dumping-criu.conf";
 constexpr std::chrono::milliseconds kEndPatience{5000};
 constexpr const char* kSocket = "3";  // CRIU's name for the descriptor, see CriuProcessOptions
 
 struct DumpingCriu {
   std::string criu;
   std::string work_directory;
+  std::string configuration_file;  // empty: none
 
   int run() const;
 };
@@ -48,6 +52,10 @@ int DumpingCriu::run() const {
   if (Status loaded = preload_criu_library(PageList::kOfPpmr, ""); !loaded)
     (void)fail(loaded.error());
   if (Status put = put_plain_tar_in_path(work_directory); !put) return fail(put.error());
+  // CRIU reads this file in addition to those that a request names.
+  if (!configuration_file.empty()) {
+    setenv("CRIU_CONFIG_FILE", configuration_file.c_str(), /*overwrite=*/1);
+  }
   execl(criu.c_str(), criu.c_str(), "swrk", kSocket, nullptr);
   return fail(system_failure("run", criu).value());
 }
@@ -59,18 +67,26 @@ void add_dumping_criu_command(CLI::App& app, int& exit_code) {
   auto command = std::make_shared<DumpingCriu>();
   sub.add_option("--criu", command->criu)->required();
   sub.add_option("--work-dir", command->work_directory)->required();
+  sub.add_option("--configuration", command->configuration_file);
   sub.callback([command, &exit_code] { exit_code = command->run(); });
 }
 
-Result<CriuSession> CriuSession::start(const std::string& criu, const std::string& work) {
+Result<CriuSession> CriuSession::start(const std::string& criu, const std::string& work,
+                                       const std::string& configuration) {
   auto sockets = make_criu_sockets();
   if (!sockets) return failure(sockets.error());
-  auto process = CriuProcess::start(
-      {.argv = {"/proc/self/exe", "dumping-criu", "--criu", std::filesystem::absolute(criu),
-                "--work-dir", std::filesystem::absolute(work)},
-       .log_file = work + "/dump.out",
-       .request_socket = sockets->theirs.get(),
-       .background = true});
+  std::vector<std::string> argv = {"/proc/self/exe", "dumping-criu",
+                                   "--criu",         std::filesystem::absolute(criu),
+                                   "--work-dir",     std::filesystem::absolute(work)};
+  if (!configuration.empty()) {
+    const std::string file = std::filesystem::absolute(work + "/" + kConfiguration);
+    if (!(std::ofstream(file) << configuration << std::flush)) return system_failure("write", file);
+    argv.insert(argv.end(), {"--configuration", file});
+  }
+  auto process = CriuProcess::start({.argv = std::move(argv),
+                                     .log_file = work + "/dump.out",
+                                     .request_socket = sockets->theirs.get(),
+                                     .background = true});
   if (!process) return failure(process.error());
   CriuSession session;
   session.work_ = work;
@@ -85,7 +101,18 @@ Result<DumpTimes> CriuSession::dump(pid_t root, const std::string& images,
   const auto request = write_criu_request(
       CriuRequest::kDump, work_, {.images = images, .log = kLog, .options = options, .root = root});
   if (!request) return failure(request.error());
-  if (!send_criu_message(socket_.get(), {*request, {}})) return failure(explain());
+  return converse(*request, while_frozen, [](const std::string&) {});
+}
+
+Result<DumpTimes> CriuSession::dump(RuncDump& runc, const std::function<Status()>& while_frozen) {
+  return converse(runc.request(), while_frozen,
+                  [&runc](const std::string& response) { runc.finish(response); });
+}
+
+Result<DumpTimes> CriuSession::converse(
+    const std::string& request, const std::function<Status()>& while_frozen,
+    const std::function<void(const std::string&)>& on_response) {
+  if (!send_criu_message(socket_.get(), {request, {}})) return failure(explain());
   DumpTimes times;
   std::optional<Error> why_not;
   for (;;) {
@@ -94,6 +121,7 @@ Result<DumpTimes> CriuSession::dump(pid_t root, const std::string& images,
     const auto notification = parse_criu_notification(message->bytes);
     if (!notification) {
       times.runs_again_ns = realtime_ns();
+      on_response(message->bytes);
       if (why_not) return failure(*why_not);
       if (!has_succeeded(message->bytes)) return failure(explain());
       (void)process_->await_end(kEndPatience);

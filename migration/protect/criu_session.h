@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "migration/protect/runc_dump.h"
 #include "restart_loader/criu/criu_process.h"
 
 namespace CLI {
@@ -34,17 +35,24 @@ struct DumpTimes {
 // Threads: one.
 class CriuSession {
  public:
-  // Starts CRIU ahead of time. `work`: a directory for its log and configuration.
-  static Result<CriuSession> start(const std::string& criu, const std::string& work);
+  // Starts CRIU ahead of time. `work`: a directory for its log and configuration. `configuration`:
+  // what it reads before any request, lines of a configuration file.
+  static Result<CriuSession> start(const std::string& criu, const std::string& work,
+                                   const std::string& configuration = "");
 
   // Dumps the tree. `while_frozen` runs while CRIU holds it; if it fails, so does the dump. In each
   // case the tree runs on. Errors: ECHILD with CRIU's first error; those of `while_frozen`.
   Result<DumpTimes> dump(pid_t root, const std::string& images,
                          const std::vector<std::string>& options,
                          const std::function<Status()>& while_frozen);
+  // The same with the request of runc, which then gets the response.
+  Result<DumpTimes> dump(RuncDump& runc, const std::function<Status()>& while_frozen);
 
  private:
   CriuSession() = default;
+  Result<DumpTimes> converse(const std::string& request,
+                             const std::function<Status()>& while_frozen,
+                             const std::function<void(const std::string&)>& on_response);
   Error explain();
 
   std::string work_;

@@ -12,6 +12,8 @@
 #include "migration/source/changed_limits.h"
 #include "processes/carried/carried_state.h"
 #include "processes/carried/written_files.h"
+#include "restart_loader/containers/runc.h"
+#include "restart_loader/criu/criu_options.h"
 #include "restart_loader/criu/lazy_dump.h"
 
 namespace ppmr {
@@ -59,6 +61,32 @@ Status EpochDump::prepare() {
                                     .first_offset = memory_offset_});
   if (!memory) return failure(memory.error());
   memory_.emplace(std::move(*memory));
+  // runc takes its time, and what the container writes meanwhile is for the rounds.
+  return is_container() ? prepare_criu() : Status{};
+}
+
+Status EpochDump::prepare_criu() {
+  std::string configuration;
+  if (is_container()) {
+    const auto settings = criu_settings(lazy_dump_options());
+    if (!settings) return failure(settings.error());
+    configuration = runc_configuration(options_.criu_options) + settings->configuration;
+  }
+  auto criu = CriuSession::start(options_.criu, options_.work, configuration);
+  if (!criu) return failure(criu.error());
+  criu_.emplace(std::move(*criu));
+  // No links into the mount: CRIU would wait for the partner while the tree is frozen.
+  auto made = DumpImages::create(top(), /*links=*/0);
+  if (!made) return failure(made.error());
+  description_.emplace(std::move(*made));
+  if (!is_container()) return {};
+  auto runc = RuncDump::start({.container = options_.container,
+                               .criu = options_.criu,
+                               .images = description_->path(),
+                               .work = options_.work,
+                               .criu_options = options_.criu_options});
+  if (!runc) return failure(runc.error());
+  runc_.emplace(std::move(*runc));
   return {};
 }
 
@@ -93,21 +121,22 @@ Result<SentEpoch> EpochDump::send() {
 
 Status EpochDump::freeze() {
   if (Status ready = memory_->prepare_frozen(); !ready) return ready;
-  auto criu = CriuSession::start(options_.criu, options_.work);
-  if (!criu) return failure(criu.error());
-  criu_.emplace(std::move(*criu));
-  // No links into the mount: CRIU would wait for the partner while the tree is frozen.
-  auto made = DumpImages::create(top(), /*links=*/0);
-  if (!made) return failure(made.error());
-  description_.emplace(std::move(*made));
-  std::vector<std::string> options = {"--leave-running"};
-  for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
-  options.insert(options.end(), options_.criu_options.begin(), options_.criu_options.end());
-  const auto dumped = criu_->dump(options_.root.pid, description_->path(), options,
-                                  [this] { return while_frozen(); });
+  if (!is_container()) {
+    if (Status prepared = prepare_criu(); !prepared) return prepared;
+  }
+  const auto dumped = dump();
   if (!dumped) return failure(dumped.error());
   times_ = *dumped;
   return {};
+}
+
+Result<DumpTimes> EpochDump::dump() {
+  const auto hold = [this] { return while_frozen(); };
+  if (runc_) return criu_->dump(*runc_, hold);
+  std::vector<std::string> options = {"--leave-running"};
+  for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
+  options.insert(options.end(), options_.criu_options.begin(), options_.criu_options.end());
+  return criu_->dump(options_.root.pid, description_->path(), options, hold);
 }
 
 Status EpochDump::while_frozen() {
@@ -115,7 +144,9 @@ Status EpochDump::while_frozen() {
   if (!tasks) return failure(tasks.error());
   const auto carried = read_carried_state(*tasks);
   if (!carried) return failure(carried.error());
-  const auto written = read_written_files(*tasks);
+  // The names of the files of a container mean other files outside of it.
+  const auto written =
+      is_container() ? Result<std::vector<WrittenFile>>{} : read_written_files(*tasks);
   if (!written) return failure(written.error());
   auto index = live_.index_frozen(*tasks);
   if (!index) {

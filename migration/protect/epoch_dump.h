@@ -25,6 +25,7 @@ struct EpochOptions {
   std::string checkpoint;  // a name that no other epoch has
   std::string work;        // directory for logs and page indexes
   ProcessIdentity root;
+  std::string container;  // of runc, whose first process is the root; empty: none
   LiveLimits limits;
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{0};
@@ -55,7 +56,10 @@ class EpochDump {
 
  private:
   Status prepare();
+  Status prepare_criu();
   Status freeze();
+  Result<DumpTimes> dump();
+  bool is_container() const { return !options_.container.empty(); }
   Status while_frozen();
   Status add_description();
   std::string top() const { return options_.mount.mountpoint + "/" + options_.checkpoint; }
@@ -66,6 +70,7 @@ class EpochDump {
   std::optional<MemoryFile> memory_;
   std::optional<CriuSession> criu_;
   std::optional<DumpImages> description_;
+  std::optional<RuncDump> runc_;
   FrozenMemoryIndex index_;
   DumpTimes times_;
   std::chrono::nanoseconds sending_{0};  // how long the tree stood still for its memory

@@ -1,6 +1,7 @@
 #include "migration/protect/protection.h"
 
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +11,11 @@
 #include "base/clock.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
+#include "migration/relay/unit_fate.h"
+#include "migration/source/moved_unit.h"
+#include "preflight/container_facts.h"
 #include "processes/frozen_tasks.h"
+#include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/work_directory.h"
 
 namespace ppmr {
@@ -32,8 +37,19 @@ constexpr milliseconds kKillPatience{10'000};
 
 bool cannot_be_tracked(int error) { return error == EOPNOTSUPP || error == ENOSYS; }
 
-// What the partner refuses before the first epoch, it refuses for ever.
-bool is_refusal(int error) { return error == EACCES || error == EEXIST || error == EINVAL; }
+// What the partner refuses before the first epoch, it refuses for ever. A unit there may be active
+// for a moment after an aborted takeover.
+bool is_refusal(int error, bool has_sent) {
+  return error == EACCES || error == EEXIST || error == EINVAL ||
+         (!has_sent && (error == ENOENT || error == EBUSY));
+}
+
+// A page reader ends when the daemon has read all, which no one waits for. Between epochs this
+// process has no other children.
+void reap_page_readers() {
+  while (waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
 
 }  // namespace
 
@@ -116,16 +132,50 @@ Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
   auto work = WorkDirectory::create(kWorkDirectory + settings_.name);
   if (!work) return failure(work.error());
   auto run = std::make_unique<Run>(std::move(*work), std::move(*partner));
-  const auto opened = ask_partner(
-      run->agent,
-      {{"op", "epoch-open"}, {"run", run->id}, {"criu_options", settings_.criu_options}},
-      kAskPatience);
-  if (!opened && !ending_ && is_refusal(opened.error().errno_value)) {
+  const auto opened = ask_partner(run->agent,
+                                  {{"op", "epoch-open"},
+                                   {"run", run->id},
+                                   {"criu_options", criu_options_},
+                                   {"manager", to_json(manager_)}},
+                                  kAskPatience);
+  if (!opened && !ending_ && is_refusal(opened.error().errno_value, has_sent_)) {
     return ends(Ending::kRefused, opened.error().message);
   }
   if (!opened) return failure(opened.error());
+  if (opened->value("manager", json::object()).size() != to_json(manager_).size()) {
+    return ends(Ending::kRefused,
+                "the version of ppmr at the partner takes over no units and containers: update it");
+  }
   number_ = opened->value("newest", uint64_t{0});
   return run;
+}
+
+Status Protection::look_at_manager() {
+  if (!manager_.unit.name.empty()) {
+    auto unit = find_moved_unit(manager_.unit.name);
+    if (!unit) return failure(unit.error());
+    if (unit->main_pid != settings_.tree.root) {
+      return failure(ESRCH, fmt::format("the main process of {} is {} now", manager_.unit.name,
+                                        unit->main_pid));
+    }
+    manager_.unit = std::move(unit->record);
+    criu_options_ = settings_.criu_options;
+    criu_options_.insert(criu_options_.end(), unit->criu_options.begin(), unit->criu_options.end());
+  }
+  if (!manager_.container.name.empty()) {
+    const auto facts = gather_container_facts(manager_.container.name);
+    if (!facts) return failure(facts.error());
+    if (facts->state.created != manager_.container.created || facts->state.status != "running") {
+      return failure(ESRCH, fmt::format("the container {} is {}", manager_.container.name,
+                                        facts->state.status));
+    }
+    if (!facts->exec_processes.empty()) {
+      return failure(EBUSY, fmt::format("process {} was started in {} by runc exec, and would not "
+                                        "be in the epoch",
+                                        facts->exec_processes.front(), manager_.container.name));
+    }
+  }
+  return {};
 }
 
 Status Protection::send_epoch(Run& run) {
@@ -134,8 +184,9 @@ Status Protection::send_epoch(Run& run) {
                             .checkpoint = epoch_checkpoint(settings_.name, run.id, number_ + 1),
                             .work = run.work.path(),
                             .root = {settings_.tree.root, settings_.tree.root_start_time},
+                            .container = manager_.container.name,
                             .limits = limits_,
-                            .criu_options = settings_.criu_options,
+                            .criu_options = criu_options_,
                             .seal_patience = settings_.seal_patience,
                             .go_on = [this] { return check_tree(); },
                             .on_warning = [this](const std::string& sentence) { warn(sentence); }});
@@ -164,7 +215,8 @@ Status Protection::send_epoch(Run& run) {
                                  {"checkpoint", sent->checkpoint},
                                  {"memory", sent->memory},
                                  {"memory_offset", sent->memory_offset},
-                                 {"criu_options", settings_.criu_options}},
+                                 {"criu_options", criu_options_},
+                                 {"manager", to_json(manager_)}},
                                 kKeepPatience);
   if (!kept) return failure(kept.error());
   number_ = epoch.number;
@@ -201,6 +253,7 @@ Status Protection::wait_until(Clock::time_point next, Run* run) {
   auto contact_at = Clock::now() + kContactInterval;
   while (Clock::now() < next) {
     if (Status alive = check_tree(); !alive) return alive;
+    reap_page_readers();
     if (run != nullptr && Clock::now() >= contact_at) {
       contact_at = Clock::now() + kContactInterval;
       const auto asked =
@@ -212,15 +265,34 @@ Status Protection::wait_until(Clock::time_point next, Run* run) {
   return check_tree();
 }
 
-// The tasks are stopped first, so that none can start another one while they are killed.
+// systemd must not start the unit again, and runc must not list the container.
 ProtectionEnd Protection::end_own_copy(const std::string& why) {
+  OwnershipRecord unit;  // names the drop-in
+  unit.id = random_migration_id();
+  unit.role = MigrationRole::kSource;
+  unit.unit = manager_.unit;
+  Status ended = hold_unit_at_source(unit);
+  // Also if systemd may start it again: the copy at the partner is the one that goes on.
+  if (Status killed = kill_own_copy(); ended) ended = killed;
+  if (ended) ended = retire_unit_at_source(unit);
+  if (!ended) warn(ended.error().message);
+  report_event({{"event", "replaced"}, {"reason", why}});
+  return {ExitCode::kReplaced, why + "; the copy here was ended"};
+}
+
+// The tasks are stopped first, so that none can start another one while they are killed.
+Status Protection::kill_own_copy() const {
   const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
   if (const auto tasks = stop_trees({root})) {
     tasks->kill();
     if (!tasks->await_end(kKillPatience)) warn("a process here has not ended yet: it was killed");
   }
-  report_event({{"event", "replaced"}, {"reason", why}});
-  return {ExitCode::kReplaced, why + "; the copy here was ended"};
+  if (manager_.container.name.empty()) return {};
+  const auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  const auto state = runc->state(manager_.container.name);
+  const bool is_same = state && state->created == manager_.container.created;
+  return is_same ? runc->remove(manager_.container.name) : Status{};
 }
 
 ProtectionEnd Protection::end(const Error& error, Run* run) {
@@ -260,6 +332,9 @@ ProtectionEnd Protection::run() {
   for (;;) {
     const auto began = Clock::now();
     Status done = check_tree();
+    if (done) done = look_at_manager();
+    // Nothing was sent that would have to be sent again.
+    const bool begins = done.has_value();
     if (done && !run) {
       auto opened = begin_run();
       done = opened ? Status{} : failure(opened.error());
@@ -272,7 +347,7 @@ ProtectionEnd Protection::run() {
         warn(fmt::format("no new epoch: {}; the process runs on, and ppmr tries again",
                          done.error().message));
       }
-      run.reset();
+      if (begins) run.reset();
     } else {
       told.clear();
     }

@@ -33,6 +33,7 @@ struct PartnerMount {
 struct ProtectionSettings {
   std::string name;
   ProtectedTree tree;
+  TreeManager manager;  // a container of runc or a unit of systemd, or neither
   std::string criu;
   std::chrono::milliseconds every{30'000};
   // How long the node runs on average until it fails. Given: best_interval() replaces `every`.
@@ -69,7 +70,12 @@ std::chrono::steady_clock::time_point next_epoch_at(std::chrono::steady_clock::t
 class Protection {
  public:
   Protection(const ProtectionSettings& settings, const std::atomic<bool>& stop)
-      : settings_(settings), stop_(stop), every_(settings.every), limits_(settings.limits) {}
+      : settings_(settings),
+        stop_(stop),
+        every_(settings.every),
+        manager_(settings.manager),
+        criu_options_(settings.criu_options),
+        limits_(settings.limits) {}
   // Returns when the tree has ended, when it was taken over, or on `stop`. The partner keeps the
   // newest epoch, unless the tree has ended by itself.
   ProtectionEnd run();
@@ -84,12 +90,16 @@ class Protection {
   tl::unexpected<Error> ends(Ending why, std::string message);
   Result<std::unique_ptr<Run>> begin_run();
   void remove_leftovers(const MountEntry& mount) const;
+  // What has changed in the container or the unit since the last epoch. Errors: why the next epoch
+  // would not be complete.
+  Status look_at_manager();
   Status send_epoch(Run& run);
   // Waits until the next epoch, and asks the partner meanwhile. Errors: those that set `ending_`.
   Status wait_until(std::chrono::steady_clock::time_point next, Run* run);
   Status check_tree();
   ProtectionEnd end(const Error& error, Run* run);
   ProtectionEnd end_own_copy(const std::string& why);
+  Status kill_own_copy() const;
   Result<nlohmann::json> ask_partner(AgentClient& agent, nlohmann::json request,
                                      std::chrono::milliseconds patience);
   void report_event(nlohmann::json event) const;
@@ -99,6 +109,8 @@ class Protection {
   const std::atomic<bool>& stop_;
   std::optional<Ending> ending_;
   std::chrono::milliseconds every_;
+  TreeManager manager_;
+  std::vector<std::string> criu_options_;
   LiveLimits limits_;      // with what the last epoch has shown
   uint64_t number_ = 0;    // of the newest epoch that the partner keeps
   bool has_sent_ = false;  // an epoch of this process

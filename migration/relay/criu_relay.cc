@@ -37,7 +37,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kRequestMaxBytes = 4 << 20;
 constexpr int kFailed = 1;
 // How long the runtime may continue after CRIU has ended.
 constexpr milliseconds kRuntimePatience{10'000};
@@ -259,10 +258,8 @@ int CriuRelay::run() const {
 
 int CriuRelay::run_for_runtime(int socket) const {
   // Runtimes also start CRIU for requests that need no relay: for CRIU's version and features.
-  std::string peeked(kRequestMaxBytes, '\0');
-  const ssize_t size = recv(socket, peeked.data(), peeked.size(), MSG_PEEK);
-  if (size <= 0) return report_error("the container runtime sent no request");
-  peeked.resize(static_cast<size_t>(size));
+  const std::string peeked = peek_criu_message(socket);
+  if (peeked.empty()) return report_error("the container runtime sent no request");
   const auto request = parse_criu_request(peeked);
   if (!request) return report_error("cannot parse the request of the container runtime");
   const CriuRequest held = role == "source" ? CriuRequest::kDump : CriuRequest::kRestore;

@@ -186,6 +186,15 @@ Status hold_unit_at_source(const OwnershipRecord& record) {
   return install(record, unit_drop_in_of_source(record));
 }
 
+Status retire_unit_at_source(const OwnershipRecord& record) {
+  if (record.unit.name.empty()) return {};
+  if (Status down = await_down(record.unit.name); !down) return down;
+  if (record.unit.enabled) {
+    if (Status disabled = systemctl({"disable", record.unit.name}); !disabled) return disabled;
+  }
+  return remove_drop_in(record);
+}
+
 Status settle_unit_at_source(const OwnershipRecord& record) {
   if (record.unit.name.empty()) return {};
   if (Status named = check_name(record); !named) return named;
@@ -198,11 +207,7 @@ Status settle_unit_at_source(const OwnershipRecord& record) {
     case SourceUnitStep::kRestoreAndStart:
       break;
     case SourceUnitStep::kRetire:
-      if (Status down = await_down(record.unit.name); !down) return down;
-      if (record.unit.enabled) {
-        if (Status disabled = systemctl({"disable", record.unit.name}); !disabled) return disabled;
-      }
-      break;
+      return retire_unit_at_source(record);
   }
   if (Status removed = remove_drop_in(record); !removed) return removed;
   if (step != SourceUnitStep::kRestoreAndStart) return {};
@@ -226,10 +231,7 @@ void settle_units_at_source(const RecordStore& store) {
   }
 }
 
-Status expect_unit_at_target(const OwnershipRecord& record, const std::string& state_directory) {
-  if (record.unit.name.empty()) return {};
-  if (Status named = check_name(record); !named) return named;
-  const std::string& unit = record.unit.name;
+Status check_unit_is_free(const std::string& unit) {
   const auto loaded = unit_property(unit, "LoadState");
   if (!loaded) return failure(loaded.error());
   if (*loaded != "loaded") {
@@ -237,9 +239,15 @@ Status expect_unit_at_target(const OwnershipRecord& record, const std::string& s
   }
   const auto state = unit_property(unit, "ActiveState");
   if (!state) return failure(state.error());
-  if (!is_down(*state)) {
-    return failure(EBUSY, fmt::format("{} is {} at the target: stop it there first", unit, *state));
-  }
+  if (is_down(*state)) return {};
+  return failure(EBUSY, fmt::format("{} is {} at the target: stop it there first", unit, *state));
+}
+
+Status expect_unit_at_target(const OwnershipRecord& record, const std::string& state_directory) {
+  if (record.unit.name.empty()) return {};
+  if (Status named = check_name(record); !named) return named;
+  const std::string& unit = record.unit.name;
+  if (Status free = check_unit_is_free(unit); !free) return free;
   std::error_code error;
   const std::string program = fs::read_symlink("/proc/self/exe", error);
   if (error) return system_failure("read", "/proc/self/exe", error.value());

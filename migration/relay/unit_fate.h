@@ -34,6 +34,9 @@ std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::str
 
 // Keeps systemd from starting the unit here again. To be called before a process is touched.
 Status hold_unit_at_source(const OwnershipRecord& record);
+// When the processes of a held unit have ended: disables it, and removes the drop-in. Errors: EBUSY
+// if the unit does not become inactive.
+Status retire_unit_at_source(const OwnershipRecord& record);
 // Does what source_unit_step() says, if the unit is still held. Errors: EBUSY if the unit does not
 // become inactive.
 Status settle_unit_at_source(const OwnershipRecord& record);
@@ -41,8 +44,12 @@ Status settle_unit_at_source(const OwnershipRecord& record);
 // settled before its unit is.
 void settle_units_at_source(const RecordStore& store);
 
-// Starts the unit with `ppmr migration-unit` as its main process. Errors: ENOENT if the unit is
-// unknown here, EBUSY if it is active.
+// Whether a unit of this name may arrive here. Errors: ENOENT if it is unknown here, EBUSY if it is
+// active.
+Status check_unit_is_free(const std::string& unit);
+
+// Starts the unit with `ppmr migration-unit` as its main process. Errors: those of
+// check_unit_is_free().
 Status expect_unit_at_target(const OwnershipRecord& record, const std::string& state_directory);
 // Returns the standard output of the unit's `ppmr migration-unit`. Errors: ETIMEDOUT.
 Result<UniqueFd> output_of_unit(const OwnershipRecord& record, std::chrono::milliseconds patience);

@@ -9,9 +9,11 @@
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "migration/relay/target_driver.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/target/sealed_images.h"
 #include "migration/target/takeover.h"
 #include "mount/mount_table.h"
+#include "preflight/policy/restart_policy.h"
 #include "restart_loader/criu/passed_options.h"
 #include "restart_loader/pager/borrowed_file.h"
 
@@ -106,6 +108,8 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
         }
         break;
     }
+  } else if (judge_source(takeover) == SourceMay::kNotRun && runs_as_unit(state)) {
+    return failure(replaced(name, state.takeover));
   } else {
     state.newest = {};
   }
@@ -127,10 +131,35 @@ Result<json> EpochRequests::open(const json& request) const {
     return failure(EINVAL, "protect: the request has no valid ID of a run (version mismatch?)");
   const std::vector<std::string> options = request.at("criu_options");
   if (Status passed = check_passed_options(options); !passed) return failure(passed.error());
-  const auto locked = lock_for_source(request);
+  const auto manager = parse_tree_manager(request.value("manager", json::object()));
+  if (!manager) return failure(manager.error());
+  auto locked = lock_for_source(request);
   if (!locked) return failure(locked.error());
+  if (Status possible = check_manager(*manager); !possible) {
+    if (locked->state().newest.number == 0) (void)locked->discard();
+    return failure(possible.error());
+  }
   remove_failed(locked->state().name);
-  return json{{"newest", locked->state().newest.number}};
+  // A version that does not know units and containers answers without them.
+  return json{{"newest", locked->state().newest.number}, {"manager", to_json(*manager)}};
+}
+
+// What stops a takeover is refused while the source is alive.
+Status EpochRequests::check_manager(const TreeManager& manager) const {
+  if (manager.unit.name.empty()) return {};
+  const auto policy = parse_restart_policy(context_.restart_policy);
+  if (!policy) return failure(policy.error());
+  if (!policy->everything) {
+    return failure(EACCES, "units are taken over only by a target with --allow-root-restart");
+  }
+  return check_unit_is_free(manager.unit.name);
+}
+
+// The boot of a lost node has started its unit again, while the copy runs here.
+bool EpochRequests::runs_as_unit(const EpochState& state) {
+  if (state.manager.unit.name.empty()) return false;
+  const Status free = check_unit_is_free(state.manager.unit.name);
+  return !free && free.error().errno_value == EBUSY;
 }
 
 Result<json> EpochRequests::contact(const json& request) const {
@@ -220,6 +249,9 @@ Result<json> EpochRequests::seal(const json& request) const {
     if (Status passed = check_passed_options(next.criu_options); !passed) {
       return failure(passed.error());
     }
+    auto manager = parse_tree_manager(request.value("manager", json::object()));
+    if (!manager) return failure(manager.error());
+    next.manager = std::move(*manager);
     if (Status kept = keep(*locked, next, request); !kept) return failure(kept.error());
   }
   return json{{"newest", epoch.number}};

@@ -41,6 +41,8 @@ class EpochRequests {
   // Locks the epochs of the tree for its source, which is alive.
   Result<LockedEpochs> lock_for_source(const nlohmann::json& request) const;
   Status check_replaced(const std::string& name, const ProtectedTree& tree) const;
+  Status check_manager(const TreeManager& manager) const;
+  static bool runs_as_unit(const EpochState& state);
   Result<std::string> control_socket() const;
   Result<uint64_t> sealed_inode(const std::string& socket, const std::string& checkpoint) const;
   void remove_failed(const std::string& name) const;

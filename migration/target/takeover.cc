@@ -8,8 +8,10 @@
 #include <cstdio>
 
 #include "migration/relay/audit_events.h"
+#include "migration/relay/container_fate.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
+#include "migration/relay/unit_fate.h"
 #include "migration/target/supervisors.h"
 #include "processes/carried/written_files.h"
 #include "processes/frozen_tasks.h"
@@ -36,11 +38,13 @@ OwnershipRecord record_of(const EpochState& state) {
   record.hold_limit_ms = kHoldLimit.count();
   record.criu_options = state.criu_options;
   record.restart_policy = state.restart_policy;
+  record.unit = state.manager.unit;
   TreeRecord tree;
   tree.root = state.tree.root;
   tree.root_start_time = state.tree.root_start_time;
   tree.name = state.tree.program;
   tree.checkpoint = state.name;
+  tree.container = state.manager.container;
   tree.protected_as = state.name;
   tree.epoch = state.newest.number;
   tree.bytes = state.newest.bytes;
@@ -68,6 +72,13 @@ void await_supervisor(const RecordStore& records, const std::string& id) {
 
 std::string epoch_directory(const EpochState& state) {
   return fmt::format("{}/{}/epoch-{}", kEpochsDirectory, state.name, state.newest.number);
+}
+
+Status expect_manager(const OwnershipRecord& record, const std::string& state_directory) {
+  if (Status expected = expect_container_at_target(record.trees.front()); !expected) {
+    return expected;
+  }
+  return expect_unit_at_target(record, state_directory);
 }
 
 Status cut(const ChangedFile& file) {
@@ -123,6 +134,10 @@ Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochSt
   if (Status written = locked->write(state); !written) {
     (void)take_target_step(records, created->id, target_event::Abort{written.error().message});
     return failure(written.error());
+  }
+  if (Status expected = expect_manager(*created, records.directory()); !expected) {
+    (void)take_target_step(records, created->id, target_event::Abort{expected.error().message});
+    return failure(ECHILD, expected.error().message);
   }
   if (Status started = start_supervisor(records, created->id, 0); !started) {
     (void)take_target_step(records, created->id,

@@ -425,7 +425,9 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& 
 // groups.
 Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& images) const {
   const ContainerRecord& container = record_.trees[tree_].container;
-  if (Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_); !relay) {
+  const Status relay = write_relay_script(store_, id_, kRole, tree_, criu_, work_,
+                                          runc_configuration(record_.criu_options));
+  if (!relay) {
     return failure(relay.error());
   }
   auto runc = Runc::find();

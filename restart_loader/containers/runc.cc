@@ -32,7 +32,9 @@ constexpr std::array kRuncOptions = {
     RuncOption{"--shell-job", "--shell-job", false},
     RuncOption{"--file-locks", "--file-locks", false},
     RuncOption{"--manage-cgroups", "--manage-cgroups-mode", true},
-    RuncOption{"--ghost-limit", "", true},  // runc_configuration() returns this option
+    // runc_configuration() returns these.
+    RuncOption{"--ghost-limit", "", true},
+    RuncOption{"--tcp-close", "", false},
 };
 
 std::string path_variable() {
@@ -182,8 +184,8 @@ Result<std::vector<std::string>> runc_options(const std::vector<std::string>& cr
     if (known == kRuncOptions.end() || has_value != known->has_value) {
       return failure(EINVAL, "option '" + option +
                                  "' is not available with --runc: runc passes on only "
-                                 "--tcp-established, --ext-unix-sk, --shell-job, --file-locks, "
-                                 "--manage-cgroups=MODE and --ghost-limit=SIZE");
+                                 "--tcp-established, --tcp-close, --ext-unix-sk, --shell-job, "
+                                 "--file-locks, --manage-cgroups=MODE and --ghost-limit=SIZE");
     }
     if (known->runc.empty()) continue;
     words.emplace_back(known->runc);
@@ -195,7 +197,8 @@ Result<std::vector<std::string>> runc_options(const std::vector<std::string>& cr
 std::string runc_configuration(const std::vector<std::string>& criu_options) {
   std::string text;
   for (const std::string& option : criu_options) {
-    if (option.starts_with("--ghost-limit=")) text += option.substr(2) + "\n";
+    if (option.starts_with("--ghost-limit=") || option == "--tcp-close")
+      text += option.substr(2) + "\n";
   }
   return text;
 }

@@ -29,12 +29,12 @@ TEST(Runc, RefusesContainerNamesThatLookLikePathsOrOptions) {
 
 TEST(Runc, TranslatesCriuOptionsToRuncOptions) {
   const std::vector<std::string> options = {"--tcp-established", "--ghost-limit=64M",
-                                            "--manage-cgroups=ignore"};
+                                            "--manage-cgroups=ignore", "--tcp-close"};
   const auto words = runc_options(options);
   ASSERT_TRUE(words);
   EXPECT_EQ(*words,
             (std::vector<std::string>{"--tcp-established", "--manage-cgroups-mode", "ignore"}));
-  EXPECT_EQ(runc_configuration(options), "ghost-limit=64M\n");
+  EXPECT_EQ(runc_configuration(options), "ghost-limit=64M\ntcp-close\n");
   for (const std::vector<std::string>& refused : {std::vector<std::string>{"--ghost-limit", "64M"},
                                                   {"--manage-cgroups"},
                                                   {"--external", "x"}}) {

@@ -39,6 +39,17 @@ std::optional<CriuMessage> receive_criu_message(int socket) {
   return message;
 }
 
+std::string peek_criu_message(int socket) {
+  std::string bytes(kMessageMaxBytes, '\0');
+  ssize_t size = 0;
+  do {
+    size = recv(socket, bytes.data(), bytes.size(), MSG_PEEK | MSG_TRUNC);
+  } while (size < 0 && errno == EINTR);
+  if (size <= 0 || static_cast<size_t>(size) > bytes.size()) return "";
+  bytes.resize(static_cast<size_t>(size));
+  return bytes;
+}
+
 bool send_criu_message(int socket, const CriuMessage& message) {
   const auto files = std::span(message.files);
   const auto sent = send_bytes(socket, std::as_bytes(std::span(message.bytes)),

@@ -27,6 +27,10 @@ Result<CriuSockets> make_criu_sockets();
 // cannot be received.
 std::optional<CriuMessage> receive_criu_message(int socket);
 
+// Returns the bytes of the next message, which stays in the socket; empty: the peer has closed its
+// end, or the message is too long.
+std::string peek_criu_message(int socket);
+
 // Returns false if the peer has closed its end.
 bool send_criu_message(int socket, const CriuMessage& message);
 

@@ -11,6 +11,7 @@ from lab.migrations import Running
 from lab.node import happens, wait_until
 from lab.ppmr import find_ppmr
 from lab.programs import Program
+from lab.protection import Protection, lose
 
 REPLACED, RESTORE_FAILED = 13, 9
 MIB = 1 << 20
@@ -74,45 +75,6 @@ class Ledger:
                 node.signal(self.pid, signal.SIGKILL)
 
 
-class Protection:
-    """`ppmr protect` of a process at the source, and `ppmr takeover` at its partner."""
-
-    def __init__(self, migrations, pid, every="1", options=(), criu_options=(), name=NAME):
-        self.migrations, self.name = migrations, name
-        words = ["protect", "--pid", pid, "--mount", migrations.out, "--every", every, "--json"]
-        words += ["--name", name, "--state-dir", migrations.states["source"]]
-        words += [*options, *(["--", *criu_options] if criu_options else [])]
-        self.running = Running(migrations.source_at, [find_ppmr(), *words])
-
-    def epochs(self):
-        return [event for event in self.running.events() if event.get("event") == "epoch"]
-
-    def wait_for_epochs(self, count, timeout=30):
-        begun = len(self.epochs())
-        wait_until(
-            lambda: len(self.epochs()) >= begun + count or not self.running.running(),
-            timeout,
-            f"{count} epochs",
-        )
-        assert self.running.running(), self.running.wait(1).output
-
-    def takeover(self, *options, check=True, **keywords):
-        words = ["takeover", "--json", "--state-dir", self.migrations.states["target"], *options]
-        return self.migrations.target_at.run([find_ppmr(), *words], check=check, **keywords)
-
-    def take_over(self, *options, **keywords):
-        return self.takeover(self.name, "--fence", "true", *options, **keywords)
-
-    def kept(self):
-        listed = map(json.loads, self.takeover().stdout.splitlines())
-        return {process["name"]: process for process in listed}
-
-    def end(self):
-        if self.running.running():
-            self.running.signal(signal.SIGINT)
-            self.running.wait()
-
-
 @pytest.fixture
 def ledger(lab, nodes):
     ledger = Ledger(lab, nodes)
@@ -125,11 +87,6 @@ def protection(migrations, ledger):
     protection = Protection(migrations, ledger.pid)
     yield protection
     protection.end()
-
-
-def lose(node):
-    """Everything on the node ends at once, its daemons too."""
-    node.run(["sh", "-c", "kill -KILL -1"], check=False)
 
 
 def test_takeover_goes_on_from_the_newest_epoch(nodes, ledger, protection):
@@ -198,6 +155,15 @@ def test_source_that_is_alive_aborts_a_takeover(nodes, ledger, protection, migra
     assert not nodes.target.alive(ledger.pid)
     protection.wait_for_epochs(2)
     ledger.check_continuous()
+
+
+def test_epochs_leave_no_ended_children(nodes, protection):
+    protection.wait_for_epochs(3)
+
+    def ended():
+        return nodes.source.run(["pgrep", "--runstates", "Z", "ppmr"], check=False).stdout
+
+    wait_until(lambda: not ended(), 10, "the page readers to be reaped")
 
 
 def test_fence_that_fails_changes_nothing(nodes, ledger, protection):

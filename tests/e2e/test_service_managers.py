@@ -9,7 +9,7 @@ import pytest
 from lab.node import FIRST_PROGRAM_PID, wait_until
 from lab.terminal import Terminal
 
-MOVED, ABORTED = 0, 11
+MOVED, ABORTED, REPLACED = 0, 11, 13
 # Has no open file but /dev/null, and a session of its own.
 SERVER = "setsid --wait sleep 1000 </dev/null >/dev/null 2>&1"
 MAIN_PID = "systemctl show --property=MainPID --value server"
@@ -216,3 +216,68 @@ def test_unit_moves_with_its_processes_and_is_as_before_after_an_abort(served):
         20,
         "systemd to restart the service",
     )
+
+
+COUNTER = UNIT.replace("/bin/sleep 1000", "/usr/bin/perl /usr/local/bin/counter").replace(
+    "StandardOutput=null\nStandardError=null\n", ""
+)
+PROGRAM = "$| = 1; for ($n = 1; ; $n++) { print \"at $n\\n\"; select undef, undef, undef, 0.05; }\n"
+STATE = ["MainPID", "ActiveState", "UnitFileState", "Restart", "NRestarts", "ControlGroup"]
+
+
+def counted(machine):
+    said = machine.run("journalctl --output=cat --unit=server").stdout
+    return [int(line.split()[1]) for line in said.splitlines() if line.startswith("at ")]
+
+
+@pytest.mark.xdist_group("package")
+def test_protected_unit_is_as_it_was_and_is_taken_over_with_its_unit(served):
+    source, target = served
+    for machine in served:
+        write_file(machine, "/etc/systemd/system/server.service", COUNTER)
+        write_file(machine, "/usr/local/bin/counter", PROGRAM)
+        machine.run("systemctl daemon-reload")
+    source.run("systemctl enable --now server")
+    before = properties_of(source, *STATE)
+    protect = f"ppmr protect --mount {MOUNT} --unit server --every 1 --json"
+    target.run("systemctl start server")
+    refused = source.run(protect, check=False)
+    assert refused.returncode == 1 and "stop it there first" in refused.stderr, refused
+    target.run("systemctl stop server")
+    with source.start(f"{protect} >/var/tmp/events") as protection:
+        try:
+
+            def epochs():
+                said = source.run("cat /var/tmp/events").stdout
+                return said.count('"event":"epoch"') >= 3 or protection.poll() is not None
+
+            wait_until(epochs, 60, "3 epochs")
+            assert protection.poll() is None, protection.stdout.read()
+            assert properties_of(source, *STATE) == before
+            kept = map(json.loads, target.run("ppmr takeover --json").stdout.splitlines())
+            assert [(each["name"], each["unit"]) for each in kept] == [("server.service",) * 2]
+            reached = counted(source)[-1]
+            source.run("ip link set eth0 down")
+            begun = len(counted(target))
+            target.run("ppmr takeover server.service --fence true")
+            source.run("ip link set eth0 up")
+            assert protection.wait(60) == REPLACED
+        finally:
+            protection.kill()
+    left = properties_of(source, "ActiveState", "UnitFileState", "DropInPaths")
+    assert left == {"ActiveState": "inactive", "UnitFileState": "disabled", "DropInPaths": ""}
+    wait_until(lambda: properties_of(target, *STATE) == before, 20, "the unit to be as it was")
+    wait_until(lambda: len(counted(target)) > begun + 20, 20, "its lines in the journal")
+    goes_on = counted(target)[begun:]
+    assert goes_on == list(range(goes_on[0], goes_on[0] + len(goes_on)))
+    assert 1 < goes_on[0] <= reached + 1
+    target.run("systemctl kill --signal=KILL server")
+    wait_until(
+        lambda: properties_of(target, "MainPID")["MainPID"] not in ("0", before["MainPID"]),
+        20,
+        "systemd to restart the service",
+    )
+    source.run("systemctl start server")  # as the boot of a lost node does
+    again = source.run(protect, check=False)
+    assert again.returncode == REPLACED, again
+    assert properties_of(source, "ActiveState")["ActiveState"] == "inactive"

@@ -1,0 +1,57 @@
+"""`ppmr protect` at the source, `ppmr takeover` at its partner, and the loss of a node."""
+import json
+import signal
+
+from .migrations import Running
+from .node import wait_until
+from .ppmr import find_ppmr
+
+
+class Protection:
+    """`ppmr protect` of a process at the source, and `ppmr takeover` at its partner."""
+
+    def __init__(
+        self, migrations, pid=None, every="1", options=(), criu_options=(), name="ledger", runc=None
+    ):
+        self.migrations, self.name = migrations, name
+        what = ["--runc", runc] if runc else ["--pid", pid, "--name", name]
+        words = ["protect", *what, "--mount", migrations.out, "--every", every, "--json"]
+        words += ["--state-dir", migrations.states["source"]]
+        words += [*options, *(["--", *criu_options] if criu_options else [])]
+        self.running = Running(migrations.source_at, [find_ppmr(), *words])
+
+    def events(self):
+        return self.running.events()
+
+    def epochs(self):
+        return [event for event in self.events() if event.get("event") == "epoch"]
+
+    def wait_for_epochs(self, count, timeout=30):
+        begun = len(self.epochs())
+        wait_until(
+            lambda: len(self.epochs()) >= begun + count or not self.running.running(),
+            timeout,
+            f"{count} epochs",
+        )
+        assert self.running.running(), self.running.wait(1).output
+
+    def takeover(self, *options, check=True, **keywords):
+        words = ["takeover", "--json", "--state-dir", self.migrations.states["target"], *options]
+        return self.migrations.target_at.run([find_ppmr(), *words], check=check, **keywords)
+
+    def take_over(self, *options, **keywords):
+        return self.takeover(self.name, "--fence", "true", *options, **keywords)
+
+    def kept(self):
+        listed = map(json.loads, self.takeover().stdout.splitlines())
+        return {process["name"]: process for process in listed}
+
+    def end(self):
+        if self.running.running():
+            self.running.signal(signal.SIGINT)
+            self.running.wait()
+
+
+def lose(node):
+    """Everything on the node ends at once, its daemons too."""
+    node.run(["sh", "-c", "kill -KILL -1"], check=False)
