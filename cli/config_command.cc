@@ -17,23 +17,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns target.conf and source.d/NAME.conf in the directory of the configuration.
+// Returns target.conf, source.d/NAME.conf and protect.d/NAME.conf in the directory of the
+// configuration.
 std::vector<std::string> files_of_units(const fs::path& directory) {
   std::vector<std::string> files;
   std::error_code error;
   if (const fs::path target = directory / "target.conf"; fs::exists(target, error))
     files.push_back(target.string());
-  for (const auto& entry : fs::directory_iterator(directory / "source.d", error)) {
-    if (entry.path().extension() == ".conf") files.push_back(entry.path().string());
+  for (const char* each : {"source.d", "protect.d"}) {
+    for (const auto& entry : fs::directory_iterator(directory / each, error)) {
+      if (entry.path().extension() == ".conf") files.push_back(entry.path().string());
+    }
   }
   std::sort(files.begin(), files.end());
   return files;
 }
 
-// Returns the daemon to which the file belongs; empty if the name does not show it.
+// Returns the command to which the file belongs; empty if the name does not show it.
 std::string role_of(const fs::path& file) {
   if (file.filename() == "target.conf") return "target";
-  return file.parent_path().filename() == "source.d" ? "source" : "";
+  const fs::path directory = file.parent_path().filename();
+  return directory == "source.d" ? "source" : directory == "protect.d" ? "protect" : "";
 }
 
 // Checks one file. The daemon prints the faults.
@@ -69,8 +73,8 @@ int ConfigCheckCommand::run() const {
       return report(
           "config",
           {ExitCode::kUsage,
-           file + ": not named target.conf and not in a directory source.d: check it with "
-                  "`ppmr target --check --config` or `ppmr source --check --config`"},
+           file + ": not named target.conf and not in a directory source.d or protect.d: check it "
+                  "with `ppmr target --check --config`, or source or protect in its place"},
           false);
     }
     const int ended = check(role, file);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/json_text.h"
+#include "base/number_file.h"
 #include "base/unique_fd.h"
 #include "base/without_exceptions.h"
 #include "cli/interruption.h"
@@ -17,6 +18,7 @@
 #include "cli/move_ends.h"
 #include "cli/option_helpers.h"
 #include "cli/set_command.h"
+#include "daemon/command_line/config_file.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "migration/protect/protection.h"
@@ -35,6 +37,7 @@ using std::chrono::milliseconds;
 constexpr const char* kAuto = "auto";
 constexpr milliseconds kPauseDefault{150};
 constexpr milliseconds kSignalInterval{200};
+constexpr milliseconds kWaitInterval{1000};
 
 // Connections cannot be restored: their peers have gone on since the epoch.
 constexpr const char* kCloseConnections = "--tcp-close";
@@ -64,6 +67,8 @@ class Protect {
   int run();
 
  private:
+  CommandResult<void> check_options() const;
+  CommandResult<void> await_tree(Interruption& interruption);
   CommandResult<void> identify_tree();
   CommandResult<pid_t> find_root();
   std::string what() const;  // for messages
@@ -76,15 +81,51 @@ class Protect {
   ProtectionSettings settings_;
 };
 
+CommandResult<void> Protect::check_options() const {
+  if (command_.every < kEpochIntervalMin || command_.every > kEpochIntervalMax) {
+    return command_failure(ExitCode::kUsage, "--every must be at least 1 s and at most 24 h");
+  }
+  if (command_.limits.max_downtime <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage, "--max-pause must be more than 0");
+  }
+  if (!command_.name.empty() && !is_protection_name(command_.name)) {
+    return command_failure(
+        ExitCode::kUsage,
+        "--name '" + command_.name + "': letters, digits and ._@-, at most 64, no dot first");
+  }
+  if (auto passed = check_passed_options(command_.criu_options); !passed) {
+    return command_failure(ExitCode::kUsage, passed.error().message);
+  }
+  return {};
+}
+
+// A unit or container that does not run has no event that a process can wait for without its
+// manager.
+CommandResult<void> Protect::await_tree(Interruption& interruption) {
+  std::string told;
+  for (;;) {
+    auto found = identify_tree();
+    if (found) return found;
+    if (std::exchange(told, found.error().message) != found.error().message) {
+      print_to(stderr, "waiting: {}\n", found.error().message);
+    }
+    interruption.poll_signals(kWaitInterval);
+    if (interruption.flag()) {
+      return command_failure(ExitCode::kInterrupted, "interrupted: nothing was protected");
+    }
+  }
+}
+
 CommandResult<void> Protect::identify_tree() {
   auto root = find_root();
   if (!root) return tl::unexpected(root.error());
   const auto process = identify(*root);
   const auto stat = read_process_stat(*root);
   if (!process || !stat) {
+    const std::string option = command_.pid_file.empty() ? fmt::format("--pid {}", *root)
+                                                         : "--pid-file " + command_.pid_file;
     return command_failure(
-        ExitCode::kUsage,
-        fmt::format("--pid {}: there is no such process (`ps -e` lists them)", *root));
+        ExitCode::kUsage, fmt::format("{}: there is no such process (`ps -e` lists them)", option));
   }
   settings_.tree = {read_node_id(), read_boot_id(), process->pid, process->start_time, stat->name};
   settings_.name = command_.name;
@@ -108,6 +149,7 @@ CommandResult<pid_t> Protect::find_root() {
     settings_.manager.unit = std::move(unit->record);
     return unit->main_pid;
   }
+  if (!command_.pid_file.empty()) return static_cast<pid_t>(read_number(command_.pid_file));
   if (command_.container.empty()) return command_.pid;
   const auto facts = gather_container_facts(command_.container);
   if (!facts) return command_failure(ExitCode::kUsage, "--runc: " + facts.error().message);
@@ -180,20 +222,12 @@ int Protect::run() {
   const auto fail = [&](const CommandError& error) {
     return report("protect", error, command_.json);
   };
-  if (command_.every < kEpochIntervalMin || command_.every > kEpochIntervalMax) {
-    return fail({ExitCode::kUsage, "--every must be at least 1 s and at most 24 h"});
-  }
-  if (command_.limits.max_downtime <= milliseconds(0)) {
-    return fail({ExitCode::kUsage, "--max-pause must be more than 0"});
-  }
-  if (!command_.name.empty() && !is_protection_name(command_.name)) {
-    return fail({ExitCode::kUsage, "--name '" + command_.name +
-                                       "': letters, digits and ._@-, at most 64, no dot first"});
-  }
-  if (auto passed = check_passed_options(command_.criu_options); !passed) {
-    return fail({ExitCode::kUsage, passed.error().message});
-  }
-  if (auto found = identify_tree(); !found) return fail(found.error());
+  if (auto checked = check_options(); !checked) return fail(checked.error());
+  if (command_.only_checks) return to_int(ExitCode::kSuccess);
+  std::optional<Interruption> interruption;
+  if (command_.waits) interruption.emplace();
+  auto found = interruption ? await_tree(*interruption) : identify_tree();
+  if (!found) return fail(found.error());
   settings_.criu_options = command_.criu_options;
   auto& options = settings_.criu_options;
   if (std::find(options.begin(), options.end(), kCloseConnections) == options.end()) {
@@ -218,12 +252,12 @@ int Protect::run() {
   settings_.find_partner = [this] { return find_partner(); };
   settings_.on_event = [this](const json& event) { show(event); };
 
-  Interruption interruption;
+  if (!interruption) interruption.emplace();  // the checks end at once by a signal
   std::atomic<bool> ended = false;
   std::optional<Result<ProtectionEnd>> end;
   std::thread thread([&] {
     end = without_exceptions([&]() -> Result<ProtectionEnd> {
-      return Protection(settings_, interruption.flag()).run();
+      return Protection(settings_, interruption->flag()).run();
     });
     ended = true;
   });
@@ -233,7 +267,7 @@ int Protect::run() {
     print_to(stdout, "protecting {} as {}, {}\n", what(), settings_.name, every);
     std::fflush(stdout);
   }
-  while (!ended) interruption.poll_signals(kSignalInterval);
+  while (!ended) interruption->poll_signals(kSignalInterval);
   thread.join();
   if (!*end) return fail({ExitCode::kFailure, end->error().message});
   const ProtectionEnd& how = **end;
@@ -252,18 +286,25 @@ void add_protect_command(CLI::App& app, int& exit_code) {
       "Keep a copy of a running process, seconds old, in the memory of another node, its partner");
   auto command = make_command<ProtectCommand>(sub, exit_code);
   command->limits.max_downtime = kPauseDefault;
+  add_config_option(sub);
   auto* pid =
       sub.add_option("--pid", command->pid, "process to protect with all of its descendants")
           ->check(CLI::Range(pid_t{1}, std::numeric_limits<pid_t>::max()))
           ->type_name("PID");
+  auto* pid_file =
+      sub.add_option("--pid-file", command->pid_file, "file with the pid of the process to protect")
+          ->type_name("FILE")
+          ->excludes(pid);
   auto* container = sub.add_option("--runc", command->container, "container of runc to protect")
                         ->type_name("NAME")
-                        ->excludes(pid);
+                        ->excludes(pid)
+                        ->excludes(pid_file);
   auto* unit = sub.add_option("--unit", command->unit,
                               "service of systemd to protect; the partner's systemd supervises its "
                               "copy under the same name")
                    ->type_name("UNIT")
                    ->excludes(pid)
+                   ->excludes(pid_file)
                    ->excludes(container);
   const TargetOptions target =
       add_target_options(sub, command->mountpoint, command->target_host, command->key_file);
@@ -305,19 +346,22 @@ void add_protect_command(CLI::App& app, int& exit_code) {
       ->type_name("SIZE");
   sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
       ->capture_default_str();
+  sub.add_flag("--wait", command->waits, "if it does not run, wait until it does; for a service")
+      ->excludes(pid);
+  sub.add_flag("--check", command->only_checks, "check the options, and protect nothing");
   auto* json_flag =
       sub.add_flag("--json", command->json, "print events as JSON, one object per line");
   sub.add_flag("--quiet", command->quiet, "print only warnings and errors")->excludes(json_flag);
   sub.add_option("CRIU-OPTIONS", command->criu_options,
                  "after --: options for CRIU on both nodes; allowed are " + passed_options_text())
       ->take_all();
-  sub.parse_complete_callback([&sub, pid, container, unit, target, every, mtbf] {
+  sub.parse_complete_callback([&sub, pid, pid_file, container, unit, target, every, mtbf] {
     if (has_unknown_option(sub)) return;
     const bool is_auto = every->count() > 0 && every->as<std::string>() == kAuto;
     if (is_auto && mtbf->count() == 0) throw CLI::RequiredError("--mtbf TIME with --every auto");
     if (!is_auto && mtbf->count() > 0) throw CLI::RequiredError("--every auto with --mtbf");
-    if (pid->count() + container->count() + unit->count() == 0) {
-      throw CLI::RequiredError("--pid PID, --runc NAME or --unit UNIT");
+    if (pid->count() + pid_file->count() + container->count() + unit->count() == 0) {
+      throw CLI::RequiredError("--pid PID, --pid-file FILE, --runc NAME or --unit UNIT");
     }
     if (!target.is_given()) throw CLI::RequiredError("--to HOST or --mount MOUNTPOINT");
   });

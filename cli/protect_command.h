@@ -17,6 +17,7 @@ namespace ppmr {
 // `ppmr protect`: keeps a copy of a running process, seconds old, in the memory of another node.
 struct ProtectCommand {
   int pid = 0;
+  std::string pid_file;   // names the pid when the process runs
   std::string container;  // of runc
   std::string unit;       // of systemd
   std::string name;       // empty: that of the unit or container, or program and pid
@@ -26,6 +27,8 @@ struct ProtectCommand {
   std::chrono::milliseconds every{30'000};
   std::optional<std::chrono::milliseconds> mtbf;  // given: `every` follows from it
   LiveLimits limits;
+  bool waits = false;        // for the process, if it does not run yet
+  bool only_checks = false;  // the options
   std::string state_directory = kDefaultStateDirectory;
   std::vector<std::string> criu_options;
   bool json = false;

@@ -249,8 +249,9 @@ TEST_F(Doctor, ConfigurationNamesKeysAndDirectories) {
   write("target.conf", "key-file = /etc/key\nspill-dir = \"/spill\"\n");
   write("source.d/out.conf", "key-file = /etc/key\n");
   write("source.d/bad.conf", "this is [ no configuration\n");
+  write("protect.d/db.conf", "unit = db\nto = two\n");
   const auto found = read_configuration(root_);
-  EXPECT_EQ(found.files.size(), 3u);
+  EXPECT_EQ(found.files.size(), 4u);
   ASSERT_EQ(found.credentials.size(), 1u) << "each key once";
   EXPECT_EQ(found.credentials[0].key_file, "/etc/key");
   EXPECT_EQ(found.spill_directories, std::vector<std::string>{"/spill"});
@@ -280,11 +281,13 @@ TEST_F(Doctor, UnitsThatFailedOrWereNeverStartedAreReported) {
       "ppmr-target.service loaded failed failed ppmr target\n"
       "ppmr-source@out.service loaded active running ppmr source\n");
   ASSERT_EQ(units.size(), 2u);
-  const auto found = judge_units(units, {"/etc/ppmr/target.conf", "/etc/ppmr/source.d/new.conf"});
-  ASSERT_EQ(found.size(), 3u);
+  const auto found = judge_units(units, {"/etc/ppmr/target.conf", "/etc/ppmr/source.d/new.conf",
+                                         "/etc/ppmr/protect.d/db.conf"});
+  ASSERT_EQ(found.size(), 4u);
   expect(found[0], Level::kProblem, "ppmr-target.service has failed", "journalctl");
   expect(found[1], Level::kOk, "ppmr-source@out.service is active");
   expect(found[2], Level::kWarning, "ppmr-source@new.service was never started", "systemctl");
+  expect(found[3], Level::kWarning, "ppmr-protect@db.service was never started", "systemctl");
   const auto loop = judge_units(
       parse_units("ppmr-source@out.service loaded activating auto-restart ppmr source\n"), {});
   ASSERT_EQ(loop.size(), 1u);

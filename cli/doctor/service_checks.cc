@@ -24,12 +24,13 @@ constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kCheckPatience{10'000};
 
 std::string role_of(const std::string& file) {
-  return fs::path(file).filename() == "target.conf" ? "target" : "source";
+  if (fs::path(file).filename() == "target.conf") return "target";
+  return fs::path(file).parent_path().filename() == "protect.d" ? "protect" : "source";
 }
 
 std::string unit_of(const std::string& file) {
   if (role_of(file) == "target") return "ppmr-target.service";
-  return "ppmr-source@" + fs::path(file).stem().string() + ".service";
+  return fmt::format("ppmr-{}@{}.service", role_of(file), fs::path(file).stem().string());
 }
 
 void take(const std::string& name, const std::string& value, Credentials& credentials,
@@ -136,8 +137,10 @@ Configuration read_configuration(const std::string& directory) {
   if (const fs::path target = fs::path(directory) / "target.conf"; fs::exists(target, error)) {
     found.files.push_back(target.string());
   }
-  for (const auto& entry : fs::directory_iterator(fs::path(directory) / "source.d", error)) {
-    if (entry.path().extension() == ".conf") found.files.push_back(entry.path().string());
+  for (const char* each : {"source.d", "protect.d"}) {
+    for (const auto& entry : fs::directory_iterator(fs::path(directory) / each, error)) {
+      if (entry.path().extension() == ".conf") found.files.push_back(entry.path().string());
+    }
   }
   std::sort(found.files.begin(), found.files.end());
   std::set<std::pair<std::string, std::string>> known = {{"", ""}};

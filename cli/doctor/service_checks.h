@@ -24,7 +24,7 @@ struct Configuration {
   };
   std::vector<Target> targets;  // of the sources; each address once
 };
-// `directory` contains target.conf and source.d/NAME.conf.
+// `directory` contains target.conf, source.d/NAME.conf and protect.d/NAME.conf.
 Configuration read_configuration(const std::string& directory);
 
 // Lets each daemon check its file, as `ppmr config check` does. `ppmr`: the path of the program.

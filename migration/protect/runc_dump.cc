@@ -113,13 +113,12 @@ Result<UniqueFd> open_directory(const std::string& path) {
   return directory;
 }
 
+// The path of this process's program also leads to it after an upgrade of ppmr.
 Status write_criu_script(const RuncDumpOptions& options, const std::string& socket) {
-  const auto ppmr = own_path();
-  if (!ppmr) return failure(ppmr.error());
   const auto written = write_script(
       options.work + "/criu",
-      fmt::format("#!/bin/sh\nexec {} criu-for-runc --criu {} --socket {} -- \"$@\"\n",
-                  shell_quoted(*ppmr), shell_quoted(options.criu), shell_quoted(socket)));
+      fmt::format("#!/bin/sh\nexec /proc/{}/exe criu-for-runc --criu {} --socket {} -- \"$@\"\n",
+                  getpid(), shell_quoted(options.criu), shell_quoted(socket)));
   return written ? Status{} : failure(written.error());
 }
 

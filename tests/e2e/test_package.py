@@ -38,7 +38,11 @@ def test_two_builds_give_the_same_bytes(packages):
 def test_units_pass_systemd_analyze(packages, tmp_path):
     run("dpkg-deb", "--extract", packages["ppmr"], tmp_path)
     units = sorted((tmp_path / "lib/systemd/system").iterdir())
-    assert [unit.name for unit in units] == ["ppmr-source@.service", "ppmr-target.service"]
+    assert [unit.name for unit in units] == [
+        "ppmr-protect@.service",
+        "ppmr-source@.service",
+        "ppmr-target.service",
+    ]
     for unit in units:
         text = unit.read_text().replace("/usr/bin/ppmr", str(tmp_path / "usr/bin/ppmr"))
         (tmp_path / unit.name.replace("@", "@x")).write_text(text)

@@ -1,10 +1,12 @@
 """Epochs of runc containers and of units of systemd, and their takeover."""
 import json
+import shutil
 
 import pytest
 
 from lab.containers import Counter, make_bundle
 from lab.node import wait_until
+from lab.ppmr import find_ppmr
 from lab.protection import Protection, lose
 
 USAGE = 2
@@ -85,6 +87,16 @@ def test_replaced_container_leaves_its_node(nodes, migrations, job):
     gone = job.run("runc state job", check=False)
     assert gone.returncode != 0 and "does not exist" in gone.stderr
     assert job.state(migrations.target_at)["status"] == "running"
+
+
+def test_upgrade_of_ppmr_does_not_end_the_epochs(lab, migrations, job):
+    installed = lab.home / "ppmr"
+    shutil.copy(find_ppmr(), installed)
+    protection = Protection(migrations, runc="job", name="job", ppmr=installed)
+    protection.wait_for_epochs(1)
+    installed.unlink()
+    protection.wait_for_epochs(2)
+    protection.end()
 
 
 def test_process_of_runc_exec_is_in_no_epoch_and_delays_it(migrations, job):

@@ -41,6 +41,7 @@ def etc(lab, ppmr):
         target="127.0.0.1:1",
         key_file=str(directory / "key"),
     )
+    conf(directory / "protect.d/db.conf", unit="db", to="two", every="10s")
     return directory
 
 
@@ -51,7 +52,7 @@ def check(ppmr, *arguments):
 
 def test_config_check_accepts_the_files_of_both_units(ppmr, etc):
     code, said = check(ppmr, "--directory", etc)
-    assert (code, said.count(": good\n")) == (0, 2), said
+    assert (code, said.count(": good\n")) == (0, 3), said
 
 
 @pytest.mark.parametrize(

@@ -225,59 +225,92 @@ PROGRAM = "$| = 1; for ($n = 1; ; $n++) { print \"at $n\\n\"; select undef, unde
 STATE = ["MainPID", "ActiveState", "UnitFileState", "Restart", "NRestarts", "ControlGroup"]
 
 
+def state_of(machine, unit, *names):
+    shown = machine.run(["systemctl", "show", "--property=" + ",".join(names), unit]).stdout
+    found = dict(line.split("=", 1) for line in shown.splitlines())
+    return [found[name] for name in names]
+
+
 def counted(machine):
     said = machine.run("journalctl --output=cat --unit=server").stdout
     return [int(line.split()[1]) for line in said.splitlines() if line.startswith("at ")]
 
 
+def said(machine, unit):
+    return machine.run(f"journalctl --output=cat --unit={unit}").stdout
+
+
+def await_epochs(machine, more=2):
+    def epochs():
+        return said(machine, "ppmr-protect@server").count("\nepoch ")
+
+    wanted = epochs() + more
+    wait_until(lambda: epochs() >= wanted, 60, f"{more} epochs")
+
+
 @pytest.mark.xdist_group("package")
-def test_protected_unit_is_as_it_was_and_is_taken_over_with_its_unit(served):
+def test_service_protects_a_unit_which_is_taken_over_with_its_unit(served):
     source, target = served
     for machine in served:
         write_file(machine, "/etc/systemd/system/server.service", COUNTER)
         write_file(machine, "/usr/local/bin/counter", PROGRAM)
         machine.run("systemctl daemon-reload")
+    lines = f"unit = server\nmount = {MOUNT}\nevery = 1s\n"
+    write_file(source, "/etc/ppmr/protect.d/server.conf", lines)
+    source.run("ppmr config check")
+    protect = "ppmr protect --config /etc/ppmr/protect.d/server.conf"
+    service = ["ppmr-protect@server", "ActiveState", "ExecMainStatus"]
+    source.run("systemctl enable --now ppmr-protect@server")
+    wait_until(lambda: "waiting: " in said(source, service[0]), 20, "the service to wait")
     source.run("systemctl enable --now server")
+    await_epochs(source)
+    source.run("systemctl restart server ppmr-source@out")
+    await_epochs(source)
+    source.run("systemctl stop ppmr-protect@server")
+    assert state_of(source, *service) == ["inactive", "130"]
     before = properties_of(source, *STATE)
-    protect = f"ppmr protect --mount {MOUNT} --unit server --every 1 --json"
-    target.run("systemctl start server")
-    refused = source.run(protect, check=False)
-    assert refused.returncode == 1 and "stop it there first" in refused.stderr, refused
-    target.run("systemctl stop server")
-    with source.start(f"{protect} >/var/tmp/events") as protection:
-        try:
-
-            def epochs():
-                said = source.run("cat /var/tmp/events").stdout
-                return said.count('"event":"epoch"') >= 3 or protection.poll() is not None
-
-            wait_until(epochs, 60, "3 epochs")
-            assert protection.poll() is None, protection.stdout.read()
-            assert properties_of(source, *STATE) == before
-            kept = map(json.loads, target.run("ppmr takeover --json").stdout.splitlines())
-            assert [(each["name"], each["unit"]) for each in kept] == [("server.service",) * 2]
-            reached = counted(source)[-1]
-            source.run("ip link set eth0 down")
-            begun = len(counted(target))
-            target.run("ppmr takeover server.service --fence true")
-            source.run("ip link set eth0 up")
-            assert protection.wait(60) == REPLACED
-        finally:
-            protection.kill()
-    left = properties_of(source, "ActiveState", "UnitFileState", "DropInPaths")
-    assert left == {"ActiveState": "inactive", "UnitFileState": "disabled", "DropInPaths": ""}
+    source.run("systemctl start ppmr-protect@server")
+    await_epochs(source)
+    assert properties_of(source, *STATE) == before
+    kept = map(json.loads, target.run("ppmr takeover --json").stdout.splitlines())
+    assert [(each["name"], each["unit"]) for each in kept] == [("server.service",) * 2]
+    source.run("ip link set eth0 down")
+    reached = counted(source)[-1]
+    target.run("ppmr takeover server.service --fence true")
+    source.run("ip link set eth0 up")
     wait_until(lambda: properties_of(target, *STATE) == before, 20, "the unit to be as it was")
-    wait_until(lambda: len(counted(target)) > begun + 20, 20, "its lines in the journal")
-    goes_on = counted(target)[begun:]
+    wait_until(lambda: len(counted(target)) > 20, 20, "its lines in the journal")
+    goes_on = counted(target)
     assert goes_on == list(range(goes_on[0], goes_on[0] + len(goes_on)))
     assert 1 < goes_on[0] <= reached + 1
+    wait_until(lambda: state_of(source, *service) == ["failed", str(REPLACED)], 60, "its end")
+    assert state_of(source, "server", "ActiveState", "UnitFileState", "DropInPaths") == [
+        "inactive",
+        "disabled",
+        "",
+    ]
+    source.run("systemctl start server")  # as the boot of a lost node may do
+    again = source.run(protect, check=False)
+    assert again.returncode == REPLACED, again
+    assert state_of(source, "server", "ActiveState") == ["inactive"]
     target.run("systemctl kill --signal=KILL server")
     wait_until(
         lambda: properties_of(target, "MainPID")["MainPID"] not in ("0", before["MainPID"]),
         20,
         "systemd to restart the service",
     )
-    source.run("systemctl start server")  # as the boot of a lost node does
-    again = source.run(protect, check=False)
-    assert again.returncode == REPLACED, again
-    assert properties_of(source, "ActiveState")["ActiveState"] == "inactive"
+
+
+@pytest.mark.xdist_group("package")
+def test_unit_that_the_partner_cannot_take_over_is_not_protected(served):
+    source, target = served
+    write_file(source, "/etc/systemd/system/server.service", UNIT)
+    source.run("systemctl daemon-reload; systemctl start server")
+    protect = f"ppmr protect --mount {MOUNT} --unit server"
+    unknown = source.run(protect, check=False)
+    assert unknown.returncode == 1 and "no unit server.service" in unknown.stderr, unknown
+    write_file(target, "/etc/systemd/system/server.service", UNIT)
+    target.run("systemctl daemon-reload; systemctl start server")
+    active = source.run(protect, check=False)
+    assert active.returncode == 1 and "stop it there first" in active.stderr, active
+    assert target.run("ppmr takeover --json").stdout == ""

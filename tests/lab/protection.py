@@ -11,14 +11,22 @@ class Protection:
     """`ppmr protect` of a process at the source, and `ppmr takeover` at its partner."""
 
     def __init__(
-        self, migrations, pid=None, every="1", options=(), criu_options=(), name="ledger", runc=None
+        self,
+        migrations,
+        pid=None,
+        every="1",
+        options=(),
+        criu_options=(),
+        name="ledger",
+        runc=None,
+        ppmr=None,
     ):
         self.migrations, self.name = migrations, name
         what = ["--runc", runc] if runc else ["--pid", pid, "--name", name]
         words = ["protect", *what, "--mount", migrations.out, "--every", every, "--json"]
         words += ["--state-dir", migrations.states["source"]]
         words += [*options, *(["--", *criu_options] if criu_options else [])]
-        self.running = Running(migrations.source_at, [find_ppmr(), *words])
+        self.running = Running(migrations.source_at, [ppmr or find_ppmr(), *words])
 
     def events(self):
         return self.running.events()
