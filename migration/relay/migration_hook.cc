@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <optional>
@@ -240,7 +241,8 @@ class TargetHold {
   bool hold();
 
  private:
-  Result<OwnershipRecord> note_ready() const;
+  Result<OwnershipRecord> note_ready();
+  bool has_lost_a_task() const;
   Status apply_carried() const;
   Status take_locks_of_source() const;
   Status note_carried_error(const std::string& work, const Error& error) const;
@@ -253,18 +255,26 @@ class TargetHold {
   const ProcessIdentity criu_;
   const pid_t restored_root_;
   ContactClock contact_;
+  std::vector<ProcessIdentity> held_;  // the restored tasks that live
 };
 
-Result<OwnershipRecord> TargetHold::note_ready() const {
+Result<OwnershipRecord> TargetHold::note_ready() {
   auto tasks = tasks_of_tree(restored_root_);
   if (!tasks) return failure(tasks.error());
   target_event::Ready ready{tree_, std::move(*tasks), {}, criu_};
   for (const ProcessIdentity& task : ready.tasks) {
     ready.waiting_at.push_back(await_in_restorer(task.pid));
+    if (is_alive(task)) held_.push_back(task);  // a process may be restored as a zombie
   }
   auto step = take_target_step(store_, id_, std::move(ready));
   if (!step) return failure(step.error());
   return std::move(step->record);
+}
+
+// Whether somebody has killed a task that has not run, for example the kernel for want of memory.
+// CRIU would wait for that task without an end.
+bool TargetHold::has_lost_a_task() const {
+  return !std::all_of(held_.begin(), held_.end(), is_alive);
 }
 
 // If it returns kStopCriu, the supervisor restores the tree again from the checkpoint.
@@ -280,6 +290,10 @@ bool TargetHold::let_run_here() const {
   }
   if (Status taken = take_locks_of_source(); !taken) {
     log(taken.error().message);
+    return kStopCriu;
+  }
+  if (has_lost_a_task()) {
+    log("a restored process was killed before it ran");
     return kStopCriu;
   }
   return kLetCriuGoOn;
@@ -356,7 +370,7 @@ bool TargetHold::hold() {
       case HookVerdict::kHold:
         break;
     }
-    if (!is_alive(criu_)) return kStopCriu;
+    if (!is_alive(criu_) || has_lost_a_task()) return kStopCriu;
     // Before the vote this node may still abort; after it, it waits without a limit. A rehearsal
     // is never decided.
     const bool may_abort =

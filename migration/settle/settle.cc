@@ -14,6 +14,7 @@
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
+#include "migration/settle/abandoned_checkpoints.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
 #include "mount/mount_table.h"
@@ -182,7 +183,10 @@ int SettleCommand::run() const {
   settle_mount(*store, of, mountpoint, kDaemonsPatience);
   if (of == MigrationRole::kSource) settle_units_at_source(*store);
   report_open(*store, of, mountpoint);
-  if (of == MigrationRole::kTarget) settle_orphans(*store, kDaemonsPatience);
+  if (of == MigrationRole::kTarget) {
+    remove_abandoned_checkpoints(*store, mountpoint);
+    settle_orphans(*store, kDaemonsPatience);
+  }
   return to_int(ExitCode::kSuccess);
 }
 

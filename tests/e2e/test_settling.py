@@ -127,3 +127,36 @@ def test_operator_lets_a_copy_run_whose_source_is_lost_for_good(nodes, lab, sett
     again = resolve(name, "--discard")
     assert again.returncode != 0, "it runs"
     worker.end()
+
+
+@pytest.mark.parametrize("state", ["finished", "aborted"])
+def test_memory_of_a_killed_supervisor_is_freed_when_its_move_is_over(nodes, lab, settling, state):
+    """The supervisor dies after the record's last state, and before it removes the checkpoints."""
+    held = {"finished": "target:finished", "aborted": "source:sealed target:aborted"}
+    migrations = settling(held[state])
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    if state == "aborted":
+        migrations.wait_until_paused("source", "sealed", running)
+        wait_for_ready_target(migrations)
+        running.signal(signal.SIGINT)
+        migrations.go_on("source", "sealed")
+    migrations.wait_until_paused("target", state)
+    kill_programs_of_target(nodes)
+    migrations.go_on("target", state)
+    assert migrations.target_at.names(migrations.in_) != [], "nothing was left to remove"
+    wait_until(
+        lambda: migrations.target_at.names(migrations.in_) == [], SETTLED, "the checkpoints to go"
+    )
+    worker.end()
+
+
+def test_restored_process_that_is_killed_before_it_runs_is_restored_again(nodes, lab, settling):
+    """CRIU would wait for it without an end."""
+    migrations, worker, running = move_until("committed", settling, lab, nodes)
+    wait_for_ready_target(migrations)
+    nodes.target.signal(worker.pid, signal.SIGKILL)
+    migrations.go_on("source", "committed")
+    running.wait(90).ok()
+    check_moved(worker, nodes)
+    worker.end()

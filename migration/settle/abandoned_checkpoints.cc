@@ -1,0 +1,67 @@
+#include "migration/settle/abandoned_checkpoints.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
+#include "migration/target/restore_remains.h"
+#include "mount/mount_table.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{5000};
+constexpr size_t kIdInName = 8;  // characters of the ID in the name of a checkpoint
+
+std::vector<std::string> checkpoints_of(const std::string& mountpoint) {
+  const auto mount = find_mount(mountpoint);
+  if (!mount || !mount->remainder.empty()) return {};
+  const auto status = call(mount->mount.source, to_request(request::Status{}), kPatience);
+  std::vector<std::string> names;
+  if (!status) return names;
+  for (const auto& entry : status->value("checkpoints", nlohmann::json::array())) {
+    if (entry.is_object()) names.push_back(entry.value("name", ""));
+  }
+  return names;
+}
+
+}  // namespace
+
+std::set<std::string> unrelated_records(const std::vector<std::string>& records,
+                                        const std::vector<std::string>& checkpoints) {
+  std::set<std::string> unrelated;
+  for (const std::string& record : records) {
+    const std::string part = "-" + record.substr(0, kIdInName);
+    const bool found =
+        std::any_of(checkpoints.begin(), checkpoints.end(),
+                    [&](const std::string& name) { return name.find(part) != std::string::npos; });
+    if (!found) unrelated.insert(record);
+  }
+  return unrelated;
+}
+
+void remove_abandoned_checkpoints(const RecordStore& store, const std::string& mountpoint) {
+  const std::vector<std::string> checkpoints = checkpoints_of(mountpoint);
+  if (checkpoints.empty()) return;
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(store.directory(), error)) {
+    names.push_back(entry.path().filename());
+  }
+  const auto records = store.list(nullptr, unrelated_records(names, checkpoints));
+  if (!records) return;
+  for (const OwnershipRecord& record : *records) {
+    const bool may_be_wanted = !is_over(record.state()) || record.has_losses();
+    if (record.role != MigrationRole::kTarget || record.mountpoint != mountpoint) continue;
+    for (size_t i = 0; i < record.trees.size() && !may_be_wanted; ++i) {
+      if (is_alive(record.trees[i].supervisor)) continue;
+      (void)remove_checkpoint(record, record.trees[i]);
+      remove_built_files(store.path_of(record.id, MigrationRole::kTarget), i);
+    }
+  }
+}
+
+}  // namespace ppmr
