@@ -12,7 +12,7 @@ from lab.node import LabError, wait_until
 from lab.pace import patience
 from lab.programs import REPOSITORY
 from vm import image, measures
-from vm.virtual_lab import remove_stale
+from vm.virtual_lab import VirtualLab, remove_stale
 
 
 def reaches(node, other):
@@ -155,6 +155,21 @@ def test_killed_machine_can_be_booted_again(machines):
     b.boot()
     assert not b.exists("/tmp/lost")
     measures.rping(machines)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("machines")
+def test_disk_of_a_killed_machine_has_lost_what_was_not_flushed():
+    with VirtualLab(memory_mib=1024, disk_mib=64) as lab:
+        a = lab.a
+        a.mount_disk("/disk")
+        a.run(["sh", "-c", "echo 1 >/disk/kept; sync; echo 2 >/disk/lost"])
+        assert sorted(a.names("/disk")) == ["kept", "lost", "lost+found"]
+        a.kill()
+        a.boot()
+        a.mount_disk("/disk")
+        assert sorted(a.names("/disk")) == ["kept", "lost+found"]
+        assert a.read_text("/disk/kept") == "1\n"
 
 
 @pytest.mark.parametrize(

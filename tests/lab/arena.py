@@ -1,8 +1,9 @@
 """Plays one failure case after the other and judges each with an oracle.
 
 A case stops a migration of a witness (tests/programs/witness.cc) at a state, lets something fail,
-lets the migration go on, repairs the failure and runs `ppmr migrate --recover`. Then the oracle
-checks:
+lets the migration go on, and repairs the failure: daemons that died are started again. Nobody runs
+`ppmr migrate --recover`: the settlers of the daemons end what is open, for which they have
+`--timeout` + 30 s. Then the oracle checks:
 
 - No count occurs twice in the witness's log, its lines follow on from each other and in time, and
   its memory is correct. It ran on the source, then on the target if it moved, and on no other node.
@@ -12,6 +13,7 @@ checks:
   how long that takes, so the oracle does not judge by time: a copy that executed anything is in the
   log.
 - No migration is left open, and a migration without a failure succeeds.
+- Nothing is left of a move: no program, no checkpoint.
 
 A process may be lost only where failure_cases.may_be_lost() says so.
 """
@@ -29,6 +31,7 @@ from .failure_cases import (
     LINKS,
     POST_COPY,
     STOPS,
+    SYSTEMD,
     VICTIMS,
     may_be_lost,
     where_is,
@@ -53,7 +56,23 @@ SLOW = "8mbit"  # at this rate the memory of a witness arrives about a second af
 # Verdict: correct, but the victim, which the state releases, had already ended.
 GONE = "gone already"
 LOST = "lost"  # verdict: the process is lost, and may_be_lost() allows that
+# Victims of several programs.
+PARTS = {
+    "both daemons": ["source daemon", "target daemon"],
+    "source group": ["migrate", "source criu", "source relay", "page reader"],
+    "target group": ["supervisor", "target criu", "target relay", "pager", "guard", "agent"],
+}
 TRIES = 3  # attempts to reach a state; the oracle judges each
+
+
+PROGRAMS_OF_A_MOVE = (
+    b"migrate",
+    b"migration-relay",
+    b"migration-restore",
+    b"serve-pages",
+    b"guard-pages",
+    b"page-reader",
+)
 
 
 class Wrong(LabError):
@@ -94,6 +113,7 @@ class Arena:
             ["--pool-size", "64MiB", *options],
             name=f"arena{self.number}",
             environment=self._environment,
+            settles=True,
         )
         return self
 
@@ -145,12 +165,11 @@ class Arena:
             elif reached:
                 if where == IN_THE_MIDDLE:
                     self._go_on(held)
-                victims = self._await_victims(what, where, running)
-                for pid in victims:
-                    self._signal(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+                victims = self._await_victims(what, where, running, witness)
+                self._fail(victims, how)
             self._no_restore.unlink(missing_ok=True)
             self._go_on(held)
-            if victims and how != "kill":
+            if victims and how in ("stop", "pause"):
                 time.sleep(
                     hold_limit + 1.5 if how == "stop" else SHORT
                 )  # the duration of the failure
@@ -163,9 +182,15 @@ class Arena:
                 self._restore_link()
                 cut = None
             self.link.limit()
-            self._restart_daemons(what if how == "kill" else None)
-            self._recover()
-            verdict = self._judge(witness, done, reached and may_be_lost(stop, what, how, mode))
+            self._restart_daemons(PARTS.get(what, [what]) if how == "kill" else [])
+            self._await_settled(witness, hold_limit)
+            verdict = self._judge(
+                witness,
+                done,
+                reached and may_be_lost(stop, what, how, mode),
+                was_ended=what in ("original", "restored tasks"),
+            )
+            self._check_leftovers()
             if not reached:
                 return None
             return GONE if what in VICTIMS and not victims else verdict
@@ -199,12 +224,23 @@ class Arena:
         for state in held:
             self.migrations.go_on(*state.split(":"))
 
-    def _await_victims(self, what, where, running):
+    def _fail(self, victims, how):
+        first = {"kill": [signal.SIGKILL], SYSTEMD: [signal.SIGTERM, signal.SIGCONT]}
+        for number in first.get(how, [signal.SIGSTOP]):
+            for pid in victims:
+                self._signal(pid, number)
+        if how == SYSTEMD:
+            time.sleep(SHORT)  # systemd waits longer; a program that ignores SIGTERM gains nothing
+            for pid in victims:
+                self._signal(pid, signal.SIGKILL)
+
+    def _await_victims(self, what, where, running, witness):
         if where == LEAVING:
-            return self._find(what, running)
+            return self._find(what, running, witness)
         interval = 0.0005 if where == IN_THE_MIDDLE else 0.005
         found = wait_until(
-            lambda: self._find(what, running) or (not running.running() and where == IN_THE_MIDDLE),
+            lambda: self._find(what, running, witness)
+            or (not running.running() and where == IN_THE_MIDDLE),
             10,
             f"{what} to start",
             interval=interval,
@@ -215,8 +251,14 @@ class Arena:
             time.sleep(self._random.uniform(0, IN_THE_MIDDLE_WITHIN))
         return found
 
-    def _find(self, what, running):
+    def _find(self, what, running, witness):
         """Returns the host pids of a victim. With several CRIUs, returns the pids of all."""
+        if what in PARTS:
+            return [pid for part in PARTS[what] for pid in self._find(part, running, witness)]
+        if what in ("original", "restored tasks"):
+            return witness.host_pids(self.source if what == "original" else self.target)
+        if what == "agent":
+            return self.target.find_processes(lambda words: words[1] == b"migration-agent")
         if what == "migrate":
             return [running.host_pid] if running.running() and running.host_pid else []
         node = self.source if what.startswith("source") else self.target
@@ -292,32 +334,34 @@ class Arena:
 
     def _restart_daemons(self, killed):
         for daemon in (self.migrations.source, self.migrations.target):
-            if killed == f"{daemon.role} daemon":
+            if f"{daemon.role} daemon" in killed:
                 daemon.process.wait(
                     timeout=patience(30)
                 )  # nsenter ends a little later than the daemon
         self.migrations.restart_dead()
 
-    def _recover(self):
-        def recovered():
-            nonlocal done
-            done = [
-                self.migrations.recover(role, options=["--timeout", "3"], check=False)
-                for role in ("source", "target")
-            ]
-            return all(one.code == 0 for one in done)
+    def _await_settled(self, witness, hold_limit):
+        """Nobody runs `--recover`."""
 
-        done = []
+        def open_records():
+            records = [
+                record for role in ("source", "target") for record in self._records(role, witness)
+            ]
+            return [one for one in records if one["state"] not in ("finished", "aborted")]
+
         try:
-            wait_until(recovered, 25, "the recovery", interval=0.1)
+            wait_until(
+                lambda: not open_records(), hold_limit + 30, "the migration to settle", interval=0.1
+            )
         except LabError as late:
-            raise LabError(
-                f"{late}; a migration is still open: {[one.output for one in done]}"
-            ) from None
+            if any(tree["lost"] for one in open_records() for tree in one["trees"]):
+                return  # _check_records() judges it
+            raise LabError(f"{late}; it is still open") from None
 
     # -- the oracle
 
-    def _judge(self, witness, done, loss_is_allowed):
+    def _judge(self, witness, done, loss_is_allowed, was_ended):
+        """`was_ended`: the case itself has ended the process, which no record needs to know."""
         source, target = self._check_records(witness, loss_is_allowed)
         moved = source is not None and source["state"] == "finished"
         if done.code == 0 and not moved:
@@ -353,7 +397,7 @@ class Arena:
                 f"the lost copy on {owner.name} to be gone",
             )
             witness.check_log([nodes, nodes[:1]])
-            if moved and not any(tree["lost"] for tree in target["trees"]):
+            if moved and not was_ended and not any(tree["lost"] for tree in target["trees"]):
                 raise LabError(
                     "the process is lost, but the target's record does not say so"
                 ) from None
@@ -385,6 +429,25 @@ class Arena:
         if source and target and (source["state"] == "aborted") != (target["state"] == "aborted"):
             raise LabError(f"the records differ: {source['state']} and {target['state']}")
         return source, target
+
+    def _check_leftovers(self):
+        for node in (self.source, self.target):
+            wait_until(
+                lambda: not self._programs_left(node),
+                10,
+                f"the programs of the move on {node.name} to end: {self._programs_left(node)}",
+            )
+        wait_until(
+            lambda: not self.target.names(self.migrations.in_),
+            10,
+            f"the checkpoints to go: {self.target.names(self.migrations.in_)}",
+        )
+
+    @staticmethod
+    def _programs_left(node):
+        return node.find_processes(
+            lambda words: words[1] in PROGRAMS_OF_A_MOVE or words[0].startswith(b"criu: ")
+        )
 
     def _check_retry(self, witness):
         """A migration without a failure succeeds."""

@@ -31,7 +31,23 @@ VICTIMS = [
     "pager",
     "guard",
     "page reader",
+    "agent",
+    "both daemons",
+    "restored tasks",
+    "source group",
+    "target group",
+    "original",
 ]
+# How a victim fails. "systemd" is what systemd sends to a control group that it stops: SIGTERM and
+# SIGCONT, then SIGKILL.
+KILL, STOP, PAUSE, SYSTEMD = "kill", "stop", "pause", "systemd"
+HOWS_OF = {
+    "both daemons": [KILL],
+    "restored tasks": [KILL],
+    "source group": [SYSTEMD],  # all programs of the move at the source, without the daemon
+    "target group": [SYSTEMD],
+    "original": [SYSTEMD],  # the process that moves, at the source
+}
 LAZY, EAGER, POST_COPY = MODES = ["lazy", "eager", "post-copy"]
 # The modes in which a victim exists, for victims that do not exist in every mode.
 MODES_OF = {"pager": [LAZY], "guard": [LAZY, POST_COPY], "page reader": [LAZY, POST_COPY]}
@@ -91,6 +107,13 @@ WHERE_CRIU_IS = {
     },
 }
 WHERE_CRIU_IS["guard"] = WHERE_CRIU_IS["pager"]
+# The agent ends with its coordinator's connection.
+WHERE_CRIU_IS["agent"] = {
+    stop: LEAVING for stops in STOPS.values() for stop in stops if stop != "source:preparing"
+}
+WHERE_CRIU_IS["restored tasks"] = WHERE_CRIU_IS["target criu"]
+for group in ("source group", "target group", "original"):
+    WHERE_CRIU_IS[group] = {stop: LEAVING for stops in STOPS.values() for stop in stops}
 for node in ("source", "target"):
     WHERE_CRIU_IS[f"{node} relay"] = WHERE_CRIU_IS[f"{node} criu"]
 
@@ -101,6 +124,23 @@ def where_is(victim, stop):
 
 def may_be_lost(stop, what, how, mode):
     """Returns whether docs/migration.md allows that the process is lost."""
+    if what == "original":
+        return True  # SIGTERM ends it, unless it has moved: an end that its owner asked for
+    if what == "restored tasks" and stop in ("source:finished", "target:running"):
+        return True  # the same, where it already runs
+    if what == "source group":
+        # As for CRIU alone, see below; with it dies the page reader.
+        return stop in ("source:preparing", "source:dumping", "target:restoring") or (
+            mode == POST_COPY and stop in ("source:committed", "target:running")
+        )
+    if what == "target group":
+        return may_be_lost(stop, "target criu", "kill", mode) or may_be_lost(
+            stop, "pager", "kill", mode
+        )
+    if what == "both daemons":
+        return may_be_lost(stop, "target daemon", "kill", mode) or may_be_lost(
+            stop, "source daemon", "kill", mode
+        )
     if what == "source criu":  # CRIU's parasite is in the process: see Arena.play_plain_criu_kill
         return stop == "source:dumping" and how == "kill"
     decided = stop in (
@@ -135,13 +175,14 @@ def missing_states():
 def all_cases():
     """(stop, what, how, mode) of every case.
 
-    `how` is kill, stop (longer than the timeout) or pause (shorter) for a victim, cut or blink for
-    a link. `mode` is None where the case works in each.
+    `how` is kill, stop (longer than the timeout), pause (shorter) or systemd for a victim, cut or
+    blink for a link. `mode` is None where the case works in each.
     """
     for stops in STOPS.values():
         for stop in stops:
             for victim in VICTIMS:
-                for how in ("kill", "stop", "pause") if where_is(victim, stop) else ():
+                hows = HOWS_OF.get(victim, [KILL, STOP, PAUSE])
+                for how in hows if where_is(victim, stop) else ():
                     yield from ((stop, victim, how, mode) for mode in MODES_OF.get(victim, [None]))
             for link in LINKS:
                 for how in ("cut", "blink"):

@@ -13,6 +13,7 @@ that created them dies. Nothing is created in the host's namespaces.
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -370,6 +371,17 @@ class Node(Commands):
             except (OSError, ValueError, IndexError):
                 continue
         return [pid for pid, parent in parents.items() if parent not in parents]
+
+    def all_processes(self):
+        """Yields (host pid, pid on the node) of each process of the node."""
+        namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.readlink(entry / "ns/pid") == namespace:
+                    [line] = re.findall(r"^NSpid:(.*)$", (entry / "status").read_text(), re.M)
+                    yield int(entry.name), int(line.split()[-1])
+            except (OSError, ValueError):
+                continue  # it has ended
 
     def mountinfo(self):
         return Path(f"/proc/{self.init_pid}/mountinfo").read_text()

@@ -106,6 +106,13 @@ class Witness:
             "the witness to end",
         )
 
+    def host_pids(self, node):
+        """Returns the host pids of the copy on this node: one or none.
+
+        Not by its command line, which is in memory that may not have arrived.
+        """
+        return [on_host for on_host, pid in node.all_processes() if pid == self.pid]
+
     def _exists(self, node):
         try:
             return "Name:\twitness" in node.read_text(f"/proc/{self.pid}/status")

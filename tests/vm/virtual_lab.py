@@ -34,6 +34,7 @@ from lab.programs import REPOSITORY
 
 from . import image, qmp
 from .agent_client import Agent, NotRunning
+from .flushed_disk import FlushedDisk, disk_of_qemu, new_file_system
 
 HERE = Path(__file__).resolve().parent
 PREFIX = "ppmr-vm-"
@@ -233,6 +234,12 @@ class VirtualNode(Commands):
             ]
         )
 
+    def mount_disk(self, path):
+        """Mounts the disk of this machine (`disk_mib`). A boot does not."""
+        self.run(["modprobe", "virtio_blk"])
+        self.run(["mkdir", "-p", path])
+        self.run(["mount", "-t", "ext4", "/dev/vda", path])
+
     def set_link(self, up):
         """Plugs the cable in or out at this machine's end of the link."""
         qmp.execute(self.directory / "qmp.sock", "set_link", name="link0", up=up)
@@ -256,13 +263,23 @@ def _required_pid(pid, node, argv):
 
 class VirtualLab:
     def __init__(
-        self, memory_mib=MEMORY_MIB, cpus=CPUS, backed=False, log=lambda text: None, results=None
+        self,
+        memory_mib=MEMORY_MIB,
+        cpus=CPUS,
+        backed=False,
+        log=lambda text: None,
+        results=None,
+        disk_mib=0,
+        disk_options="",
     ):
         """Boots both machines. `log` receives progress messages. `results`: a directory for the
         consoles, written by close().
 
         `backed`: QEMU touches the machines' memory before they start. Otherwise its first touch is
         several times slower than any later one, unlike on a real machine.
+
+        `disk_mib`: each machine has an empty disk of this size that loses what was not flushed when
+        the machine is killed (flushed_disk.py), `node.disk`. `disk_options`: of QEMU's -blockdev.
         """
         image.check_can_run()
         self._log, self._results = log, Path(results) if results else None
@@ -272,8 +289,9 @@ class VirtualLab:
         self._lock = open(self.directory / "lock", "w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._supervisor_process = None
+        self._disks = []
         try:
-            self._prepare(memory_mib, cpus, backed)
+            self._prepare(memory_mib, cpus, backed, disk_mib, disk_options)
             self._start_supervisor()
             began = time.monotonic()
             self._boot(self.nodes)
@@ -312,7 +330,7 @@ class VirtualLab:
     def __exit__(self, *_):
         self.close()
 
-    def _prepare(self, memory_mib, cpus, backed):
+    def _prepare(self, memory_mib, cpus, backed, disk_mib, disk_options):
         self.home = self.directory / "home"  # shared, like the home directories of a cluster
         self.home.mkdir()
         (self.directory / "token").write_text(self.token)
@@ -349,6 +367,10 @@ class VirtualLab:
                 cpus,
                 backed,
             )
+            if disk_mib:
+                node.disk = FlushedDisk(new_file_system(disk_mib), node.directory / "disk.sock")
+                self._disks.append(node.disk)
+                commands[node.name] += disk_of_qemu(node.directory / "disk.sock", disk_options)
         (self.directory / "machines.json").write_text(json.dumps(commands))
 
     def _start_supervisor(self):
@@ -437,6 +459,8 @@ class VirtualLab:
                 self._supervisor_process.wait()
             self._supervisor_process.stdout.close()
             self._supervisor_process = None
+        for disk in self._disks:
+            disk.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         self._lock.close()
         self._lock = None
