@@ -15,11 +15,7 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "base/clock.h"
@@ -27,52 +23,37 @@
 #include "base/exit_code.h"
 #include "base/whole_file.h"
 #include "daemon/command_line/output.h"
-#include "daemon/control/control_client.h"
-#include "daemon/control/requests.h"
-#include "migration/relay/audit_events.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/held_criu.h"
-#include "migration/relay/held_locks.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
-#include "migration/target/received_files.h"
-#include "migration/target/received_memory.h"
+#include "migration/target/accepted_images.h"
 #include "migration/target/rehearsal_room.h"
 #include "migration/target/restore_remains.h"
-#include "migration/target/sealed_images.h"
+#include "migration/target/restore_report.h"
 #include "migration/target/takeover.h"
+#include "migration/target/tree_arrival.h"
 #include "mount/mount_table.h"
-#include "preflight/policy/check_restart.h"
-#include "preflight/policy/restart_policy.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/carried/carried_state.h"
-#include "processes/files/tmpfs_builder.h"
 #include "processes/frozen_tasks.h"
 #include "processes/lonely_network.h"
-#include "processes/memory/page_index.h"
 #include "processes/own_namespace.h"
 #include "restart_loader/containers/runc.h"
-#include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
 #include "restart_loader/criu/restore.h"
-#include "restart_loader/images/pstree_image.h"
-#include "restart_loader/images/tree_images.h"
 #include "restart_loader/pager/pager.h"
 
 namespace ppmr {
 namespace {
 
-using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kTarget;
 constexpr const char* kLog = "restore.log";
-constexpr milliseconds kSealSlice{250};
-constexpr milliseconds kDaemonPatience{2000};
-constexpr milliseconds kProgressInterval{500};
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kBetweenAttempts{500};
 constexpr milliseconds kBetweenWrites{1000};
@@ -109,36 +90,19 @@ class TreeRestore {
   Result<OwnershipRecord> change(const RecordStore::Change& change) const {
     return store_.change(id_, kRole, change);
   }
-  Result<std::string> control_socket() const;
-  uint64_t arrived_bytes(const std::string& socket) const;
-  Status await_sealed();
-  // Files in memory arrive from now on; await_files() returns when all are in place.
-  Status receive_files();
-  Status await_files();
-  std::string files_directory() const { return work_ + "/" + kFilledTmpfs; }
-  // Opens the sealed checkpoint, and refuses it if it has links or if the policy of this node does
-  // not accept its tree.
-  // From an epoch that this node keeps. Its source sends nothing any more.
-  bool is_taken_over() const { return !record_.trees[tree_].protected_as.empty(); }
-  Result<SealedImages> open_images() const;
-  Status judge();
-  Status note_parent_death();
-  Status take_carried(const RestartPolicy& policy);
-  void note_refusal(const Error& error) const;
-  Status check_owner_of_memory() const;
+  // Waits for what arrives, and judges it.
+  Status await_arrival();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
   Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
   Result<std::unique_ptr<CriuProcess>> start_runc(const std::string& images) const;
   bool was_aborted_for(milliseconds time);
-  Status keep_memory() const;
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
   void insist(const TargetEvent& event) const;
   void note_running(pid_t pid);
   void report_outcome(const std::string& outcome, const std::string& reason = "") const;
-  void count_outcome(const std::string& outcome) const;
   void let_resume_rdma() const;
   int finish(const std::string& lost);
   bool pager_succeeded() const;
@@ -156,220 +120,17 @@ class TreeRestore {
   OwnershipRecord record_;
   std::string work_;
   std::string criu_;
-  uint64_t sealed_inode_ = 0;  // inode of the checkpoint's directory
-  std::optional<SealedImages> images_;
+  std::optional<TreeArrival> arrival_;      // none: there is no work directory
+  std::optional<AcceptedImages> accepted_;  // none: not yet
   std::optional<HeldCriu> prepared_;
-  std::optional<ReceivedFiles> files_;
-  ReceivedMemory shared_memory_;
   int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
   int64_t restore_began_ns_ = 0;
   pid_t running_root_ = 0;
   Clock::time_point runs_since_;
-  bool has_locks_ = false;        // that the hook takes, see held_locks.h
-  bool stays_as_parent_ = false;  // the root asked for a signal when its parent ends
-  bool runs_ = false;             // the tree runs, or has run and ended
+  bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
   bool criu_was_killed_ = true;  // CRIU was killed, or it is unknown how CRIU ended
 };
-
-Result<std::string> TreeRestore::control_socket() const {
-  auto mount = find_mount(record_.mountpoint);
-  if (!mount) return failure(mount.error());
-  return mount->mount.source;
-}
-
-// Returns how much has arrived of all trees: a tree waits until the others are copied, too.
-uint64_t TreeRestore::arrived_bytes(const std::string& socket) const {
-  std::set<std::string> names;
-  for (const TreeRecord& tree : record_.trees) {
-    names.insert({tree.checkpoint, memory_checkpoint(record_.plan, tree)});
-  }
-  const auto status = call(socket, to_request(request::Status{}), kDaemonPatience);
-  if (!status) return 0;
-  uint64_t bytes = files_ ? files_->parts() : 0;
-  for (const json& checkpoint : status->value("checkpoints", json::array())) {
-    if (names.contains(checkpoint.value("name", "")))
-      bytes += checkpoint.value("bytes", uint64_t{0});
-  }
-  return bytes;
-}
-
-// Waits until the source has sealed the checkpoint. Rounds and the dump may take any time, but must
-// not pause for longer than the hold limit. Errors: ECANCELED if the migration was aborted in the
-// meantime, ETIMEDOUT without progress.
-Status TreeRestore::await_sealed() {
-  if (is_taken_over()) return {};
-  auto socket = control_socket();
-  if (!socket) return failure(socket.error());
-  uint64_t bytes = 0;
-  auto last_progress = Clock::now();
-  auto looked_at = last_progress;
-  for (;;) {
-    auto record = read();
-    if (!record) return failure(record.error());
-    if (record->state() == MigrationState::kAborted) {
-      return failure(ECANCELED, "aborted: " + record->error);
-    }
-    if (files_) {
-      if (Status arrives = files_->failed(); !arrives) return arrives;
-    }
-    const json request = to_request(request::Wait{.checkpoint = record_.trees[tree_].checkpoint,
-                                                  .owner = record_.peer,
-                                                  .timeout = kSealSlice});
-    const auto answer = call(*socket, request, kSealSlice + kDaemonPatience);
-    const Status verdict = answer ? accepted(*answer) : failure(answer.error());
-    if (verdict) {
-      sealed_inode_ = answer->at("inode");
-      return {};
-    }
-    if (is_crowded(verdict.error())) {
-      std::this_thread::sleep_for(kSealSlice);  // no event announces a free place
-    } else if (verdict.error().errno_value != ETIMEDOUT) {
-      return verdict;
-    }
-    if (Clock::now() - looked_at >= kProgressInterval) {
-      looked_at = Clock::now();
-      if (const uint64_t now = arrived_bytes(*socket); now != 0 && now != bytes) {
-        last_progress = Clock::now();
-        bytes = now;
-      }
-    }
-    if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {
-      return failure(ETIMEDOUT, fmt::format("{}; no progress for {} s (--timeout)",
-                                            verdict.error().message, record->hold_limit_ms / 1000));
-    }
-  }
-}
-
-Status TreeRestore::receive_files() {
-  if (is_taken_over()) return {};
-  if (is_tmpfs_built(files_directory())) return {};
-  remove_built_tmpfs(files_directory());
-  const auto socket = control_socket();
-  if (!socket) return failure(socket.error());
-  const auto policy = parse_restart_policy(record_.restart_policy);
-  if (!policy) return failure(policy.error());
-  files_.emplace(ReceivedFilesPlace{.control_socket = *socket,
-                                    .mountpoint = record_.mountpoint,
-                                    .checkpoint = record_.trees[tree_].checkpoint,
-                                    .owner = record_.peer,
-                                    .directory = files_directory(),
-                                    .is_allowed = policy->everything || policy->accepts_root()});
-  return {};
-}
-
-Status TreeRestore::await_files() {
-  if (is_taken_over()) return {};
-  const auto socket = control_socket();
-  if (!socket) return failure(socket.error());
-  const ReceivedMemoryPlace place{*socket, record_.trees[tree_].checkpoint, record_.peer};
-  if (!files_) return shared_memory_.fetch(place);
-  const Status finished = files_->finish([this] { return was_aborted_for(milliseconds{0}); });
-  if (!finished) return finished;
-  return shared_memory_.keep(place, files_->take_segments());
-}
-
-Result<SealedImages> TreeRestore::open_images() const {
-  const TreeRecord& tree = record_.trees[tree_];
-  if (is_taken_over()) return SealedImages::open_epoch(images_path(record_, tree));
-  auto socket = control_socket();
-  if (!socket) return failure(socket.error());
-  return SealedImages::open({.control_socket = *socket,
-                             .mountpoint = record_.mountpoint,
-                             .checkpoint = tree.checkpoint,
-                             .inode = sealed_inode_});
-}
-
-Status TreeRestore::judge() {
-  const TreeRecord& tree = record_.trees[tree_];
-  auto policy = parse_restart_policy(record_.restart_policy);
-  if (!policy) return failure(policy.error());
-  auto images = open_images();
-  Status accepted = images ? Status{} : failure(images.error());
-  if (images) {
-    images_ = std::move(*images);
-    accepted = check_restart(*policy, {.images = images_->path(),
-                                       .small_images = images_->bundle(),
-                                       .bundle = tree.container.bundle,
-                                       .criu_options = record_.criu_options});
-  }
-  if (accepted) accepted = note_parent_death();
-  if (accepted) accepted = take_carried(*policy);
-  if (accepted) return {};
-  Error error = images_ ? images_->with_names(accepted.error()) : accepted.error();
-  note_refusal(error);
-  return failure(std::move(error));
-}
-
-// A root process that asked for a signal when its parent ends would get it when CRIU ends, and
-// again when this supervisor ends. So this supervisor becomes its parent, and stays.
-Status TreeRestore::note_parent_death() {
-  const TreeRecord& tree = record_.trees[tree_];
-  const auto parents = read_pstree(images_->path() + "/pstree.img");
-  const pid_t root = parents && parents->contains(tree.root) ? tree.root : 1;
-  const auto dies = dies_with_parent(images_->path(), images_->bundle(), root);
-  if (!dies) return {};  // CRIU reads the image, too, and reports what is wrong
-  stays_as_parent_ = *dies && !is_container();
-  if (!*dies || !is_container()) return {};
-  return failure(ENOTSUP,
-                 "the first process of the container has asked for a signal when its parent "
-                 "ends (PR_SET_PDEATHSIG), and runc, its parent here, ends: start it "
-                 "without this request");
-}
-
-// The hook applies it, and has no access to the checkpoint.
-Status TreeRestore::take_carried(const RestartPolicy& policy) {
-  const std::string path = work_ + "/" + kCarriedStateFile;
-  unlink(path.c_str());
-  const ImageBundle* const bundle = images_->bundle();
-  const auto* const bundled = bundle != nullptr ? bundle->find(kCarriedStateFile) : nullptr;
-  std::error_code none;
-  if (bundled != nullptr) {
-    std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bundled->data()),
-               static_cast<std::streamsize>(bundled->size()));
-  } else {
-    std::filesystem::copy_file(images_->path() + "/" + kCarriedStateFile, path, none);
-  }
-  const auto state = load_carried_state(path);
-  if (!state) return failure(state.error());
-  has_locks_ = *state && carries_locks(**state);
-  if (policy.everything || policy.accepts_root() || !*state) return {};
-  const std::string privilege = privilege_in(**state);
-  if (privilege.empty()) return {};
-  return failure(EPERM,
-                 fmt::format("the tree has {}, which only root may set: start the target with "
-                             "--allow-root-restart",
-                             privilege));
-}
-
-// Writes to the log of the target's daemon.
-void TreeRestore::note_refusal(const Error& error) const {
-  const auto socket = control_socket();
-  if (!socket) return;
-  const TreeRecord& tree = record_.trees[tree_];
-  (void)call(*socket,
-             to_request(request::NoteRefusal{.checkpoint = tree.checkpoint,
-                                             .process = tree.root,
-                                             .peer = record_.peer,
-                                             .reason = error.message}),
-             kDaemonPatience);
-}
-
-// The memory must come from the peer that asks for the restore. The memory may still be on its way.
-Status TreeRestore::check_owner_of_memory() const {
-  if (is_taken_over()) return {};
-  const std::string memory = memory_checkpoint(record_.plan, record_.trees[tree_]);
-  if (memory.empty()) return {};
-  auto socket = control_socket();
-  if (!socket) return failure(socket.error());
-  const json request = to_request(
-      request::Wait{.checkpoint = memory, .owner = record_.peer, .timeout = milliseconds(0)});
-  const auto answer = call(*socket, request, kDaemonPatience);
-  const Status verdict = answer ? accepted(*answer) : failure(answer.error());
-  const bool is_foreign = !verdict && verdict.error().errno_value == EPERM;
-  return is_foreign ? verdict : Status{};
-}
 
 Status TreeRestore::prepare() {
   if (is_container()) return {};
@@ -415,7 +176,7 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_criu(const std::string& 
   options.insert(options.end(), {"--pidfile", "pidfile"});
   if (record_.plan.restores_lazily()) options.push_back("--lazy-pages");
   // Without this option CRIU is the parent, and ends.
-  if (stays_as_parent_) options.push_back("--restore-sibling");
+  if (accepted_->needs_parent) options.push_back("--restore-sibling");
   const Status asked = criu.request(CriuRequest::kRestore, {images, kLog, std::move(options)});
   if (!asked) return failure(asked.error());
   return criu.release();
@@ -452,36 +213,21 @@ bool TreeRestore::was_aborted_for(milliseconds time) {
   return Clock::now() - *saw_abort_ >= time;
 }
 
-// In post-copy the memory arrives after the decision. This call reserves the space for it in the
-// image store.
-Status TreeRestore::keep_memory() const {
-  const auto index = read_page_index(images_->path() + "/" + kPageIndexFile);
-  if (!index) return failure(index.error());
-  const auto socket = control_socket();
-  if (!socket) return failure(socket.error());
-  const json request = to_request(
-      request::Promise{memory_checkpoint(record_.plan, record_.trees[tree_]), index->memory_bytes});
-  const auto answer = call(*socket, request, kDaemonPatience);
-  if (!answer) return failure(answer.error());
-  return accepted(*answer);
-}
-
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   if (record_.plan.may_run_before_memory()) {
-    if (Status kept = keep_memory(); !kept) return failure(kept.error());
+    const Status kept = arrival_->keep_room_for_memory(accepted_->images.path());
+    if (!kept) return failure(kept.error());
   }
-  if (Status offered = shared_memory_.offer_to_criu(work_); !offered) {
-    return failure(offered.error());
-  }
+  if (Status offered = arrival_->offer_to_criu(); !offered) return failure(offered.error());
   auto restore =
       Restore::create({.criu = criu_,
-                       .images = images_->path(),
+                       .images = accepted_->images.path(),
                        .memory = memory_path(record_, record_.trees[tree_]),
-                       .bundle = images_->bundle_path(),
+                       .bundle = accepted_->images.bundle_path(),
                        .post_copy = record_.plan.may_run_before_memory(),
                        // The original of a rehearsal goes on, and writes.
                        .any_file_sizes = record_.plan.is_rehearsal,
-                       .leaves_locks = has_locks_,
+                       .leaves_locks = accepted_->has_locks,
                        .work = work_,
                        .lazily = record_.plan.restores_lazily(),
                        .start =
@@ -524,32 +270,10 @@ Status TreeRestore::settle() {
   return {};
 }
 
-// Reads the latest record, because the hook has recorded the restored tasks in it.
 void TreeRestore::report_outcome(const std::string& outcome, const std::string& reason) const {
   const auto record = read();
-  audit_restart(record ? *record : record_, tree_, outcome, reason);
-  count_outcome(outcome);
-}
-
-// Updates the metrics of the target's daemon.
-void TreeRestore::count_outcome(const std::string& outcome) const {
-  if (record_.plan.is_rehearsal) return;  // the metrics are about moves
-  const auto socket = control_socket();
-  if (!socket) return;
-  request::NoteOutcome note{.result = outcome, .seconds = {}, .page_faults = {}};
-  if (outcome == "running") {
-    const auto record = read();
-    const int64_t running_ns = record ? record->trees[tree_].running_ns : 0;
-    if (sealed_ns_ > 0 && running_ns >= sealed_ns_) {
-      note.seconds["restart"] = {static_cast<double>(running_ns - sealed_ns_) / 1e9};
-    }
-  }
-  if (outcome == "complete") {
-    std::ifstream file(work_ + kFaultTimesFile);
-    const json times = json::parse(file, nullptr, /*allow_exceptions=*/false);
-    note.page_faults = read_fields<request::PageFaults>(times);
-  }
-  (void)call(*socket, to_request(note), kDaemonPatience);
+  report_restore(record ? *record : record_, tree_,
+                 {.outcome = outcome, .reason = reason, .sealed_ns = sealed_ns_, .work = work_});
 }
 
 // What has happened to the tree must not be forgotten because the disk is full for a while.
@@ -603,16 +327,15 @@ int TreeRestore::finish(const std::string& lost) {
                       record_.trees[tree_].root, how, work_);
     log(end);
   }
-  // The tree has mounts of its own.
-  remove_built_tmpfs(files_directory());
+  arrival_->remove_mounts();
   insist(target_event::Complete{tree_, end});
   report_outcome(end.empty() ? "complete" : "lost", lost.empty() ? end : lost);
   if (!end.empty()) return to_int(ExitCode::kPagesLost);
   const TreeRecord& tree = record_.trees[tree_];
   const Status removed =
-      is_taken_over() ? forget_epochs(tree.protected_as) : remove_checkpoint(record_, tree);
+      is_taken_over(tree) ? forget_epochs(tree.protected_as) : remove_checkpoint(record_, tree);
   if (!removed) log(removed.error().message);
-  if (stays_as_parent_) stay_as_parent();
+  if (accepted_ && accepted_->needs_parent) stay_as_parent();
   return to_int(ExitCode::kSuccess);
 }
 
@@ -680,9 +403,8 @@ int TreeRestore::give_up(const Error& error) {
                         error.message, work_);
   insist(target_event::Failed{.tree = tree_, .error = why, .for_good = !lost.empty()});
   if (auto record = read(); record && record->state() == MigrationState::kAborted) {
-    files_.reset();
+    if (arrival_) arrival_->discard();
     (void)remove_checkpoint(record_, record_.trees[tree_]);
-    remove_built_tmpfs(files_directory());
   }
   return to_int(ExitCode::kRestoreFailed);
 }
@@ -741,10 +463,25 @@ int TreeRestore::watch_running() {
   return await_pages();
 }
 
+Status TreeRestore::await_arrival() {
+  if (Status begun = arrival_->begin(); !begun) return begun;
+  const auto inode = arrival_->await_sealed();
+  if (!inode) return failure(inode.error());
+  sealed_ns_ = realtime_ns();
+  auto accepted = accept_images(record_, tree_, *inode, work_);
+  if (!accepted) return failure(accepted.error());
+  accepted_ = std::move(*accepted);
+  if (Status owned = arrival_->check_owner_of_memory(); !owned) return owned;
+  const Status placed = arrival_->await_files([this] { return was_aborted_for(milliseconds{0}); });
+  if (!placed || !record_.plan.is_rehearsal || is_container()) return placed;
+  return shield_socket_directories(accepted_->images.path(), accepted_->images.bundle(), work_);
+}
+
 int TreeRestore::supervise() {
   auto work = store_.make_work_directory(id_, kRole, tree_);
   if (!work) return give_up(work.error());
   work_ = *work;
+  arrival_.emplace(record_, tree_, work_, [this] { return read(); });
   auto criu = find_criu();
   if (!criu) return give_up(criu.error());
   criu_ = *criu;
@@ -757,16 +494,7 @@ int TreeRestore::supervise() {
   if (Status settled = settle(); !settled) return give_up(settled.error());
   if (runs_) return watch_running();
   if (Status prepared = prepare(); !prepared) return give_up(prepared.error());
-  if (Status received = receive_files(); !received) return give_up(received.error());
-  if (Status sealed = await_sealed(); !sealed) return give_up(sealed.error());
-  sealed_ns_ = realtime_ns();
-  if (Status accepted = judge(); !accepted) return give_up(accepted.error());
-  if (Status owned = check_owner_of_memory(); !owned) return give_up(owned.error());
-  if (Status arrived = await_files(); !arrived) return give_up(arrived.error());
-  if (record_.plan.is_rehearsal && !is_container()) {
-    const Status shielded = shield_socket_directories(images_->path(), images_->bundle(), work_);
-    if (!shielded) return give_up(shielded.error());
-  }
+  if (Status arrived = await_arrival(); !arrived) return give_up(arrived.error());
   for (int attempt = 1;; ++attempt) {
     forget_restore(work_);
     unlink((work_ + kFaultTimesFile).c_str());
