@@ -11,6 +11,7 @@
 #include "cli/migrate_steps.h"
 #include "daemon/command_line/output.h"
 #include "migration/source/changed_limits.h"
+#include "processes/files/segment_rounds.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -25,6 +26,15 @@ double known_rate(const RecordStore& store, const std::string& target) {
   return rate_of_earlier_moves(*records, target);
 }
 
+// Of a tree that has changed meanwhile: none.
+uint64_t shared_bytes_of(pid_t root) {
+  const auto segments = open_shared_segments(root);
+  if (!segments) return 0;
+  uint64_t bytes = 0;
+  for (const SharedSegment& segment : *segments) bytes += segment.data_bytes;
+  return bytes;
+}
+
 }  // namespace
 
 // `trees`: numbers of trees that move together.
@@ -33,6 +43,7 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
                                          double rate_bytes_per_s) const {
   EstimatedMove move;
   std::vector<WriteSample> written;
+  uint64_t shared_bytes = 0;
   for (const size_t i : trees) {
     for (const ProcessStat& process : trees_[i].processes) {
       const auto line = read_command_line(process.pid);
@@ -40,6 +51,7 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
       move.processes.push_back({process.pid, is_shown ? *line : "[" + process.name + "]"});
     }
     move.memory_bytes += memory_bytes_[i];
+    shared_bytes += shared_bytes_of(trees_[i].root);
     if (i >= samples.size()) continue;
     if (samples[i]) {
       written.push_back(*samples[i]);
@@ -49,6 +61,7 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
   }
   if (!written.empty() && move.why_frozen.empty()) move.sample = sum_of(written);
   move.estimate = estimate_move({.memory_bytes = move.memory_bytes,
+                                 .shared_bytes = shared_bytes,
                                  .sample = move.sample,
                                  .rate_bytes_per_s = rate_bytes_per_s,
                                  .is_post_copy = settings_.plan.may_run_before_memory(),

@@ -19,6 +19,8 @@ constexpr nanoseconds kPerRound{10'000'000};
 constexpr double kAssumedBytesPerS = 0.25e9;
 // What the target wants at once of a post-copy move, and what it takes to say so.
 constexpr nanoseconds kPostCopyStart{150'000'000};
+// Shared memory is compared page by page while the processes stand still (processes/files).
+constexpr double kComparedPerByteNs = 35e6 / (1 << 30);
 // Rounds of less memory say little about the way to the target.
 constexpr uint64_t kTellingBytes = uint64_t{16} << 20;
 
@@ -94,8 +96,13 @@ MoveEstimate estimate_move(const EstimateInput& input) {
   const bool is_known = input.rate_bytes_per_s > 0;
   estimate.rate_bytes_per_s = is_known ? input.rate_bytes_per_s : kAssumedBytesPerS;
   nanoseconds elapsed{0};
-  uint64_t frozen_bytes = input.memory_bytes;
-  if (input.sample) {  // the images have what is no private memory
+  const uint64_t shared_bytes = std::min(input.shared_bytes, input.memory_bytes);
+  uint64_t frozen_bytes = input.memory_bytes - shared_bytes;
+  if (shared_bytes > 0) {
+    elapsed += time_of(shared_bytes, estimate.rate_bytes_per_s) + kPerRound;
+    estimate.sent_bytes += shared_bytes;
+  }
+  if (input.sample) {  // the images have what is neither private memory nor sent apart
     frozen_bytes -= std::min(input.sample->memory_bytes, frozen_bytes);
     play_rounds(input, estimate, elapsed, frozen_bytes);
     if (estimate.stays) {
@@ -104,9 +111,12 @@ MoveEstimate estimate_move(const EstimateInput& input) {
     }
   }
   estimate.sent_bytes += frozen_bytes;
+  const nanoseconds compared(
+      static_cast<int64_t>(static_cast<double>(shared_bytes) * kComparedPerByteNs));
   const nanoseconds whole =
-      downtime_of(frozen_bytes, input.memory_bytes, estimate.rate_bytes_per_s);
-  const nanoseconds downtime = input.is_post_copy ? std::min(whole, kPostCopyStart) : whole;
+      downtime_of(frozen_bytes, input.memory_bytes, estimate.rate_bytes_per_s) + compared;
+  const nanoseconds downtime =
+      input.is_post_copy ? std::min(whole, kPostCopyStart + compared) : whole;
   estimate.downtime = rounded(downtime);
   estimate.time = rounded(elapsed + whole + kAround);
   return estimate;

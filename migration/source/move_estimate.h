@@ -16,6 +16,7 @@ namespace ppmr {
 
 struct EstimateInput {
   uint64_t memory_bytes = 0;          // all that the trees need at the target
+  uint64_t shared_bytes = 0;          // of it: shared memory that travels apart from the images
   std::optional<WriteSample> sample;  // nullopt: nothing is copied while they run
   double rate_bytes_per_s = 0;        // of the way to the target; 0: unknown
   bool is_post_copy = false;

@@ -65,8 +65,20 @@ TEST(MoveEstimate, WithoutRoundsAllMemoryTravelsWhileFrozen) {
 TEST(MoveEstimate, MemoryThatNoRoundCopiesTravelsWhileFrozen) {
   EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
   const auto alone = estimate_move(input);
-  input.memory_bytes = 576 * kMib;  // 512 MiB are shared memory
+  input.memory_bytes = 576 * kMib;  // 512 MiB are locked
   EXPECT_GT(estimate_move(input).downtime, alone.downtime + milliseconds(1000));
+}
+
+TEST(MoveEstimate, SharedMemoryTravelsBeforeTheFreezeAndIsComparedInIt) {
+  EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
+  const auto alone = estimate_move(input);
+  input.memory_bytes = 1088 * kMib;
+  input.shared_bytes = 1024 * kMib;
+  const auto estimate = estimate_move(input);
+  EXPECT_EQ(estimate.sent_bytes, alone.sent_bytes + 1024 * kMib);
+  EXPECT_GT(estimate.time, alone.time + milliseconds(2000));
+  EXPECT_GT(estimate.downtime, alone.downtime + milliseconds(30));
+  EXPECT_LT(estimate.downtime, alone.downtime + milliseconds(100));
 }
 
 TEST(MoveEstimate, MaxRateHoldsBackTheRoundsOnly) {

@@ -107,8 +107,9 @@ class Search {
     struct stat facts {};
     if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
     if (facts.st_dev != device_ || !seen_.insert(facts.st_ino).second) return;
-    if (static_cast<uint64_t>(facts.st_blocks) * kBlockBytes < kSmallBytes) return;
-    found_.push_back({std::move(file), facts.st_ino, *name});
+    const uint64_t data_bytes = static_cast<uint64_t>(facts.st_blocks) * kBlockBytes;
+    if (data_bytes < kSmallBytes) return;
+    found_.push_back({std::move(file), facts.st_ino, *name, data_bytes});
   }
 
   const dev_t device_;

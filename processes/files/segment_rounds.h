@@ -29,7 +29,8 @@ namespace ppmr {
 struct SharedSegment {
   UniqueFd file;  // for reading
   uint64_t inode = 0;
-  std::string name;  // as for memfd_create(2)
+  std::string name;         // as for memfd_create(2)
+  uint64_t data_bytes = 0;  // without holes
 };
 
 // Returns the name in the target of a link to such a memory, "/memfd:NAME (deleted)" or

@@ -1,4 +1,5 @@
-// Sends the shared memory of a child in rounds, through the format of the wire, and builds it again.
+// Sends the shared memory of a child in rounds, through the format of the wire, and builds it
+// again.
 #include "processes/files/segment_rounds.h"
 
 #include <gmock/gmock.h>
