@@ -144,11 +144,30 @@ Status check_index(const PageIndex& index, uint64_t memory_bytes) {
   return {};
 }
 
+// An epoch arrives in rounds, and a page that was written between two of them arrives twice.
+PageIndex all_of(const ArrivedEpoch& arrived) {
+  PageIndex all;
+  all.tasks.push_back({0, 0, {{0, arrived.memory_bytes, arrived.memory_offset}}, 0});
+  return all;
+}
+
 void punch(const UniqueFd& memory, const std::vector<PageRange>& stale) {
   for (const PageRange& part : stale) {
     (void)fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(part.offset), static_cast<off_t>(part.bytes()));
   }
+}
+
+// Errors: EPROTO if the newest epoch has pages there.
+Status cut_behind(const UniqueFd& memory, const LockedEpochs& locked, uint64_t end_bytes) {
+  const std::string newest = locked.epoch_directory(locked.state().newest.number);
+  const auto index = read_page_index(newest + "/images/" + kPageIndexFile);
+  if (!index) return failure(index.error());
+  if (Status fits = check_index(*index, end_bytes); !fits) {
+    return failure(EPROTO, "an epoch would overwrite the one before: " + fits.error().message);
+  }
+  if (ftruncate(memory.get(), static_cast<off_t>(end_bytes)) == 0) return {};
+  return system_failure("resize", newest + "/memory");
 }
 
 }  // namespace
@@ -275,6 +294,12 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   const std::string file = locked.directory() + "/" + kMemoryPrefix + next.run;
   const UniqueFd memory(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!memory) return system_failure("create", file);
+  // A failed attempt may have left pages there, where this one may have zeros.
+  if (before.run == next.run && before.newest.number > 0) {
+    if (Status cut = cut_behind(memory, locked, arrived.memory_offset); !cut) return cut;
+  } else if (ftruncate(memory.get(), static_cast<off_t>(arrived.memory_offset)) != 0) {
+    return system_failure("resize", file);
+  }
   if (Status copied = copy_memory(arrived, memory); !copied) return copied;
   struct stat size {};
   if (fstat(memory.get(), &size) != 0) return system_failure("read the attributes of", file);
@@ -289,6 +314,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   const std::string linked = directory + "/memory";
   if (link(file.c_str(), linked.c_str()) != 0) return system_failure("link", linked);
   if (Status written = locked.write(next); !written) return written;
+  punch(memory, stale_parts(all_of(arrived), *index));
   if (before.run == next.run && before.newest.number > 0) {
     const std::string earlier = locked.epoch_directory(before.newest.number) + "/images/";
     if (const auto old = read_page_index(earlier + kPageIndexFile)) {

@@ -131,6 +131,12 @@ TEST_F(EpochStoreTest, MemoryIsThatOfOneEpoch) {
   EXPECT_EQ(kept(), "axcy");
 }
 
+TEST_F(EpochStoreTest, PageThatHasArrivedTwiceIsKeptOnce) {
+  ASSERT_TRUE(seal(state(1), 0, "abcdAB", {4, 5, 2, 3}));
+  EXPECT_EQ(kept(), "ABcd");
+  EXPECT_EQ(memory_pages(1), 4u);
+}
+
 TEST_F(EpochStoreTest, PagesOfZerosTakeNoMemory) {
   ASSERT_TRUE(seal(state(1), 0, "a00b", {0, 1, 2, 3}));
   EXPECT_EQ(kept(), "a00b");
@@ -143,6 +149,19 @@ TEST_F(EpochStoreTest, EpochThatCannotBeReadLeavesTheOneBefore) {
   EXPECT_EQ(kept(), "abcd");
   ASSERT_TRUE(seal(state(2, 'b'), 0, "efgh", {0, 1, 2, 3}));
   EXPECT_EQ(kept(), "efgh");
+}
+
+TEST_F(EpochStoreTest, AttemptAfterAFailedOneHasNothingOfIt) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  EXPECT_FALSE(seal(state(2), 4, "XY!", {0, 4, 2, 5}));
+  ASSERT_TRUE(seal(state(2), 4, "0Z", {0, 4, 2, 5}));
+  EXPECT_EQ(kept(), "a0cZ");
+}
+
+TEST_F(EpochStoreTest, PagesOfTheNewestEpochAreNotOverwritten) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  EXPECT_EQ(seal(state(2), 3, "XY", {0, 1, 3, 4}).error().errno_value, EPROTO);
+  EXPECT_EQ(kept(), "abcd");
 }
 
 TEST_F(EpochStoreTest, IndexThatDoesNotFitTheMemoryIsRefused) {

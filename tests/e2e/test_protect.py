@@ -115,6 +115,8 @@ def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, l
     print("seed", seed)
     chance = random.Random(seed)
     for _ in range(200 if long else 3):
+        # Hundreds of takeovers must not reach the pids of the source's programs.
+        nodes.target.run(["sh", "-c", "echo 300 >/proc/sys/kernel/ns_last_pid"])
         ledger = Ledger(lab, nodes)
         protection = Protection(migrations, ledger.pid)
         protection.wait_for_epochs(1)
@@ -127,6 +129,44 @@ def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, l
         nodes.target.await_end(ledger.pid)
         ledger.path.unlink()
         migrations.restart_dead()
+
+
+def usage(node):
+    """(descriptors, KiB of memory) of all programs of ppmr on a node; between epochs."""
+    count = (
+        "for pid in $(pgrep -x ppmr); do "
+        "echo $(ls /proc/$pid/fd | wc -l) $(sed -n 's/^RssAnon:[^0-9]*\\([0-9]*\\) .*/\\1/p' "
+        "/proc/$pid/status); done 2>/dev/null"
+    )
+
+    def sample():
+        lines = [line.split() for line in node.run(["sh", "-c", count]).stdout.splitlines()]
+        whole = [tuple(map(int, line)) for line in lines if len(line) == 2]
+        return tuple(map(sum, zip(*whole)))
+
+    return min(sample() for _ in range(20))
+
+
+def kept_kib(node):
+    shown = node.run(["df", "--output=used", "/run/ppmr/epochs"]).stdout
+    return int(shown.split()[-1])
+
+
+@pytest.mark.long
+def test_thousand_epochs_leave_memory_and_descriptors_as_they_were(nodes, ledger, protection):
+    protection.wait_for_epochs(50, timeout=300, interval=1)
+    before = {node.name: usage(node) for node in (nodes.source, nodes.target)}
+    kept = kept_kib(nodes.target)
+    protection.wait_for_epochs(1000, timeout=3000, interval=1)
+    print(before, kept)
+    for node in (nodes.source, nodes.target):
+        descriptors, memory_kib = usage(node)
+        print(node.name, descriptors, memory_kib)
+        assert descriptors <= before[node.name][0] + 4
+        assert memory_kib <= before[node.name][1] + 4096
+    print(kept_kib(nodes.target))
+    assert kept_kib(nodes.target) <= kept + 4096
+    ledger.check_continuous()
 
 
 def test_source_that_comes_back_ends_its_copy(nodes, ledger, protection):

@@ -34,12 +34,13 @@ class Protection:
     def epochs(self):
         return [event for event in self.events() if event.get("event") == "epoch"]
 
-    def wait_for_epochs(self, count, timeout=30):
+    def wait_for_epochs(self, count, timeout=30, interval=0.005):
         begun = len(self.epochs())
         wait_until(
             lambda: len(self.epochs()) >= begun + count or not self.running.running(),
             timeout,
             f"{count} epochs",
+            interval,
         )
         assert self.running.running(), self.running.wait(1).output
 
