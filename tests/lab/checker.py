@@ -68,7 +68,8 @@ class Checker:
         self.nodes = nodes
         self.directory = lab.home / "checker"
         self.directory.mkdir()
-        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", program, self.directory, mib, *options])
+        words = ["/usr/bin/python3", "-c", program, self.directory, mib, *options]
+        self.pid = nodes.source.spawn(words)
         self.wait_for_lines(20)
 
     def lines(self):
