@@ -12,6 +12,7 @@
 #include "cli/evacuate_command.h"
 #include "cli/migrate_command.h"
 #include "cli/option_helpers.h"
+#include "cli/pause_command.h"
 #include "cli/recover_command.h"
 #include "cli/resolve_command.h"
 #include "cli/set_command.h"
@@ -29,6 +30,7 @@ struct MigrateOrRecover {
   ResolveCommand resolve;
   CancelCommand cancel;
   SetCommand set;
+  PauseCommand pause;
   std::optional<std::chrono::milliseconds> timeout;
   bool json = false;
 
@@ -38,6 +40,11 @@ struct MigrateOrRecover {
       set.state_directory = migrate.state_directory;
       set.json = json;
       return set.run();
+    }
+    if (!pause.digits.empty()) {
+      pause.state_directory = migrate.state_directory;
+      pause.json = json;
+      return pause.run();
     }
     if (!cancel.digits.empty()) {
       cancel.state_directory = migrate.state_directory;
@@ -254,6 +261,16 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
                  "change max-rate=SIZE, max-downtime=TIME or max-time=TIME of a migration of this "
                  "node while it copies memory")
       ->type_name("ID LIMIT=VALUE...");
+  const auto add_pause = [&](const char* name, bool resume, const char* what) {
+    const auto set = [command, resume](const std::string& digits) {
+      command->pause.digits = digits;
+      command->pause.resume = resume;
+    };
+    sub.add_option_function<std::string>(name, set, what)->type_name("ID");
+  };
+  add_pause("--pause", false,
+            "stop copying memory of a migration of this node; its processes run on");
+  add_pause("--resume", true, "go on copying after --pause");
   sub.add_option("--cancel", command->cancel.digits,
                  "abort a migration of this node that is not decided yet: its processes stay")
       ->type_name("ID");
@@ -281,6 +298,10 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
     }
     if (!command->set.digits.empty()) {
       return refuse_other_options(sub, "set", {"CRIU-OPTIONS", "state-dir", "json"});
+    }
+    if (!command->pause.digits.empty()) {
+      return refuse_other_options(sub, command->pause.resume ? "resume" : "pause",
+                                  {"state-dir", "json"});
     }
     if (!command->cancel.digits.empty()) {
       return refuse_other_options(sub, "cancel", {"state-dir", "json"});

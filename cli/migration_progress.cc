@@ -29,23 +29,44 @@ constexpr milliseconds kTerminalInterval{200};
 constexpr milliseconds kJsonInterval{500};
 constexpr milliseconds kDaemonTimeout{500};
 
-bool is_dumping(const ProgressLine& line) {
-  return line.phase == "dumping" || line.phase == "copying" || line.phase == "copied";
-}
+// Rates jump while a part begins: a time left that is computed from them would be wrong.
+constexpr milliseconds kMeasured{400};
 
-// Returns whether the source still sends bytes of the process.
+// Returns whether bytes of the process are on their way, or are put in place.
 bool is_moving(const ProgressLine& line) {
-  return is_dumping(line) || (line.post_copy && line.phase == "running");
+  return line.phase == phase::kCopying || line.phase == phase::kFrozen ||
+         line.phase == phase::kFilling;
 }
 
-// Returns the present phase in one word. An event ends one phase and begins the next.
-std::string phase_text(const ProgressLine& line) {
-  if (line.phase == "copied") return "copying";
-  if (line.phase == "sealed") return "restoring";
-  if (line.phase == "running") return line.post_copy ? "runs, fills" : "runs there";
-  if (line.phase == "complete") return "moved";
-  if (line.phase == "stays") return "stays here";
-  return line.phase;
+bool is_done(const ProgressLine& line) {
+  return line.phase == phase::kMoved || line.phase == phase::kStayed;
+}
+
+// What the share and the time left are about: the present round, the fill, or all.
+struct Part {
+  uint64_t bytes = 0;
+  uint64_t expected_bytes = 0;  // 0: unknown
+};
+
+Part part_of(const ProgressLine& line) {
+  if (line.part_expected_bytes > 0) return {line.part_bytes, line.part_expected_bytes};
+  if (line.has_rounds) return {line.bytes, 0};
+  return {line.bytes, line.expected_bytes};
+}
+
+double left_of(const ProgressLine& line) {
+  const Part part = part_of(line);
+  const bool goes_on = is_moving(line) && !line.is_paused;
+  return goes_on ? seconds_left(part.bytes, part.expected_bytes, line.rate_bytes_per_s) : -1;
+}
+
+std::string word_of(const ProgressLine& line) {
+  return line.is_paused && line.phase == phase::kCopying ? phase::kPaused : line.phase;
+}
+
+void measure(ProgressLine& line, uint64_t bytes, std::chrono::steady_clock::time_point now) {
+  line.meter.add(bytes, now);
+  line.rate_bytes_per_s = line.meter.measured_for() < kMeasured ? 0 : line.meter.bytes_per_s();
 }
 
 winsize size_of_terminal() {
@@ -58,23 +79,24 @@ winsize size_of_terminal() {
 }  // namespace
 
 std::string progress_text(const ProgressLine& line, const TerminalStyle& style) {
-  std::string phase = fmt::format("{:<11}", phase_text(line));
-  if (line.phase == "complete") phase = style.good(phase);
-  if (line.phase == "stays") phase = style.bad(phase);
+  std::string phase = fmt::format("{:<10}", phase::shown(word_of(line), line.round));
+  if (line.phase == phase::kMoved) phase = style.good(phase);
+  if (line.phase == phase::kStayed) phase = style.bad(phase);
   std::string text =
       fmt::format("{:>8} {} {}", line.pid,
                   fitted(printable(line.name, Charset::kAscii), 15, Charset::kAscii), phase);
   if (line.bytes == 0) return text;
-  text += " " + format_size(line.bytes);
+  const Part part = part_of(line);
+  text += " " + format_size(is_moving(line) ? part.bytes : line.bytes);
   if (!is_moving(line)) return text;
-  if (line.expected_bytes > line.bytes) {
-    text += fmt::format(" of {}  {}", format_size(line.expected_bytes),
-                        percentage(line.bytes, line.expected_bytes));
+  if (part.expected_bytes > part.bytes) {
+    text += fmt::format(" of {}  {}", format_size(part.expected_bytes),
+                        percentage(part.bytes, part.expected_bytes));
   }
-  if (line.rate_bytes_per_s > 0) {
+  if (line.rate_bytes_per_s > 0 && !line.is_paused) {
     text += fmt::format("  {}/s", format_size(static_cast<uint64_t>(line.rate_bytes_per_s)));
   }
-  const double left = seconds_left(line.bytes, line.expected_bytes, line.rate_bytes_per_s);
+  const double left = left_of(line);
   if (left >= 0) {
     text +=
         "  " + format_time(std::chrono::milliseconds(static_cast<int64_t>(left * 1000))) + " left";
@@ -93,7 +115,7 @@ std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, 
   for (const ProgressLine& line : lines) order.push_back(&line);
   if (!all_fit) {
     std::stable_partition(order.begin(), order.end(), [](const ProgressLine* line) {
-      return line->phase != "waiting" && line->phase != "complete" && line->phase != "stays";
+      return line->phase != phase::kWaiting && !is_done(*line);
     });
   }
   std::vector<std::string> result;
@@ -111,15 +133,20 @@ std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, 
 }
 
 json progress_json(const ProgressLine& line) {
+  const Part part = part_of(line);
   return {{"event", "progress"},
           {"time_ns", realtime_ns()},
+          {"migration", line.migration},
           {"pid", line.pid},
           {"name", line.name},
-          {"phase", line.phase},
+          {"phase", word_of(line)},
+          {"round", line.round},
           {"bytes", line.bytes},
           {"expected_bytes", line.expected_bytes},
+          {"part_bytes", part.bytes},
+          {"part_expected_bytes", part.expected_bytes},
           {"rate_bytes_per_s", line.rate_bytes_per_s},
-          {"left_s", seconds_left(line.bytes, line.expected_bytes, line.rate_bytes_per_s)}};
+          {"left_s", left_of(line)}};
 }
 
 void MigrationProgress::add_process(int pid, const std::string& name, uint64_t expected_bytes) {
@@ -179,28 +206,68 @@ void MigrationProgress::query_daemon() {
   MutexLock lock(mutex_);
   for (ProgressLine& line : lines_) {
     if (!bytes_of.contains(line.checkpoint)) continue;
-    line.bytes = bytes_of[line.checkpoint];
-    if (!line.memory.empty()) line.bytes += bytes_of[line.memory];
-    line.meter.add(line.bytes, now);
-    line.rate_bytes_per_s = line.meter.bytes_per_s();
+    if (line.phase == phase::kFilling || is_done(line)) continue;
+    const uint64_t memory_bytes = line.memory.empty() ? 0 : bytes_of[line.memory];
+    line.bytes = bytes_of[line.checkpoint] + memory_bytes;
+    if (line.phase == phase::kCopying) {
+      line.part_bytes = memory_bytes - std::min(line.earlier_bytes, memory_bytes);
+    }
+    measure(line, line.bytes, now);
   }
+}
+
+// Begins a phase, or a round: what was measured before does not tell how long it takes.
+void begin_part(ProgressLine& line, const char* phase, uint64_t expected_bytes) {
+  line.phase = phase;
+  line.part_bytes = 0;
+  line.part_expected_bytes = expected_bytes;
+  line.rate_bytes_per_s = 0;
+  line.meter = {};
+}
+
+void MigrationProgress::follow(const json& event, ProgressLine& line) {
+  const std::string what = event.value("event", "");
+  const uint64_t bytes = event.value("bytes", uint64_t{0});
+  line.checkpoint = event.value("checkpoint", line.checkpoint);
+  line.memory = event.value("memory", line.memory);
+  if (what == "copying") begin_part(line, phase::kCopying, 0);
+  if (what == "round") {
+    begin_part(line, phase::kCopying, bytes);
+    line.round = event.value("round", uint64_t{0}) + 1;
+    line.has_rounds = true;
+    if (line.round == 1) line.earlier_bytes = 0;  // the rounds may begin anew
+  }
+  if (what == "copied") line.earlier_bytes += bytes;
+  if (what == "dumping") begin_part(line, phase::kFrozen, 0);
+  if (what == "sealed") {
+    begin_part(line, phase::kRestoring, 0);
+    line.bytes = bytes;
+  }
+  if (what == "running") begin_part(line, phase::kFilling, 0);
+  if (what == "filling") {
+    line.part_expected_bytes = bytes;
+    line.part_bytes = bytes - std::min(event.value("missing_bytes", uint64_t{0}), bytes);
+    measure(line, line.part_bytes, std::chrono::steady_clock::now());
+  }
+  if (what == "complete") begin_part(line, phase::kMoved, 0);
 }
 
 // Changes the lines of the processes that the event is about.
 void MigrationProgress::follow(const json& event) {
   const std::string what = event.value("event", "");
+  const std::string id = event.value("migration", "");
   for (ProgressLine& line : lines_) {
-    if (what == "warning" || line.pid != event.value("pid", 0)) continue;
-    line.phase = what;
-    line.checkpoint = event.value("checkpoint", line.checkpoint);
-    line.memory = event.value("memory", line.memory);
-    line.migration = event.value("migration", line.migration);
-    line.post_copy = event.value("post_copy", line.post_copy);
-    if (what == "sealed") line.bytes = event.value("bytes", line.bytes);
-  }
-  if (what != "aborted") return;
-  for (ProgressLine& line : lines_) {
-    if (line.migration == event.value("migration", "")) line.phase = "stays";
+    if (line.pid == event.value("pid", 0)) {
+      line.migration = event.value("migration", line.migration);
+      follow(event, line);
+    }
+    if (id.empty() || line.migration != id) continue;
+    if (what == "paused" || what == "resumed") {
+      line.is_paused = what == "paused";
+      line.meter = {};
+      line.rate_bytes_per_s = 0;
+    }
+    if (what == "aborted") begin_part(line, phase::kStayed, 0);
   }
 }
 
@@ -210,11 +277,14 @@ void MigrationProgress::on_event(const json& event) {
   follow(event);
   switch (style_) {
     case ProgressStyle::kTerminal:
-      if (what == "warning" || what == "begun") print_above(event_text(event));
+      if (what == "warning" || what == "begun" || what == "paused" || what == "resumed") {
+        print_above(event_text(event));
+      }
       draw();
       break;
     case ProgressStyle::kJson:
-      print_to(stdout, "{}\n", json_text(event));
+      // The next progress has what this event says.
+      if (what != "filling") print_to(stdout, "{}\n", json_text(event));
       break;
     case ProgressStyle::kLines:
       if (const std::string line = event_text(event); !line.empty()) {
@@ -243,7 +313,7 @@ void MigrationProgress::print_above(const std::string& text) {
 void MigrationProgress::draw() {
   if (style_ == ProgressStyle::kJson) {
     for (const ProgressLine& line : lines_) {
-      if (is_dumping(line)) print_to(stdout, "{}\n", json_text(progress_json(line)));
+      if (is_moving(line)) print_to(stdout, "{}\n", json_text(progress_json(line)));
     }
     return;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "cli/phase_words.h"
 #include "cli/screen/rates.h"
 #include "daemon/command_line/terminal_style.h"
 #include "mount/mount_table.h"
@@ -18,11 +19,17 @@ namespace ppmr {
 struct ProgressLine {
   int pid = 0;
   std::string name;
-  std::string phase = "waiting";  // the last event of the process
-  bool post_copy = false;         // the process runs, and its memory follows
-  uint64_t bytes = 0;             // sum of both checkpoints
-  uint64_t expected_bytes = 0;    // an estimated maximum; 0: unknown
-  double rate_bytes_per_s = 0;
+  std::string phase = phase::kWaiting;
+  uint64_t round = 0;       // that is copied; counts from 1; 0: none
+  bool has_rounds = false;  // so what is sent of the frozen process is not known
+  bool is_paused = false;
+  uint64_t bytes = 0;           // sum of both checkpoints
+  uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
+  // Of the present round, or of the fill.
+  uint64_t part_bytes = 0;
+  uint64_t part_expected_bytes = 0;
+  uint64_t earlier_bytes = 0;   // of the rounds before it
+  double rate_bytes_per_s = 0;  // 0: not measured yet
   std::string migration;
   std::string checkpoint;
   std::string memory;  // the checkpoint of the memory; empty: the images include the memory
@@ -30,7 +37,7 @@ struct ProgressLine {
 };
 
 // Returns the text of a line:
-// "  412 redis   dumping    120 MiB of 128 MiB  93%  1.1 GiB/s  0.1 s left".
+// "  412 redis   round 1    120 MiB of 128 MiB  93%  1.1 GiB/s  0.1 s left".
 std::string progress_text(const ProgressLine& line,
                           const TerminalStyle& style = TerminalStyle(false, false));
 // Returns the lines for a terminal of this size. Cuts each to the width. Returns at most as many as
@@ -65,6 +72,7 @@ class MigrationProgress {
   void watch();
   void query_daemon();
   void follow(const nlohmann::json& event) PPMR_REQUIRES(mutex_);
+  static void follow(const nlohmann::json& event, ProgressLine& line);
   void draw() PPMR_REQUIRES(mutex_);
   void print_above(const std::string& text) PPMR_REQUIRES(mutex_);
   std::string to_first_line() PPMR_REQUIRES(mutex_);

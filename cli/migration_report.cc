@@ -69,6 +69,8 @@ std::string event_text(const json& event) {
     return fmt::format("{}: {} processes have released RDMA", who, event.value("processes", 0));
   }
   if (what == "copying") return who + ": copying its memory while it runs";
+  if (what == "paused") return "paused: nothing is copied, and the processes run on";
+  if (what == "resumed") return "resumed";
   if (what == "copied") {
     return fmt::format("{}: round {}, {}", who, event.value("round", 0) + 1,
                        format_size(event.value("bytes", uint64_t{0})));

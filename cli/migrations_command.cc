@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -20,15 +21,31 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kRateInterval{200};
 constexpr size_t kColumns = 80;
 
-Result<std::vector<OwnershipRecord>> unsettled(const MigrationsCommand& command,
-                                               std::vector<Error>& unreadable) {
+// At the source a move is settled when the target has taken over, but not over until all memory is
+// in place. Its coordinator waits for that.
+bool is_watched(const OwnershipRecord& record, const MigrationNotes& notes) {
+  if (!record.is_settled()) return true;
+  const bool fills = std::any_of(notes.trees.begin(), notes.trees.end(),
+                                 [](const TreeNotes& tree) { return tree.missing_bytes > 0; });
+  return fills && is_alive(record.coordinator);
+}
+
+// Adds the migrations that are not over, and their notes.
+Status add_unsettled(const MigrationsCommand& command, WatchPage& page,
+                     std::vector<Error>& unreadable) {
   // This command only reads, so it must not create the directory.
-  if (access(command.state_directory.c_str(), F_OK) != 0) return std::vector<OwnershipRecord>{};
+  if (access(command.state_directory.c_str(), F_OK) != 0) return {};
   const auto store = RecordStore::open(command.state_directory);
   if (!store) return failure(store.error());
   auto records = store->list_for_display(0, &unreadable);
-  if (records) std::erase_if(*records, [](const auto& record) { return record.is_settled(); });
-  return records;
+  if (!records) return failure(records.error());
+  for (OwnershipRecord& record : *records) {
+    MigrationNotes notes = read_notes(*store, record);
+    if (!is_watched(record, notes)) continue;
+    page.notes.emplace(RecordStore::name_of(record.id, record.role), std::move(notes));
+    page.migrations.push_back(std::move(record));
+  }
+  return {};
 }
 
 std::vector<WatchedMount> sample_mounts() {
@@ -47,12 +64,18 @@ std::vector<WatchedMount> sample_mounts() {
 std::string json_lines(const WatchPage& page) {
   std::string text;
   for (const OwnershipRecord& record : page.migrations) {
-    for (const TreeRecord& tree : record.trees) {
+    const MigrationNotes& notes = page.notes_of(record);
+    for (size_t i = 0; i < record.trees.size(); ++i) {
+      const TreeRecord& tree = record.trees[i];
       const TreeBytes moved = bytes_of(page, record, tree);
+      const TreePart part = part_of(record, i, notes, moved);
       text += json_text({{"migration", record.id},
                          {"role", to_string(record.role)},
                          {"state", to_string(record.state())},
-                         {"phase", phase_of(record, tree)},
+                         {"phase", phase_of(record, tree, notes)},
+                         {"round", part.round},
+                         {"pause_began_ns", notes.pause_began_ns},
+                         {"promised_s", notes.max_downtime.count() / 1e3},
                          {"began_ns", record.history().front().at_ns},
                          {"peer", record.peer},
                          {"mountpoint", record.mountpoint},
@@ -61,6 +84,8 @@ std::string json_lines(const WatchPage& page) {
                          {"name", tree.name},
                          {"bytes", moved.bytes},
                          {"expected_bytes", tree.expected_bytes},
+                         {"part_bytes", part.bytes},
+                         {"part_expected_bytes", part.expected_bytes},
                          {"rate_bytes_per_s", moved.rate_bytes_per_s},
                          {"error", record.first_error()}}) +
               "\n";
@@ -73,16 +98,15 @@ std::string json_lines(const WatchPage& page) {
 
 int MigrationsCommand::run() const {
   std::vector<Error> unreadable;
-  auto records = unsettled(*this, unreadable);
-  std::vector<WatchedMount> mounts;
-  if (records && !records->empty()) {
-    mounts = sample_mounts();
+  WatchPage page;
+  Status read = add_unsettled(*this, page, unreadable);
+  if (read && !page.migrations.empty()) {
+    page = {.mounts = sample_mounts()};
     unreadable.clear();
-    records = unsettled(*this, unreadable);  // of the time of the samples
+    read = add_unsettled(*this, page, unreadable);  // of the time of the samples
   }
-  if (!records) return report("migrations", {ExitCode::kFailure, records.error().message}, json);
+  if (!read) return report("migrations", {ExitCode::kFailure, read.error().message}, json);
   for (const Error& error : unreadable) print_to(stderr, "ppmr migrations: {}\n", error.message);
-  const WatchPage page{"", "", std::move(*records), "", std::move(mounts)};
   if (json) {
     print_to(stdout, "{}", json_lines(page));
   } else if (page.migrations.empty()) {

@@ -51,6 +51,8 @@ class Migrations {
       if (is_over(record.state()) && is_old) {
         known_as_over_.insert(RecordStore::name_of(record.id, record.role));
       } else {
+        page.notes.emplace(RecordStore::name_of(record.id, record.role),
+                           read_notes(*store, record));
         page.migrations.push_back(std::move(record));
       }
     }

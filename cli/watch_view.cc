@@ -6,8 +6,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/number_file.h"
+#include "cli/phase_words.h"
 #include "cli/screen/rates.h"
 #include "daemon/command_line/size_option.h"
+#include "migration/source/changed_limits.h"
+#include "migration/source/pause.h"
+#include "restart_loader/pager/pager.h"
 
 namespace ppmr {
 namespace {
@@ -61,7 +66,7 @@ class View {
   }
   void title();
   void migrations();
-  void migration(const OwnershipRecord& record, const TreeRecord& tree);
+  void migration(const OwnershipRecord& record, size_t number);
   void mount(const WatchedMount& mount);
   void rates(const WatchedMount& mount);
   void pool(const json& status);
@@ -104,42 +109,53 @@ void View::migrations() {
 
 std::vector<ScreenLine> View::draw_migrations() {
   for (const OwnershipRecord& record : page_.migrations) {
-    for (const TreeRecord& tree : record.trees) migration(record, tree);
+    for (size_t i = 0; i < record.trees.size(); ++i) migration(record, i);
   }
   return lines_;
 }
 
-void View::migration(const OwnershipRecord& record, const TreeRecord& tree) {
-  const auto [bytes, rate] = bytes_of(page_, record, tree);
+void View::migration(const OwnershipRecord& record, size_t number) {
+  const TreeRecord& tree = record.trees[number];
+  const MigrationNotes& notes = page_.notes_of(record);
+  const TreeBytes moved = bytes_of(page_, record, tree);
+  const TreePart part = part_of(record, number, notes, moved);
   const bool is_source = record.role == MigrationRole::kSource;
-  const std::string phase = phase_of(record, tree);
-  const Tone tone = phase == "moved"                       ? Tone::kGood
-                    : phase == "LOST" || phase == "stayed" ? Tone::kBad
-                                                           : Tone::kPlain;
+  const std::string word = phase_of(record, tree, notes);
+  const std::string phase = phase::shown(word, part.round);
+  const Tone tone = word == phase::kMoved                      ? Tone::kGood
+                    : word == "LOST" || word == phase::kStayed ? Tone::kBad
+                                                               : Tone::kPlain;
+  const uint64_t bytes = moved.bytes;
+  const uint64_t rate = word == phase::kPaused ? 0 : moved.rate_bytes_per_s;
   ScreenLine line = {{fmt::format("  {}  {:>7} {} ", record.id.substr(0, 8), tree.root,
                                   fitted(printable(tree.name, charset_), 13, charset_))},
                      {fitted(phase, 12, charset_) + " ", tone}};
   std::string rest;
   const bool is_open = !is_over(record.state());
-  if (is_open && tree.expected_bytes > 0) {
-    if (columns_ >= 100) rest += gauge(bytes, tree.expected_bytes, kMigrationGaugeColumns) + " ";
-    rest += fmt::format("{:>4}", percentage(bytes, tree.expected_bytes));
+  if (part.expected_bytes > 0) {
+    if (columns_ >= 100)
+      rest += gauge(part.bytes, part.expected_bytes, kMigrationGaugeColumns) + " ";
+    rest += fmt::format("{:>4}", percentage(part.bytes, part.expected_bytes));
   }
   if (is_open && rate > 0) rest += fmt::format("  {}/s", format_size(rate));
-  const double left = seconds_left(bytes, tree.expected_bytes, static_cast<double>(rate));
+  const double left = seconds_left(part.bytes, part.expected_bytes, static_cast<double>(rate));
   if (is_open && left >= 0) {
     rest +=
         "  " + format_time(std::chrono::milliseconds(static_cast<int64_t>(left * 1000))) + " left";
   }
-  if (bytes > 0) rest += "  " + format_size(bytes);
-  if (is_open && bytes > 0 && tree.expected_bytes > bytes) {
-    rest += " of " + format_size(tree.expected_bytes);
+  if (part.expected_bytes > 0) {
+    rest += fmt::format("  {} of {}", format_size(part.bytes), format_size(part.expected_bytes));
+  } else if (bytes > 0) {
+    rest += "  " + format_size(bytes);
   }
   if (tree.freeze_began_ns > 0 && tree.running_ns > tree.freeze_began_ns) {
     rest += "  downtime " +
             format_time(std::chrono::microseconds((tree.running_ns - tree.freeze_began_ns) / 1000));
   }
   rest += std::string(is_source ? "  to " : "  from ") + printable(record.peer, charset_);
+  if (is_open && notes.max_downtime.count() > 0 && columns_ >= 100) {
+    rest += ", promised " + format_time(notes.max_downtime);
+  }
   if (const std::string& why = record.first_error(); !why.empty()) {
     rest += ": " + printable(why, charset_);
   }
@@ -289,38 +305,99 @@ std::vector<ScreenLine> View::draw() {
 
 }  // namespace
 
-std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree) {
+const MigrationNotes& WatchPage::notes_of(const OwnershipRecord& record) const {
+  static const MigrationNotes kNone;
+  const auto found = notes.find(RecordStore::name_of(record.id, record.role));
+  return found == notes.end() ? kNone : found->second;
+}
+
+namespace {
+
+bool has_missing_memory(const MigrationNotes& notes) {
+  return std::any_of(notes.trees.begin(), notes.trees.end(),
+                     [](const TreeNotes& tree) { return tree.missing_bytes > 0; });
+}
+
+std::string phase_at_target(const OwnershipRecord& record, const TreeRecord& tree) {
+  using enum MigrationState;
+  if (record.state() == kFinished) return phase::kMoved;
+  if (record.state() == kRestoring) return tree.phase < TreePhase::kReady ? "receiving" : "ready";
+  if (record.state() == kReady) return "ready";
+  if (tree.phase == TreePhase::kRunning) return phase::kFilling;
+  return tree.phase == TreePhase::kComplete ? phase::kMoved : phase::kHandingOver;
+}
+
+}  // namespace
+
+std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree,
+                     const MigrationNotes& notes) {
   using enum MigrationState;
   if (!tree.lost.empty()) return "LOST";
-  if (record.state() == kAborted) return "stayed";
-  if (record.role == MigrationRole::kTarget) {
-    if (record.state() == kFinished) return "moved";
-    if (record.state() == kRestoring) return tree.phase < TreePhase::kReady ? "receiving" : "ready";
-    if (record.state() == kReady) return "ready";
-    if (tree.phase == TreePhase::kRunning) return "filling";
-    return tree.phase == TreePhase::kComplete ? "moved" : "handing over";
-  }
+  if (record.state() == kAborted) return phase::kStayed;
+  if (record.role == MigrationRole::kTarget) return phase_at_target(record, tree);
   switch (record.state()) {
     case kFinished:
-      return "moved";
+      return has_missing_memory(notes) ? phase::kFilling : phase::kMoved;
     case kCommitted:
-      return record.plan.may_run_before_memory() ? "filling" : "handing over";
+      return record.plan.may_run_before_memory() ? phase::kFilling : phase::kHandingOver;
     case kSealed:
-      return "restoring";
+      return phase::kRestoring;
     default:
       break;
   }
   switch (tree.phase) {
     case TreePhase::kDumping:
-      return record.plan.is_live && tree.freeze_began_ns == 0 ? "copying" : "dumping";
+      if (!record.plan.is_live || notes.freezes) return phase::kFrozen;
+      return notes.pause_began_ns > 0 ? phase::kPaused : phase::kCopying;
     case TreePhase::kHeld:
     case TreePhase::kStopped:
-      return "sending";
+      return phase::kFrozen;
     case TreePhase::kSealed:
-      return "sealed";
+      return phase::kRestoring;
     default:
-      return record.state() == kPreparing ? "preparing" : "waiting";
+      return record.state() == kPreparing ? phase::kPreparing : phase::kWaiting;
   }
+}
+
+TreePart part_of(const OwnershipRecord& record, size_t tree, const MigrationNotes& notes,
+                 const TreeBytes& bytes) {
+  const TreeNotes noted = tree < notes.trees.size() ? notes.trees[tree] : TreeNotes{};
+  const std::string word = phase_of(record, record.trees[tree], notes);
+  TreePart part;
+  if (word == phase::kFilling) {
+    part.expected_bytes = noted.fill_bytes;
+    part.bytes = noted.fill_bytes - std::min(noted.missing_bytes, noted.fill_bytes);
+  } else if (noted.round > 0 && (word == phase::kCopying || word == phase::kPaused)) {
+    part.round = noted.round;
+    part.expected_bytes = noted.round_bytes;
+    part.bytes = std::min(bytes.memory_bytes - std::min(noted.earlier_bytes, bytes.memory_bytes),
+                          noted.round_bytes);
+  } else if (noted.round == 0 && word == phase::kFrozen) {
+    part.expected_bytes = record.trees[tree].expected_bytes;
+    part.bytes = std::min(bytes.bytes, part.expected_bytes);
+  }
+  return part;
+}
+
+MigrationNotes read_notes(const RecordStore& store, const OwnershipRecord& record) {
+  MigrationNotes notes;
+  const std::string directory = store.path_of(record.id, record.role);
+  const bool is_source = record.role == MigrationRole::kSource;
+  for (size_t tree = 0; tree < record.trees.size(); ++tree) {
+    notes.trees.push_back(is_source ? read_tree_notes(directory, tree) : TreeNotes{});
+    if (is_source) continue;
+    TreeNotes& noted = notes.trees.back();
+    noted.missing_bytes =
+        read_number(store.work_path(record.id, record.role, tree) + kMissingBytesFile);
+    noted.fill_bytes = std::max(noted.missing_bytes, record.trees[tree].expected_bytes);
+  }
+  if (!is_source) return notes;
+  notes.pause_began_ns = pause_began_ns(directory);
+  notes.freezes = is_pause_excluded(directory);
+  LiveLimits limits{.max_downtime = std::chrono::milliseconds(0)};
+  read_changed_limits(directory, limits);
+  if (record.plan.is_live) notes.max_downtime = limits.max_downtime;
+  return notes;
 }
 
 TreeBytes bytes_of(const WatchPage& page, const OwnershipRecord& record, const TreeRecord& tree) {
@@ -332,6 +409,7 @@ TreeBytes bytes_of(const WatchPage& page, const OwnershipRecord& record, const T
       const auto name = checkpoint.find("name");
       if (name == checkpoint.end() || (*name != tree.checkpoint && *name != memory)) continue;
       found.bytes += number(checkpoint, "bytes");
+      if (*name == memory) found.memory_bytes += number(checkpoint, "bytes");
       found.rate_bytes_per_s += number(checkpoint, "rate_bytes_per_s");
     }
   }

@@ -1,14 +1,17 @@
 // The lines of the full-screen view of `ppmr status --watch`.
 #pragma once
 
+#include <chrono>
 #include <deque>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/screen/screen.h"
 #include "daemon/command_line/command_error.h"
-#include "migration/records/ownership_record.h"
+#include "migration/records/record_store.h"
+#include "migration/source/move_notes.h"
 #include "mount/mount_table.h"
 
 namespace ppmr {
@@ -19,21 +22,45 @@ struct WatchedMount {
   std::deque<uint64_t> rates;            // in bytes per second; the latest value is the last
 };
 
+// What a coordinator or a pager has noted beside the record of a migration.
+struct MigrationNotes {
+  int64_t pause_began_ns = 0;  // 0: it is not paused
+  bool freezes = false;        // its processes are frozen, or will be at once
+  std::vector<TreeNotes> trees;
+  std::chrono::milliseconds max_downtime{0};  // the promise; 0: none, or unknown
+};
+MigrationNotes read_notes(const RecordStore& store, const OwnershipRecord& record);
+
 struct WatchPage {
   std::string node;
   std::string time;
   std::vector<OwnershipRecord> migrations;
   std::string no_records;  // why there are no records; empty: they could be read
   std::vector<WatchedMount> mounts;
+  std::map<std::string, MigrationNotes> notes = {};  // key: RecordStore::name_of()
+
+  // Returns empty notes for a migration without.
+  const MigrationNotes& notes_of(const OwnershipRecord& record) const;
 };
 
-// Returns the present phase of a migration in a word: "dumping", "restoring", "moved", ...
-std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree);
+// Returns the present phase of a migration in a word, see phase_words.h.
+std::string phase_of(const OwnershipRecord& record, const TreeRecord& tree,
+                     const MigrationNotes& notes = {});
 
 struct TreeBytes {
   uint64_t bytes = 0;
+  uint64_t memory_bytes = 0;  // of `bytes`: in the checkpoint of the memory
   uint64_t rate_bytes_per_s = 0;
 };
+
+// What the share and the time left are about: the present round, the fill, or all.
+struct TreePart {
+  uint64_t round = 0;  // counts from 1; 0: none
+  uint64_t bytes = 0;
+  uint64_t expected_bytes = 0;  // 0: unknown
+};
+TreePart part_of(const OwnershipRecord& record, size_t tree, const MigrationNotes& notes,
+                 const TreeBytes& bytes);
 // Returns what the daemons of the page's mounts report about the checkpoints of a tree.
 TreeBytes bytes_of(const WatchPage& page, const OwnershipRecord& record, const TreeRecord& tree);
 

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/phase_words.h"
 #include "migration/records/take_to.h"
 
 namespace ppmr {
@@ -78,17 +79,40 @@ TEST(WatchView, ShowsTheMountWithPeerPoolAndRate) {
 
 TEST(WatchView, MigrationHasPhaseShareRateAndTimeLeft) {
   const std::string text = text_of(watch_lines(page(), 120, Charset::kAscii));
-  EXPECT_THAT(text, HasSubstr("aaaaaaaa      412 redis         dumping"));
+  EXPECT_THAT(text, HasSubstr("aaaaaaaa      412 redis         frozen"));
   EXPECT_THAT(
       text,
       HasSubstr("[#####.....]  50%  32.0 MiB/s  2.0 s left  64.0 MiB of 128.0 MiB  to node2"));
+}
+
+TEST(WatchView, ShareIsThatOfTheRoundOrOfTheFill) {
+  WatchPage shown = page();
+  OwnershipRecord& record = shown.migrations[0];
+  record.plan.is_live = true;
+  MigrationNotes& notes = shown.notes[RecordStore::name_of(record.id, record.role)];
+  notes.trees = {{.round = 2, .round_bytes = 40, .earlier_bytes = 100}};
+  const TreePart part = part_of(record, 0, notes, {.bytes = 111, .memory_bytes = 110});
+  EXPECT_EQ(part.round, 2U);
+  EXPECT_EQ(part.bytes, 10U);
+  EXPECT_EQ(part.expected_bytes, 40U);
+  EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), HasSubstr("round 2"));
+  notes.pause_began_ns = 1;
+  EXPECT_EQ(phase_of(record, record.trees[0], notes), phase::kPaused);
+  EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), Not(HasSubstr("left")));
+  notes.freezes = true;
+  EXPECT_EQ(phase_of(record, record.trees[0], notes), phase::kFrozen);
+  take_to(record, MigrationState::kFinished);
+  EXPECT_EQ(phase_of(record, record.trees[0], notes), phase::kMoved);
+  notes.trees = {{.fill_bytes = 100, .missing_bytes = 25}};
+  EXPECT_EQ(phase_of(record, record.trees[0], notes), phase::kFilling);
+  EXPECT_EQ(part_of(record, 0, notes, {}).bytes, 75U);
 }
 
 TEST(WatchView, PhaseFollowsTheRecord) {
   OwnershipRecord record = dumping();
   TreeRecord& tree = record.trees[0];
   tree.phase = TreePhase::kHeld;
-  EXPECT_EQ(phase_of(record, tree), "sending");
+  EXPECT_EQ(phase_of(record, tree), "frozen");
   take_to(record, MigrationState::kSealed);
   EXPECT_EQ(phase_of(record, tree), "restoring");
   take_to(record, MigrationState::kCommitted);

@@ -26,6 +26,10 @@ double RateMeter::bytes_per_s() const {
   return seconds > 0 ? bytes / seconds : 0;
 }
 
+RateMeter::Time::duration RateMeter::measured_for() const {
+  return samples_.empty() ? Time::duration(0) : samples_.back().at - samples_.front().at;
+}
+
 double seconds_left(uint64_t bytes, uint64_t expected_bytes, double bytes_per_s) {
   if (bytes_per_s <= 0 || expected_bytes <= bytes) return -1;
   return static_cast<double>(expected_bytes - bytes) / bytes_per_s;

@@ -20,6 +20,8 @@ class RateMeter {
   void add(uint64_t bytes, Time at);
   // Returns 0 until there are two samples. After a reset of the counter, begins anew.
   double bytes_per_s() const;
+  // How long the samples are apart that the rate is computed from.
+  Time::duration measured_for() const;
 
  private:
   struct Sample {

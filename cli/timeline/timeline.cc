@@ -120,6 +120,12 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
     round_began = ended;
   }
   const Time sent = tree.rounds.empty() ? frozen : dump_began(tree);
+  TimelineRow paused{"paused", {}};
+  for (const PauseRecord& pause : record_.pauses) {
+    const Time began = at(pause.began_ns);
+    const Time ended = at(pause.ended_ns);
+    add(paused, BarKind::kPaused, began, ended, began && ended ? duration(*ended - *began) : "");
+  }
   TimelineRow dump{"dump", {}};
   add(dump, BarKind::kDump, frozen, held, frozen && held ? duration(*held - *frozen) : "");
   TimelineRow transfer{"transfer", {}};
@@ -141,7 +147,8 @@ void Drawing::add_details(const TreeRecord& tree, TimelineTree& drawn) {
   const Time complete = at(tree.complete_ns);
   add(fill, BarKind::kFill, running, complete,
       running && complete ? duration(*complete - *running) : "");
-  for (TimelineRow* row : {&rounds, &dump, &transfer, &seal, &restore, &hand_over, &fill}) {
+  for (TimelineRow* row :
+       {&rounds, &paused, &dump, &transfer, &seal, &restore, &hand_over, &fill}) {
     if (!row->bars.empty()) drawn.rows.push_back(std::move(*row));
   }
 }
@@ -256,6 +263,8 @@ const char* label_of(BarKind kind) {
       return "stands still";
     case BarKind::kLiveCopy:
       return "live copy";
+    case BarKind::kPaused:
+      return "paused";
     case BarKind::kDump:
       return "dump";
     case BarKind::kTransfer:

@@ -12,6 +12,7 @@ enum class BarKind {
   kRuns,      // the process runs, at the source or at the target
   kStands,    // the process stands still
   kLiveCopy,  // a round of memory is copied while the process runs
+  kPaused,    // an operator has paused these rounds
   kDump,      // CRIU describes the frozen process
   kTransfer,  // bytes travel
   kSeal,      // after the dump: the target verifies the last bytes

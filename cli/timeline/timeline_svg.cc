@@ -29,6 +29,8 @@ const char* colour_of(BarKind kind) {
       return "#d1495b";
     case BarKind::kLiveCopy:
       return "#7d8cc4";
+    case BarKind::kPaused:
+      return "#b0a990";
     case BarKind::kDump:
       return "#c9822b";
     case BarKind::kTransfer:

@@ -135,6 +135,15 @@ TEST(Timeline, ImpossibleTimesAreNotDrawn) {
   EXPECT_LT(timeline->length_ms, 1000);
 }
 
+TEST(Timeline, PauseOfTheRoundsHasABar) {
+  OwnershipRecord record = moved();
+  record.pauses = {{ms(14), ms(16)}};
+  const auto timeline = make_timeline(record);
+  ASSERT_TRUE(timeline);
+  EXPECT_DOUBLE_EQ(find(*timeline, BarKind::kPaused)->begin_ms, 14);
+  EXPECT_DOUBLE_EQ(find(*timeline, BarKind::kPaused)->end_ms, 16);
+}
+
 TEST(Timeline, TicksAreRoundAndNotTooMany) {
   EXPECT_DOUBLE_EQ(tick_distance_ms(200, 10), 20);
   EXPECT_DOUBLE_EQ(tick_distance_ms(201, 10), 50);

@@ -13,6 +13,7 @@ namespace {
 
 // A live move has few rounds (live_rounds.h); a record from the peer has no more.
 constexpr size_t kRoundsMax = 1000;
+constexpr size_t kPausesMax = 1000;
 
 using nlohmann::json;
 
@@ -172,6 +173,9 @@ Result<OwnershipRecord> unpack(const json& packed) {
           EPROTO, std::to_string(record.unit.journal_sockets.size()) + " sockets to the journal");
     }
   }
+  const json pauses = packed.value("pauses", json::array());
+  if (pauses.size() > kPausesMax) return failure(EPROTO, "too many pauses");
+  for (const json& pause : pauses) record.pauses.push_back({pause.at(0), pause.at(1)});
   if (packed.at("trees").empty() || packed.at("trees").size() > kTreesMax) {
     return failure(EPROTO, std::to_string(packed.at("trees").size()) + " trees");
   }
@@ -437,6 +441,12 @@ void to_json(json& packed, const OwnershipRecord& record) {
                       {"journal_sockets", record.unit.journal_sockets},
                       {"enabled", record.unit.enabled}};
   }
+  if (record.pauses.empty()) return;
+  auto pauses = json::array();
+  for (const PauseRecord& pause : record.pauses) {
+    pauses.push_back(json::array({pause.began_ns, pause.ended_ns}));
+  }
+  packed["pauses"] = std::move(pauses);
 }
 
 Result<OwnershipRecord> parse_record(const json& packed) {

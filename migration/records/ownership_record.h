@@ -79,6 +79,12 @@ struct RoundRecord {
   uint64_t bytes = 0;
 };
 
+// A pause of the rounds (`ppmr migrate --pause`).
+struct PauseRecord {
+  int64_t began_ns = 0;
+  int64_t ended_ns = 0;
+};
+
 struct TreeRecord {
   pid_t root = 0;
   uint64_t root_start_time = 0;  // source: with `root`, identifies the process that was selected
@@ -162,8 +168,9 @@ struct OwnershipRecord {
       nlohmann::json::object();  // target: of this migration, see preflight/policy
   UnitRecord unit;
   std::vector<TreeRecord> trees;
-  bool tasks_stopped = false;  // source: SIGSTOP may have been sent to the tasks
-  bool tasks_resumed = false;  // source: what the migration had stopped goes on after an abort
+  std::vector<PauseRecord> pauses;  // source: those that are over
+  bool tasks_stopped = false;       // source: SIGSTOP may have been sent to the tasks
+  bool tasks_resumed = false;       // source: what the migration had stopped goes on after an abort
   // Source: the target was notified of the outcome. Target: the source has seen the outcome.
   bool peer_notified = false;
   uint64_t confirmations = 0;  // target: how often it has confirmed its vote

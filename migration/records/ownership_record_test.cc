@@ -52,6 +52,15 @@ TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
   EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
 }
 
+TEST(OwnershipRecord, PausesSurviveConversionAndOthersHaveNone) {
+  OwnershipRecord record = record_of_two_trees();
+  EXPECT_FALSE(nlohmann::json(record).contains("pauses"));
+  record.pauses = {{2, 3}, {4, 5}};
+  const auto back = parse_record(nlohmann::json(record));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
+}
+
 TEST(OwnershipRecord, UnitSurvivesConversionAndHasALimitedNumberOfSockets) {
   OwnershipRecord record = record_of_two_trees();
   EXPECT_FALSE(nlohmann::json(record).contains("unit"));

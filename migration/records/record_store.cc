@@ -142,9 +142,13 @@ std::string RecordStore::name_of(const std::string& id, MigrationRole role) {
   return id + "." + to_string(role);
 }
 
+std::string RecordStore::work_path(const std::string& id, MigrationRole role, size_t tree) const {
+  return path_of(id, role) + "/work-" + std::to_string(tree);
+}
+
 Result<std::string> RecordStore::make_work_directory(const std::string& id, MigrationRole role,
                                                      size_t tree) const {
-  const std::string path = path_of(id, role) + "/work-" + std::to_string(tree);
+  const std::string path = work_path(id, role, tree);
   if (auto made = make_private_directory(path); !made) return failure(made.error());
   return path;
 }

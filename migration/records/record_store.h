@@ -44,6 +44,9 @@ class RecordStore {
   Result<std::string> make_work_directory(const std::string& id, MigrationRole role,
                                           size_t tree) const;
 
+  // Returns the path of that directory.
+  std::string work_path(const std::string& id, MigrationRole role, size_t tree) const;
+
   // Writes the first version of a record. Of several creators of one ID, one succeeds. Errors:
   // EEXIST.
   Result<OwnershipRecord> create(OwnershipRecord record) const;

@@ -131,8 +131,11 @@ Status FileParts::await_taken(size_t left) {
   return {};
 }
 
-Result<uint64_t> FileParts::send_round(pid_t root) {
-  const auto sink = [this](const FileRecord& record) { return put(record); };
+Result<uint64_t> FileParts::send_round(pid_t root, bool may_pause) {
+  const auto sink = [&](const FileRecord& record) -> Status {
+    const Status resumed = may_pause ? place_.await_resumed() : Status{};
+    return resumed ? put(record) : resumed;
+  };
   const auto bytes = rounds_.send_round(root, sink);
   if (!bytes) return failure(bytes.error());
   const auto shared_bytes = segments_.send_round(root, sink);
@@ -146,7 +149,7 @@ Result<uint64_t> FileParts::send_round(pid_t root) {
 Status FileParts::copy(pid_t root) {
   uint64_t before = 0;
   for (unsigned round = 0; round < kRoundsMax; ++round) {
-    const auto bytes = send_round(root);
+    const auto bytes = send_round(root, true);
     if (!bytes) return failure(bytes.error());
     if (Status wanted = place_.go_on(); !wanted) return wanted;
     const bool shrinks = round == 0 || *bytes < before - before / 4;
@@ -157,7 +160,7 @@ Status FileParts::copy(pid_t root) {
 }
 
 Status FileParts::catch_up(pid_t root) {
-  const auto bytes = send_round(root);
+  const auto bytes = send_round(root, false);
   if (!bytes) return failure(bytes.error());
   return await_taken(0);
 }

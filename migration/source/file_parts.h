@@ -23,6 +23,8 @@ struct FilePartsPlace {
   std::chrono::milliseconds seal_patience{0};
   // Returns an error when the migration is over.
   std::function<Status()> go_on;
+  // Returns after a pause. Errors: the migration is over.
+  std::function<Status()> await_resumed;
 };
 
 // Threads: one at a time.
@@ -53,7 +55,7 @@ class FileParts {
  private:
   FileParts(FilePartsPlace place, FileRounds rounds, bool has_segments)
       : place_(std::move(place)), rounds_(std::move(rounds)), has_segments_(has_segments) {}
-  Result<uint64_t> send_round(pid_t root);
+  Result<uint64_t> send_round(pid_t root, bool may_pause);
   Status put(const FileRecord& record);
   Status open_part();
   Status flush();

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/number_file.h"
@@ -52,23 +53,26 @@ Result<MemoryFile> MemoryFile::create(MemoryFilePlace place) {
   return memory;
 }
 
-Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root) {
+Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOptions& options) {
   const auto began = Clock::now();
   const uint64_t max_rate_bytes_per_s = read_number(place_.rate);
   const std::string path = fmt::format("{}/{}-{}", place_.work, kPageIndexFile, rounds_);
-  auto reader =
-      PageReaderProcess::start({.index = path, .rate = place_.rate}, MemoryReader::Tree::kRuns);
+  const std::string pause = options.may_pause ? place_.pause : "";
+  auto reader = PageReaderProcess::start({.index = path, .rate = place_.rate, .pause = pause},
+                                         MemoryReader::Tree::kRuns);
   if (!reader) return failure(reader.error());
   const uint64_t file_offset = live.sent_bytes() - place_.first_offset;
   const auto index = live.next_round(root);
   if (!index) return failure(index.error());
   if (Status written = write_page_index(path, *index); !written) return failure(written.error());
-  const Status sent = ask_to_send({.checkpoint = place_.checkpoint,
-                                   .memory_bytes = index->memory_bytes,
-                                   .file_offset = file_offset,
-                                   .first = {},
-                                   .reader_timeout = kReaderPatience},
-                                  *reader);
+  if (options.on_begin) options.on_begin(index->memory_bytes);
+  request::SendMemory request{.checkpoint = place_.checkpoint,
+                              .memory_bytes = index->memory_bytes,
+                              .file_offset = file_offset,
+                              .first = {},
+                              .reader_timeout = kReaderPatience};
+  if (!pause.empty()) request.reader_timeout = {};  // a pause can be long
+  const Status sent = ask_to_send(request, *reader);
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
   ++rounds_;
@@ -86,7 +90,8 @@ Status MemoryFile::start_anew() {
 }
 
 Status MemoryFile::prepare_frozen() {
-  auto reader = PageReaderProcess::start({.index = place_.work + "/" + kPageIndexFile, .rate = ""});
+  auto reader = PageReaderProcess::start(
+      {.index = place_.work + "/" + kPageIndexFile, .rate = "", .pause = ""});
   if (!reader) return failure(reader.error());
   reader_.emplace(std::move(*reader));
   return {};
@@ -126,15 +131,23 @@ Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when,
 Status copy_in_rounds(MemoryFile& file, LiveMemory& live, pid_t root, const RoundsOptions& options,
                       std::vector<Round>& rounds) {
   const auto began = Clock::now();
+  const auto paused = [&] {
+    return options.time_paused ? options.time_paused() : std::chrono::nanoseconds(0);
+  };
   for (;;) {
-    const auto round = file.send_round(live, root);
+    const auto paused_before = paused();
+    const auto begins = [&](uint64_t bytes) {
+      if (options.on_begin) options.on_begin(static_cast<unsigned>(rounds.size()), bytes);
+    };
+    auto round = file.send_round(live, root, {.may_pause = true, .on_begin = begins});
     if (!round) return failure(round.error());
+    round->took -= std::min<std::chrono::nanoseconds>(paused() - paused_before, round->took);
     rounds.push_back(*round);
     if (options.on_round) options.on_round(static_cast<unsigned>(rounds.size() - 1), round->bytes);
     const auto limits = options.limits();
     if (!limits) return failure(limits.error());
     const RoundDecision decision =
-        decide_round(rounds, live.count_written_bytes(), Clock::now() - began, *limits);
+        decide_round(rounds, live.count_written_bytes(), Clock::now() - began - paused(), *limits);
     if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
     if (!decision.why.empty()) options.on_warning(decision.why);
     if (decision.next == NextStep::kFreeze) return {};

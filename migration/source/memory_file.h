@@ -30,8 +30,14 @@ struct MemoryFilePlace {
   std::string checkpoint;  // the name of the file in the mount
   std::string work;        // a directory for page indexes
   std::string rate;        // see PageReaderFiles
+  std::string pause;       // likewise; empty: its rounds are never paused
   // Where the file begins in the places of the page index: epochs share them.
   uint64_t first_offset = 0;
+};
+
+struct RoundOptions {
+  bool may_pause = true;
+  std::function<void(uint64_t bytes)> on_begin;  // may be empty
 };
 
 // When a frozen tree may go on.
@@ -57,7 +63,7 @@ class MemoryFile {
 
   // Sends what the running tree has written since the round before. Errors: those of
   // LiveMemory::next_round(), of the page reader and of the daemon (EIO).
-  Result<Round> send_round(LiveMemory& live, pid_t root);
+  Result<Round> send_round(LiveMemory& live, pid_t root, const RoundOptions& options);
   // Removes what the rounds have sent, so that the target has room for all memory once more.
   // Errors: as create().
   Status start_anew();
@@ -84,7 +90,10 @@ class MemoryFile {
 
 struct RoundsOptions {
   // The limits, which may change meanwhile. An error ends the copying.
+  // Returns after a pause.
   std::function<Result<LiveLimits>()> limits;
+  std::function<std::chrono::nanoseconds()> time_paused;         // in all so far; may be empty
+  std::function<void(unsigned round, uint64_t bytes)> on_begin;  // may be empty
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::function<void(const std::string&)> on_warning;  // a sentence for the user
 };

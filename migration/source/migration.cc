@@ -15,6 +15,7 @@
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/changed_limits.h"
+#include "migration/source/pause.h"
 #include "migration/source/rival.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
@@ -212,10 +213,12 @@ Status Migration::prepare() {
   auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());
   // Before anyone knows the ID: later, the rate may be the operator's.
-  if (const uint64_t rate = settings_.live.max_rate_bytes_per_s; rate > 0) {
-    const Status held_back =
-        write_changed_limits(store_.path_of(id_, kRole), {.max_rate_bytes_per_s = rate});
-    if (!held_back) return held_back;
+  if (settings_.plan.is_live) {
+    ChangedLimits limits{.max_downtime = settings_.live.max_downtime};
+    const uint64_t rate = settings_.live.max_rate_bytes_per_s;
+    if (rate > 0) limits.max_rate_bytes_per_s = rate;
+    const Status noted = write_changed_limits(store_.path_of(id_, kRole), limits);
+    if (!noted) return noted;
   }
   audit_begin(begun->record);
   report_event({{"event", "begun"}, {"target", agent_.node_name()}});
@@ -228,7 +231,7 @@ void Migration::dump(Tree& tree, size_t number) {
     return released ? copy(tree, number) : released;
   });
   if (done) done = await_copied();
-  if (done) done = run_hook_before_freeze();
+  if (done) done = prepare_freeze();
   if (done) done = in_slot([&] { return dump_and_seal(tree, number); });
   {
     MutexLock lock(mutex_);
@@ -332,9 +335,17 @@ Status Migration::release_rdma_once() {
   return released_;
 }
 
-Status Migration::run_hook_before_freeze() {
+Status Migration::prepare_freeze() {
   std::call_once(hook_began_, [this] {
-    hook_ended_ = without_exceptions([this] {
+    hook_ended_ = without_exceptions([this]() -> Status {
+      for (;;) {
+        const auto excluded = exclude_pause(store_.path_of(id_, kRole));
+        if (!excluded) return failure(excluded.error());
+        if (*excluded) break;
+        if (stop_ || has_given_up_) return failure(EINTR, "interrupted");
+        if (Status open = check_not_over(); !open) return open;
+        std::this_thread::sleep_for(kLookInterval);
+      }
       return run_hook(settings_.hooks, "before-freeze",
                       {id_, roots(), settings_.endpoint.value("target", ""), ""});
     });
@@ -381,6 +392,10 @@ Status Migration::copy(Tree& tree, size_t number) {
   tree.sends_to = {{"checkpoint", record->trees[number].checkpoint},
                    {"memory", memory_checkpoint(record->plan, record->trees[number])}};
   if (limits) report_phase("copying", tree);
+  const auto on_round_begins = [&, number](unsigned round, uint64_t bytes) {
+    note_round(number, round + 1, bytes);
+    report_event({{"event", "round"}, {"round", round}, {"bytes", bytes}}, &tree);
+  };
   const auto on_round = [&](unsigned round, uint64_t bytes) {
     tree.rounds.push_back({realtime_ns(), bytes});
     report_event({{"event", "copied"}, {"round", round}, {"bytes", bytes}}, &tree);
@@ -388,24 +403,25 @@ Status Migration::copy(Tree& tree, size_t number) {
   const auto on_warning = [&](const std::string& sentence) {
     report_event({{"event", "warning"}, {"sentence", sentence}}, &tree);
   };
-  tree.dump =
-      std::make_unique<TreeDump>(store_, TreeDumpOptions{.criu = settings_.criu,
-                                                         .mount = settings_.mount,
-                                                         .id = id_,
-                                                         .tree = number,
-                                                         .record = record->trees[number],
-                                                         .criu_options = settings_.criu_options,
-                                                         .plan = settings_.plan,
-                                                         .live_limits = limits,
-                                                         .on_round = on_round,
-                                                         .on_warning = on_warning,
-                                                         .seal_patience = settings_.hold_limit});
+  tree.dump = std::make_unique<TreeDump>(
+      store_, TreeDumpOptions{.criu = settings_.criu,
+                              .mount = settings_.mount,
+                              .id = id_,
+                              .tree = number,
+                              .record = record->trees[number],
+                              .criu_options = settings_.criu_options,
+                              .plan = settings_.plan,
+                              .live_limits = limits,
+                              .on_round_begins = on_round_begins,
+                              .on_round = on_round,
+                              .on_freeze = [&] { report_phase("dumping", tree); },
+                              .on_warning = on_warning,
+                              .seal_patience = settings_.hold_limit});
   return tree.dump->copy();
 }
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {
   SourceDriver driver(store_, id_);
-  report_phase("dumping", tree);
   auto sealed = tree.dump->dump_and_seal();
   if (!sealed) return failure(sealed.error());
   tree.sealed = *sealed;
@@ -442,6 +458,10 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
   if (!answer) return failure(answer.error());
   auto record = record_in(*answer);
   if (record) target_ = *record;
+  missing_bytes_.clear();
+  for (const json& bytes : answer->value("missing_bytes", json::array())) {
+    missing_bytes_.push_back(bytes.is_number_unsigned() ? bytes.get<uint64_t>() : 0);
+  }
   return record;
 }
 
@@ -490,6 +510,7 @@ Status Migration::await_all_sealed() {
     if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
     store_.note_contact(id_, kRole);
+    follow_pause();
     if (Status open = check_not_over(); !open) return open;
     if (Status free = check_not_frozen(); !free) return free;
     // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
@@ -548,6 +569,52 @@ void Migration::report_event(json event, const Tree* tree) const {
   });
 }
 
+void Migration::follow_pause() {
+  const std::string directory = store_.path_of(id_, kRole);
+  const int64_t began_ns = pause_began_ns(directory);
+  if (began_ns == pause_began_ns_) return;
+  if (pause_began_ns_ > 0) note_pause_end();
+  pause_began_ns_ = began_ns;
+  if (began_ns > 0) report_event({{"event", "paused"}});
+}
+
+// The record has the pause for `ppmr timeline`.
+void Migration::note_pause_end() {
+  const PauseRecord pause{std::exchange(pause_began_ns_, 0), realtime_ns()};
+  report_event(
+      {{"event", "resumed"}, {"paused_ms", (pause.ended_ns - pause.began_ns) / 1'000'000}});
+  (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
+    latest.pauses.push_back(pause);
+    return {};
+  });
+}
+
+void Migration::note_round(size_t number, uint64_t round, uint64_t bytes) {
+  TreeNotes& notes = trees_[number].notes;
+  if (round == 1) notes = {};  // the rounds may begin anew
+  notes.earlier_bytes += notes.round_bytes;
+  notes.round = round;
+  notes.round_bytes = bytes;
+  (void)write_tree_notes(store_.path_of(id_, kRole), number, notes);
+}
+
+// `phases`: of the trees at the target.
+void Migration::report_fill(const std::vector<TreePhase>& phases) {
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    TreeNotes& notes = trees_[i].notes;
+    const bool fills = phases[i] == TreePhase::kRunning && i < missing_bytes_.size();
+    const uint64_t missing_bytes = fills ? missing_bytes_[i] : 0;
+    if (missing_bytes == notes.missing_bytes) continue;
+    notes.missing_bytes = missing_bytes;
+    notes.fill_bytes = std::max(notes.fill_bytes, missing_bytes);
+    (void)write_tree_notes(store_.path_of(id_, kRole), i, notes);
+    if (!fills) continue;
+    report_event(
+        {{"event", "filling"}, {"missing_bytes", missing_bytes}, {"bytes", notes.fill_bytes}},
+        &trees_[i]);
+  }
+}
+
 void Migration::report_phase(const char* phase, const Tree& tree) const {
   json event = tree.sends_to;
   event["event"] = phase;
@@ -577,6 +644,7 @@ void Migration::note_outcome() const {
 
 MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {
   MigrationOutcome result{exit_code, message, id_, {}};
+  if (pause_began_ns_ > 0) note_pause_end();
   note_outcome();
   auto record = store_.read(id_, kRole);
   if (record) {

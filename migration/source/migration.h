@@ -14,6 +14,7 @@
 #include "migration/relay/agent_client.h"
 #include "migration/relay/source_driver.h"
 #include "migration/source/hooks.h"
+#include "migration/source/move_notes.h"
 #include "migration/source/tree_dump.h"
 #include "processes/frozen_tasks.h"
 
@@ -81,6 +82,7 @@ class Migration {
     std::unique_ptr<TreeDump> dump;
     SealedTree sealed;
     std::vector<RoundRecord> rounds;
+    TreeNotes notes;
     nlohmann::json sends_to;       // the names of its checkpoints, for those who show progress
     bool is_sealed = false;        // guarded by the migration's mutex_
     bool memory_has_moved = true;  // likewise; false: post-copy needs the frozen tasks
@@ -96,8 +98,13 @@ class Migration {
   // same result. All trees release before the first tree is frozen, because they may communicate
   // with each other.
   Status release_rdma_once();
-  // Runs when all trees are copied, once.
-  Status run_hook_before_freeze();
+  // Runs when all trees are copied, once: no tree is frozen during a pause, and the hook runs last.
+  Status prepare_freeze();
+  // Reports that an operator has paused or resumed the rounds.
+  void follow_pause();
+  void note_pause_end();
+  void note_round(size_t number, uint64_t round, uint64_t bytes);
+  void report_fill(const std::vector<TreePhase>& phases);
   // A failure is a warning: what the hook is about has happened.
   void run_hook_after(const char* name, const std::string& reason = "");
   // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
@@ -150,7 +157,9 @@ class Migration {
   const std::atomic<bool>& stop_;
   const std::string id_;
   AgentClient agent_;
-  OwnershipRecord target_;  // the target's record, as last received
+  OwnershipRecord target_;               // the target's record, as last received
+  std::vector<uint64_t> missing_bytes_;  // at the target, of each tree, as last received
+  int64_t pause_began_ns_ = 0;           // of a pause that was reported; 0: there is none
   bool is_recorded_ = false;
   bool told_of_interruption_ = false;
   std::vector<Tree> trees_;
@@ -159,7 +168,7 @@ class Migration {
   SourceStep committed_;  // the step of the decision
 
   std::once_flag hook_began_;
-  Status hook_ended_;  // result of run_hook_before_freeze()
+  Status hook_ended_;  // result of prepare_freeze()
   std::once_flag release_began_;
   Status released_;  // result of release_rdma_once()
   std::atomic<bool> asked_to_release_ = false;

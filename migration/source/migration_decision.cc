@@ -11,6 +11,7 @@
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/migration.h"
+#include "migration/source/pause.h"
 #include "processes/frozen_group.h"
 
 namespace ppmr {
@@ -21,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookSlice{1000};
+constexpr milliseconds kFillSlice{300};  // how often the progress of the fill is seen
 // The time limit for the target's vote. The processes are frozen in the meantime.
 constexpr milliseconds kVotePatience{5000};
 constexpr milliseconds kNotifyAbortPatience{5000};
@@ -165,7 +167,7 @@ Status Migration::await_running() {
   std::vector<TreePhase> seen(trees_.size(), TreePhase::kReady);
   for (;;) {
     store_.note_contact(id_, kRole);
-    auto target = look_at_target(kLookSlice, settings_.hold_limit);
+    auto target = look_at_target(kFillSlice, settings_.hold_limit);
     if (!target) {
       return failure(
           target.error().errno_value,
@@ -188,6 +190,7 @@ Status Migration::await_running() {
       }
       seen[i] = phase;
     }
+    report_fill(seen);
     if (target->state() == MigrationState::kAborted) {
       return failure(EFAULT, "LOST: the target lost the processes: " + target->error);
     }
@@ -235,6 +238,7 @@ Status Migration::abort(const Error& why) {
   }
   fail_requests_if_silent(settings_.mount);
   has_given_up_ = true;
+  if (step) (void)abandon_rounds(store_.path_of(id_, kRole));
   join_dumps();
   remove_checkpoints();
   // A hook may have recorded the abort in the meantime. CRIU holds no task any more.

@@ -8,12 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <thread>
 
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/source/changed_limits.h"
+#include "migration/source/pause.h"
 #include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
 #include "processes/proc_files.h"
@@ -32,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr const char* kLog = "dump.log";
 constexpr milliseconds kPollInterval{250};
+constexpr milliseconds kPauseInterval{50};
 // What a tree writes in this time is not worth a round of its own.
 constexpr milliseconds kShortWait{50};
 // If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
@@ -68,7 +71,8 @@ Status TreeDump::make_directories() {
   auto memory = MemoryFile::create({.mount = options_.mount,
                                     .checkpoint = memory_name(),
                                     .work = work_,
-                                    .rate = rate_file(store_.path_of(options_.id, kRole))});
+                                    .rate = rate_file(store_.path_of(options_.id, kRole)),
+                                    .pause = pause_file(store_.path_of(options_.id, kRole))});
   if (!memory) return failure(memory.error());
   memory_.emplace(std::move(*memory));
   return {};
@@ -96,7 +100,8 @@ Status TreeDump::find_files() {
   auto files = FileParts::open({.mount = options_.mount,
                                 .checkpoint = options_.record.checkpoint,
                                 .seal_patience = options_.seal_patience,
-                                .go_on = [this] { return check_not_over(); }},
+                                .go_on = [this] { return check_not_over(); },
+                                .await_resumed = [this] { return await_resumed(); }},
                                options_.record.root);
   if (!files) return failure(files.error());
   if (files->is_empty()) return {};
@@ -120,6 +125,15 @@ Status TreeDump::catch_up_files() {
 Status TreeDump::check_not_over() const {
   const auto record = store_.read(options_.id, kRole);
   if (record && is_over(record->state())) return failure(ECANCELED, record->error);
+  return {};
+}
+
+Status TreeDump::await_resumed() const {
+  const std::string directory = store_.path_of(options_.id, kRole);
+  while (pause_began_ns(directory) > 0) {
+    if (Status open = check_not_over(); !open) return open;
+    std::this_thread::sleep_for(kPauseInterval);
+  }
   return {};
 }
 
@@ -151,17 +165,21 @@ Status TreeDump::may_send_frozen(const std::string& why) const {
 }
 
 Status TreeDump::copy_rounds() {
-  const RoundsOptions options{.limits = [this] { return present_limits(); },
-                              .on_round = options_.on_round,
-                              .on_warning = options_.on_warning};
+  const RoundsOptions options{
+      .limits = [this] { return present_limits(); },
+      .time_paused = [this] { return time_paused(store_.path_of(options_.id, kRole)); },
+      .on_begin = options_.on_round_begins,
+      .on_round = options_.on_round,
+      .on_warning = options_.on_warning};
   const Status copied = copy_in_rounds(*memory_, live_, options_.record.root, options, rounds_);
   copied_at_ = Clock::now();
   return copied;
 }
 
-// The limits, unless the migration is over.
+// The limits, after a pause, unless the migration is over.
 Result<LiveLimits> TreeDump::present_limits() const {
   if (Status open = check_not_over(); !open) return failure(open.error());
+  if (Status resumed = await_resumed(); !resumed) return failure(resumed.error());
   LiveLimits limits = *options_.live_limits;
   read_changed_limits(store_.path_of(options_.id, kRole), limits);
   return limits;
@@ -175,7 +193,13 @@ Status TreeDump::catch_up() {
 }
 
 Status TreeDump::copy_round() {
-  const auto round = memory_->send_round(live_, options_.record.root);
+  const auto number = static_cast<unsigned>(rounds_.size());
+  const auto begins = [&](uint64_t bytes) {
+    if (options_.on_round_begins) options_.on_round_begins(number, bytes);
+  };
+  // Other trees may be frozen.
+  const auto round =
+      memory_->send_round(live_, options_.record.root, {.may_pause = false, .on_begin = begins});
   if (!round) return failure(round.error());
   rounds_.push_back(*round);
   if (options_.on_round) {
@@ -284,6 +308,7 @@ Status TreeDump::copy() {
 Result<SealedTree> TreeDump::dump_and_seal() {
   if (Status sent = catch_up_files(); !sent) return failure(sent.error());
   if (Status caught_up = catch_up(); !caught_up) return failure(caught_up.error());
+  if (options_.on_freeze) options_.on_freeze();
   if (Status started = start(); !started) return failure(started.error());
   auto held = await_held();
   if (!held) return failure(held.error());

@@ -30,7 +30,9 @@ struct TreeDumpOptions {
   std::vector<std::string> criu_options;
   MovePlan plan;
   std::optional<LiveLimits> live_limits;  // nullopt: no rounds
+  std::function<void(unsigned round, uint64_t bytes)> on_round_begins;
   std::function<void(unsigned round, uint64_t bytes)> on_round;
+  std::function<void()> on_freeze;  // CRIU is about to freeze the tree
   // A sentence for the user: why the move is not live, or does not keep its promise.
   std::function<void(const std::string&)> on_warning;
   std::chrono::milliseconds seal_patience{0};
@@ -62,6 +64,7 @@ class TreeDump {
   Status make_directories();
   Status check_daemon() const;
   Status check_not_over() const;
+  Status await_resumed() const;
   Status find_files();
   Status copy_files();
   Status catch_up_files();

@@ -10,6 +10,7 @@
 #include "base/exit_code.h"
 #include "base/json_text.h"
 #include "base/line_socket.h"
+#include "base/number_file.h"
 #include "base/parse_json.h"
 #include "base/unique_fd.h"
 #include "daemon/command_line/output.h"
@@ -28,6 +29,7 @@
 #include "preflight/preflight.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/passed_options.h"
+#include "restart_loader/pager/pager.h"
 
 namespace ppmr {
 namespace {
@@ -230,7 +232,13 @@ json Agent::look(const json& request) const {
   if (!record) return answer_of(record);
   auto step = take_target_step(store_, id, target_event::Look{});
   if (!step) return refusal(step.error());
-  return carry_out(*step);
+  json answer = carry_out(*step);
+  auto missing = json::array();
+  for (size_t tree = 0; tree < step->record.trees.size(); ++tree) {
+    missing.push_back(read_number(store_.work_path(id, kRole, tree) + kMissingBytesFile));
+  }
+  answer["missing_bytes"] = std::move(missing);
+  return answer;
 }
 
 json Agent::carry_out(const TargetStep& step) const {

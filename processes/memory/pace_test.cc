@@ -1,7 +1,10 @@
 #include "processes/memory/pace.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <thread>
 
@@ -48,8 +51,45 @@ TEST(Pace, WaitEndsWhenTheRateIsRaised) {
   const std::string path = testing::TempDir() + "/raised";
   ASSERT_TRUE(write_number(path, 1));
   std::thread raise([&] { EXPECT_TRUE(write_number(path, 0)); });
-  PacedReading(path).wait_after(3600);
+  EXPECT_TRUE(PacedReading(path).wait_after(3600));
   raise.join();
+  std::filesystem::remove(path);
+}
+
+TEST(Pace, PauseLastsUntilItsFileHasZero) {
+  const std::string path = testing::TempDir() + "/pause";
+  ASSERT_TRUE(write_number(path, 2));
+  std::atomic<bool> has_resumed = false;
+  std::thread resume([&] {
+    has_resumed = true;
+    EXPECT_TRUE(write_number(path, 0));
+  });
+  EXPECT_TRUE(PacedReading("", path).wait_after(1));
+  EXPECT_TRUE(has_resumed);
+  resume.join();
+  std::filesystem::remove(path);
+}
+
+// Else a page reader would outlive a migration that was cancelled during its pause.
+TEST(Pace, PauseEndsWhenNobodyReadsAnyMore) {
+  const std::string path = testing::TempDir() + "/pause";
+  ASSERT_TRUE(write_number(path, 2));
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  std::thread close_it([&] { close(ends[1]); });
+  EXPECT_FALSE(PacedReading("", path).wait_after(1, ends[0]));
+  close_it.join();
+  close(ends[0]);
+  std::filesystem::remove(path);
+}
+
+// Else a move that is cancelled during a pause, or at a low rate, would wait for its round.
+TEST(Pace, ReadingEndsWhenNoMoreIsWanted) {
+  const std::string path = testing::TempDir() + "/pause";
+  ASSERT_TRUE(write_number(path, 2));
+  std::thread cancel([&] { EXPECT_TRUE(write_number(path, kReadNoMore)); });
+  EXPECT_FALSE(PacedReading("", path).wait_after(1));
+  cancel.join();
   std::filesystem::remove(path);
 }
 

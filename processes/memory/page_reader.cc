@@ -55,9 +55,7 @@ Status read(Result<MemoryReader>& reader, const ReadRequest& request, std::span<
   return reader->read(request.offset, pool.subspan(request.pool_offset, request.length));
 }
 
-void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool,
-           const std::string& rate_file) {
-  PacedReading pace(rate_file);
+void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool, PacedReading pace) {
   for (;;) {
     const auto request = receive_message<ReadRequest>(socket, kDaemon);
     if (!request && request.error().errno_value != EPROTO) return;
@@ -68,7 +66,10 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool,
     ReadReply reply;
     if (!done) reply.set(done.error());
     if (!send_message(socket, reply, kDaemon)) return;
-    if (request) pace.wait_after(request->length);
+    if (request && !pace.wait_after(request->length, socket)) {
+      (void)::shutdown(socket, SHUT_RDWR);  // the daemon fails its next request at once
+      return;
+    }
   }
 }
 
@@ -100,8 +101,10 @@ Status serve_page_reads(std::vector<UniqueFd> sockets, const PageReaderFiles& fi
   Result<MemoryReader> second =
       reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
   try {
-    std::thread other([&] { serve(sockets[1].get(), std::move(second), pool->bytes(), ""); });
-    serve(sockets[0].get(), std::move(reader), pool->bytes(), files.rate);
+    std::thread other(
+        [&] { serve(sockets[1].get(), std::move(second), pool->bytes(), PacedReading("")); });
+    serve(sockets[0].get(), std::move(reader), pool->bytes(),
+          PacedReading(files.rate, files.pause));
     other.join();
   } catch (const std::system_error& exception) {
     return failure(EAGAIN, std::string("start a thread of the page reader: ") + exception.what());
@@ -129,6 +132,7 @@ Result<PageReaderProcess> PageReaderProcess::start(const PageReaderFiles& files,
     options.argv.push_back("--fd=" + std::to_string(number));
     options.files.push_back({ends[1], number});
   }
+  if (!files.pause.empty()) options.argv.push_back("--pause-file=" + files.pause);
   auto pid = spawn(options);
   if (!pid) return failure(pid.error());
   started.pid_ = *pid;
@@ -151,6 +155,7 @@ void add_page_reader_command(CLI::App& app, int& exit_code) {
   sub.add_option("--fd", flags->sockets)->required()->allow_extra_args(false)->take_all();
   sub.add_option("--index", flags->files.index)->required();
   sub.add_option("--rate-file", flags->files.rate);
+  sub.add_option("--pause-file", flags->files.pause);
   sub.add_flag("--tree-runs", flags->tree_runs);
   sub.callback(
       [flags, &exit_code] { exit_code = run(flags->sockets, flags->files, flags->tree_runs); });

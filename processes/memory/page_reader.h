@@ -25,6 +25,7 @@ namespace ppmr {
 struct PageReaderFiles {
   std::string index;  // what to read
   std::string rate;   // how fast (pace.h); empty: as fast as it goes
+  std::string pause;  // whether to wait (pace.h); empty: never
 };
 
 void add_page_reader_command(CLI::App& app, int& exit_code);

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kCopyBytesMax = 256 << 10;
 // While memory still arrives, filling can wait: the processor serves faults first.
 constexpr std::chrono::milliseconds kQuietAfterFault{30};
+constexpr std::chrono::milliseconds kReportInterval{200};
 
 // Returns the sum of the lengths, which is the length in the file.
 uint64_t length_of(const std::vector<PageRange>& batch) {
@@ -83,8 +84,22 @@ void Pager::fill() {
     if (const auto filled = copy_batch(*task, batch, scratch.data()); !filled) {
       return fail(filled.error());
     }
+    report_missing();
     lock.lock();
   }
+}
+
+void Pager::report_missing() {
+  if (!options_.filling) return;
+  uint64_t missing_bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_report_) return;
+    next_report_ = now + kReportInterval;
+    for (const TaskPointer& task : tasks_) missing_bytes += task->missing.bytes();
+  }
+  options_.filling(missing_bytes);
 }
 
 // The tasks take turns.

@@ -32,6 +32,9 @@ inline constexpr const char* kPagerSocket = "lazy-pages.socket";
 // place. The metrics include them.
 inline constexpr const char* kFaultTimesFile = "/page-faults.json";
 
+// The file in the same directory with the bytes that are still missing (base/number_file.h).
+inline constexpr const char* kMissingBytesFile = "/missing-bytes";
+
 struct PagerCounters {
   uint64_t faults = 0;
   uint64_t pages = 0;       // number of pages that were copied
@@ -57,6 +60,8 @@ struct PagerOptions {
   std::function<void()> listening;
   // Called in another thread when the memory file is complete.
   std::function<void()> completed;
+  // Called some times per second with what is missing, while the tree runs. May be empty.
+  std::function<void(uint64_t missing_bytes)> filling;
 };
 
 // Returns when every page of every task is in place. Errors: those of PageImages and of

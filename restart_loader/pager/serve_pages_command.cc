@@ -12,6 +12,7 @@
 
 #include "base/descriptor_limit.h"
 #include "base/ending_signals.h"
+#include "base/number_file.h"
 #include "base/unique_fd.h"
 #include "restart_loader/pager/pager.h"
 
@@ -45,6 +46,9 @@ int ServePagesCommand::run() const {
     if (complete.empty()) return;
     UniqueFd(open(complete.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   };
+  const auto filling = [this](uint64_t missing_bytes) {
+    (void)write_number(work + kMissingBytesFile, missing_bytes);
+  };
   try {
     const auto served = serve_pages({.images = images,
                                      .bundle = bundle,
@@ -55,7 +59,8 @@ int ServePagesCommand::run() const {
                                      .any_file_sizes = any_file_sizes,
                                      .leaves_locks = leave_locks,
                                      .listening = listening,
-                                     .completed = completed});
+                                     .completed = completed,
+                                     .filling = filling});
     if (!served) return report(served.error());
     std::ofstream(work + kFaultTimesFile) << nlohmann::json{
         {"buckets", served->fault_times.buckets}, {"sum_s", served->fault_times.sum_s}};

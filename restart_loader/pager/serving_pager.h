@@ -105,6 +105,7 @@ class Pager {
 
   void await_memory();
   void fill();
+  void report_missing();
   TaskPointer next_task_locked() PPMR_REQUIRES(mutex_);
   Status copy_batch(Task& task, const std::vector<PageRange>& batch, std::byte* scratch);
 
@@ -136,6 +137,7 @@ class Pager {
   bool stopping_ PPMR_GUARDED_BY(mutex_) = false;
   std::optional<Error> failure_ PPMR_GUARDED_BY(mutex_);
   PagerCounters counters_ PPMR_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point next_report_ PPMR_GUARDED_BY(mutex_){};
 
   // The last members, because the threads use all others.
   std::thread borrower_;

@@ -1,4 +1,5 @@
 """Live moves: the memory of a process is copied in rounds while it runs."""
+import json
 import signal
 import time
 
@@ -158,6 +159,63 @@ def test_rate_of_a_move_is_changed_while_it_copies(nodes, migrations, checker):
     checker.check_runs_at(nodes.target)
     late = change("max-rate=1G")
     assert late.returncode != 0 and "it is finished" in late.stderr
+
+
+@pytest.mark.parametrize("end", ["resume", "cancel"])
+def test_move_pauses_until_it_is_resumed_or_cancelled(nodes, migrations, checker, end):
+    running = migrations.start_migrate(checker.pid, options=["--max-rate", "4M"])
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 2 * MIB, 20, "a round to begin"
+    )
+    [record] = migrations.records("source")
+
+    def do(*words):
+        command = [find_ppmr(), *words, "--state-dir", migrations.states["source"]]
+        return migrations.source_at.run(command, check=False)
+
+    early = do("migrate", "--resume", record["id"])
+    assert early.returncode != 0 and "it is not paused" in early.stderr
+    paused = do("migrate", "--pause", record["id"])
+    assert paused.returncode == 0, paused.stderr
+    assert "--resume" in paused.stdout
+    again = do("migrate", "--pause", record["id"])
+    assert again.returncode != 0 and "paused already" in again.stderr
+    # The chunks that were on their way arrive; the checker goes on, and nothing of it is sent.
+    checker.wait_for_lines(50)
+    used = migrations.target.status()["store"]["used_bytes"]
+    checker.wait_for_lines(100)
+    assert migrations.target.status()["store"]["used_bytes"] == used
+    [line] = [json.loads(line) for line in do("migrations", "--json").stdout.splitlines()]
+    assert line["phase"] == "paused" and line["round"] == 1 and line["pause_began_ns"] > 0
+    assert " paused " in do("migrations").stdout
+    assert running.running()
+    if end == "cancel":
+        assert do("migrate", "--cancel", record["id"]).returncode == 0
+        assert running.wait().code == ABORTED
+        wait_until(
+            lambda: not nodes.source.find_processes(lambda words: words[1:2] == [b"page-reader"]),
+            10,
+            "the page reader to end",
+        )
+        checker.check_runs_at(nodes.source)
+        return
+    resumed = do("migrate", "--resume", record["id"][:8])
+    assert resumed.returncode == 0 and "after a pause of" in resumed.stdout, resumed.stderr
+    assert do("migrate", "--set", record["id"], "max-rate=0").returncode == 0
+    done = running.wait().ok()
+    skip_if_kernel_cannot(done)
+    events = [event["event"] for event in done.events]
+    assert events.index("paused") < events.index("resumed") < events.index("running")
+    for event in done.events:
+        if event["event"] == "progress":
+            assert event["migration"] == record["id"]
+            assert event["phase"] in ("copying", "paused", "frozen", "filling"), event
+    checker.check_runs_at(nodes.target)
+    [record] = migrations.records("source")
+    [(began_ns, ended_ns)] = record["pauses"]
+    assert began_ns < ended_ns
+    late = do("migrate", "--pause", record["id"])
+    assert late.returncode != 0 and "the decision is made" in late.stderr
 
 
 def test_tree_of_processes_is_copied_while_it_runs(lab, nodes, migrations):

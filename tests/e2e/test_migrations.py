@@ -30,11 +30,12 @@ def test_migration_in_progress_is_listed_and_cancelled_by_its_first_digits(
 
     [one] = wait_until(copying, 20, "memory to be copied")
     assert one["phase"] == "copying" and one["pid"] == worker.pid and one["peer"]
+    assert one["promised_s"] == 0.3
     assert one["rate_bytes_per_s"] < 16 * MIB < one["expected_bytes"]
     [line] = listed(migrations, "source").splitlines()
     digits, pid, *_ = line.split()
     assert one["migration"].startswith(digits) and int(pid) == worker.pid
-    assert "copying" in line and "%" in line and len(line) < 120
+    assert "round 1" in line and "%" in line and len(line) < 120
     [there] = listed(migrations, "target").splitlines()
     assert there.startswith(digits) and "from" in there
 

@@ -43,7 +43,11 @@ def test_process_runs_before_its_memory_has_arrived(lab, nodes, migrations):
     moved = done.summary["trees"][0]
     transfer_s = SIZE_MIB * 8 * 1.048576 / 100
     assert moved["downtime_s"] < transfer_s / 4 < moved["fill_s"], moved
-    assert "--post-copy" in done.output, "no warning"
+    findings = [event["sentence"] for event in done.events if event["event"] == "finding"]
+    assert any("--post-copy" in sentence for sentence in findings), "no warning"
+    filling = [event for event in done.events if event.get("phase") == "filling"]
+    assert filling and all(event["migration"] == moved["migration"] for event in filling)
+    assert any(0 < event["part_bytes"] < event["part_expected_bytes"] for event in filling)
     nodes.link.limit()
     check_moved(worker, nodes)
     worker.end()

@@ -159,7 +159,7 @@ def test_progress_and_watch_show_a_migration_on_terminals(lab, nodes, migrations
         words = migrate_words(migrations, worker.pid, "--max-downtime", "60s")
         with Terminal(nodes.source, words, 110, 12) as terminal:
             terminal.wait_for(
-                rf"{worker.pid} steady_worker +copying .* of .*B  +\d+%  .*/s  .* left"
+                rf"{worker.pid} steady_worker +round 1 .* of .*B  +\d+%  .*/s  .* left"
             )
             assert terminal.text.count("steady_worker") == 1, terminal.text
             screen.wait_for(

@@ -1,0 +1,26 @@
+// How far the trees of a move are, as its coordinator notes it beside the record for `ppmr
+// migrations` and `ppmr status --watch`. Not durable, and nothing depends on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+struct TreeNotes {
+  uint64_t round = 0;          // counts from 1; 0: none has begun
+  uint64_t round_bytes = 0;    // of this round
+  uint64_t earlier_bytes = 0;  // of the rounds before it
+  uint64_t fill_bytes = 0;     // of the memory that was missing when the tree began to run
+  uint64_t missing_bytes = 0;  // of it: what is still missing
+};
+
+// `directory`: of the record; `tree`: its number. Errors: of the file system.
+Status write_tree_notes(const std::string& directory, size_t tree, const TreeNotes& notes);
+// Returns zeros for what is not noted.
+TreeNotes read_tree_notes(const std::string& directory, size_t tree);
+
+}  // namespace ppmr
