@@ -8,8 +8,6 @@ directories are on it. Source and target lose power in turn. Then the machine is
 are started, as systemd would, and nobody does anything else: no `--recover`. When both nodes have
 had their time to settle (`--timeout` + 30 s), lab/power_loss.py judges. Prints a line for each loss
 with the histories of both records. Exit 0 only if the oracle has no objection.
-
-`--never-flush` shows that the oracle can object: the machines' flushes have no effect.
 """
 import argparse
 import collections
@@ -38,16 +36,14 @@ def main():
     parser.add_argument("--losses", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--mode", action="append", choices=MODES, help="only these")
-    parser.add_argument("--never-flush", action="store_true", help="see above")
     parser.add_argument("--results", type=Path, help="receives the consoles of the machines")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("must run as root: the machines boot this computer's root file system")
     modes = arguments.mode or MODES
     verdicts, wrong, settled = collections.Counter(), [], []
-    options = "cache.no-flush=on" if arguments.never_flush else ""
     with VirtualLab(
-        MEMORY_MIB, log=log, results=arguments.results, disk_mib=DISK_MIB, disk_options=options
+        MEMORY_MIB, log=log, results=arguments.results, disk_mib=DISK_MIB
     ) as machines, PowerLosses(machines) as losses:
         losses.measure(modes)
         log(f"{arguments.losses} losses, seed {arguments.seed}; undisturbed: {losses.describe()}")

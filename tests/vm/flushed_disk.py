@@ -154,14 +154,13 @@ def new_file_system(mib):
         return Path(image.name).read_bytes()
 
 
-def disk_of_qemu(socket_path, options=""):
+def disk_of_qemu(socket_path):
     """Returns the options of a QEMU whose machine has this disk. The machine sees a volatile write
     cache, and flushes it when a program calls fsync."""
     path = str(socket_path).replace(",", ",,")
-    server = f"driver=nbd,node-name=disk,server.type=unix,server.path={path}"
     return [
         "-blockdev",
-        ",".join(word for word in (server, options) if word),
+        f"driver=nbd,node-name=disk,server.type=unix,server.path={path}",
         "-device",
         "virtio-blk-pci,drive=disk,write-cache=on",
     ]

@@ -270,7 +270,6 @@ class VirtualLab:
         log=lambda text: None,
         results=None,
         disk_mib=0,
-        disk_options="",
     ):
         """Boots both machines. `log` receives progress messages. `results`: a directory for the
         consoles, written by close().
@@ -279,7 +278,7 @@ class VirtualLab:
         several times slower than any later one, unlike on a real machine.
 
         `disk_mib`: each machine has an empty disk of this size that loses what was not flushed when
-        the machine is killed (flushed_disk.py), `node.disk`. `disk_options`: of QEMU's -blockdev.
+        the machine is killed (flushed_disk.py), `node.disk`.
         """
         image.check_can_run()
         self._log, self._results = log, Path(results) if results else None
@@ -291,7 +290,7 @@ class VirtualLab:
         self._supervisor_process = None
         self._disks = []
         try:
-            self._prepare(memory_mib, cpus, backed, disk_mib, disk_options)
+            self._prepare(memory_mib, cpus, backed, disk_mib)
             self._start_supervisor()
             began = time.monotonic()
             self._boot(self.nodes)
@@ -330,7 +329,7 @@ class VirtualLab:
     def __exit__(self, *_):
         self.close()
 
-    def _prepare(self, memory_mib, cpus, backed, disk_mib, disk_options):
+    def _prepare(self, memory_mib, cpus, backed, disk_mib):
         self.home = self.directory / "home"  # shared, like the home directories of a cluster
         self.home.mkdir()
         (self.directory / "token").write_text(self.token)
@@ -370,7 +369,7 @@ class VirtualLab:
             if disk_mib:
                 node.disk = FlushedDisk(new_file_system(disk_mib), node.directory / "disk.sock")
                 self._disks.append(node.disk)
-                commands[node.name] += disk_of_qemu(node.directory / "disk.sock", disk_options)
+                commands[node.name] += disk_of_qemu(node.directory / "disk.sock")
         (self.directory / "machines.json").write_text(json.dumps(commands))
 
     def _start_supervisor(self):
