@@ -43,12 +43,9 @@ int CancelCommand::run() const {
   };
   const auto store = RecordStore::open(state_directory);
   if (!store) return fail(store.error().message);
-  const auto found = find_migration(*store, digits);
-  if (!found) return fail(found.error().message, found.error().exit_code);
-  const std::string& id = *found;
-  auto record = store->read(id, MigrationRole::kSource);
-  if (!record) record = store->read(id, MigrationRole::kTarget);
-  if (!record) return fail(record.error().message, ExitCode::kUsage);
+  const auto record = find_migration(*store, digits);
+  if (!record) return fail(record.error().message, record.error().exit_code);
+  const std::string& id = record->id;
   if (const std::string obstacle = obstacle_of(*record); !obstacle.empty()) {
     return fail(fmt::format("migration {} cannot be cancelled: {}", id, obstacle),
                 ExitCode::kUsage);

@@ -31,10 +31,19 @@ CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records
                                      digits, directory));
 }
 
-CommandResult<std::string> find_migration(const RecordStore& store, const std::string& digits) {
+CommandResult<OwnershipRecord> find_migration(const RecordStore& store, const std::string& digits,
+                                              MigrationRole preferred) {
   const auto records = store.list_for_display(0);
   if (!records) return command_failure(ExitCode::kFailure, records.error().message);
-  return choose_id(*records, digits, store.directory());
+  const auto id = choose_id(*records, digits, store.directory());
+  if (!id) return tl::unexpected(id.error());
+  const bool is_source = preferred == MigrationRole::kSource;
+  auto record = store.read(*id, preferred);
+  if (!record) {
+    record = store.read(*id, is_source ? MigrationRole::kTarget : MigrationRole::kSource);
+  }
+  if (!record) return command_failure(ExitCode::kUsage, record.error().message);
+  return std::move(*record);
 }
 
 }  // namespace ppmr

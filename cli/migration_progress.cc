@@ -216,7 +216,7 @@ void MigrationProgress::query_daemon() {
   }
 }
 
-// Begins a phase, or a round: what was measured before does not tell how long it takes.
+// Begins a phase or a round. Its rate is measured anew.
 void begin_part(ProgressLine& line, const char* phase, uint64_t expected_bytes) {
   line.phase = phase;
   line.part_bytes = 0;

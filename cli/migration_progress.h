@@ -21,7 +21,7 @@ struct ProgressLine {
   std::string name;
   std::string phase = phase::kWaiting;
   uint64_t round = 0;       // that is copied; counts from 1; 0: none
-  bool has_rounds = false;  // so what is sent of the frozen process is not known
+  bool has_rounds = false;  // if so, the size of what is sent last is not known
   bool is_paused = false;
   uint64_t bytes = 0;           // sum of both checkpoints
   uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown

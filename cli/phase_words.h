@@ -5,10 +5,9 @@
 //   preparing   both nodes prepare; no process was touched
 //   copying     rounds; lines show "round 2"
 //   paused      the same, paused by --pause
-//   frozen      the processes stand still: CRIU describes them, and what is left is sent
-//   restoring   the target restores them; they stand still
-//   filling     they run at the target, and their memory is put in place
-//   moved       all of it is
+//   frozen      the processes stand still; CRIU describes them, and the rest of their memory is
+//   sent restoring   the target restores them; they stand still filling     they run at the target,
+//   and their memory is put in place moved       all of it is
 #pragma once
 
 #include <fmt/format.h>

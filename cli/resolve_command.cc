@@ -66,12 +66,9 @@ int ResolveCommand::run() const {
   };
   const auto store = RecordStore::open(state_directory);
   if (!store) return fail(store.error());
-  const auto found = find_migration(*store, digits);
-  if (!found) return fail({0, found.error().message}, found.error().exit_code);
-  const std::string& id = *found;
-  auto record = store->read(id, MigrationRole::kTarget);
-  if (!record) record = store->read(id, MigrationRole::kSource);
-  if (!record) return fail(record.error(), ExitCode::kUsage);
+  const auto record = find_migration(*store, digits, MigrationRole::kTarget);
+  if (!record) return fail({0, record.error().message}, record.error().exit_code);
+  const std::string& id = record->id;
   if (record->is_settled()) {
     return fail({EALREADY, fmt::format("migration {} is {}: there is nothing to resolve", id,
                                        to_string(record->state()))},

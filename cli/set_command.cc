@@ -89,12 +89,9 @@ int SetCommand::run() const {
   if (!changed) return fail("--set: " + changed.error().message, ExitCode::kUsage);
   const auto store = RecordStore::open(state_directory);
   if (!store) return fail(store.error().message, ExitCode::kFailure);
-  const auto found = find_migration(*store, digits);
-  if (!found) return fail(found.error().message, found.error().exit_code);
-  const std::string& id = *found;
-  auto record = store->read(id, MigrationRole::kSource);
-  if (!record) record = store->read(id, MigrationRole::kTarget);
-  if (!record) return fail(record.error().message, ExitCode::kUsage);
+  const auto record = find_migration(*store, digits);
+  if (!record) return fail(record.error().message, record.error().exit_code);
+  const std::string& id = record->id;
   if (const std::string obstacle = obstacle_of(*record); !obstacle.empty()) {
     return fail(fmt::format("the limits of migration {} cannot be changed: {}", id, obstacle),
                 ExitCode::kUsage);

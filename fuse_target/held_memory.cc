@@ -30,6 +30,11 @@ Result<nlohmann::json> HeldMemory::lend(const request::HeldMemory& request,
   return answer;
 }
 
+void HeldMemory::release_others(const std::set<std::string>& checkpoints) {
+  const MutexLock lock(mutex_);
+  std::erase_if(held_, [&](const auto& held) { return !checkpoints.contains(held.first); });
+}
+
 void HeldMemory::release(const std::string& checkpoint) {
   const MutexLock lock(mutex_);
   held_.erase(checkpoint);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,15 @@ namespace ppmr {
 // Threads: any.
 class HeldMemory {
  public:
-  // Replaces what is held with the checkpoint. Errors: EINVAL without a descriptor for each memory.
+  // Holds the memories of a checkpoint, instead of those that it had. Errors: EINVAL if their
+  // number is not that of the descriptors.
   Status hold(const request::HoldMemory& request, std::vector<UniqueFd> descriptors);
   // Returns the answer, and a descriptor for each memory; none if none is held. Errors: EMFILE.
   Result<nlohmann::json> lend(const request::HeldMemory& request,
                               std::vector<UniqueFd>& descriptors) const;
   void release(const std::string& checkpoint);
+  // Releases what belongs to none of these checkpoints: they can also be removed in the mount.
+  void release_others(const std::set<std::string>& checkpoints);
 
  private:
   struct Held {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/clock.h"
 #include "base/json_text.h"
@@ -349,6 +350,9 @@ Status TargetMount::hold_memory(const request::HoldMemory& request,
                                 std::vector<UniqueFd> received) {
   const auto report = tree_.checkpoint(request.checkpoint);
   if (!report) return failure(missing_error(request.checkpoint));
+  std::set<std::string> present;
+  for (const CheckpointReport& checkpoint : tree_.checkpoints()) present.insert(checkpoint.name);
+  held_memory_.release_others(present);
   if (report->owner != request.owner) return failure(foreign_error(*report, request.owner));
   return held_memory_.hold(request, std::move(received));
 }

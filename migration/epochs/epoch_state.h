@@ -35,7 +35,8 @@ struct ProtectedTree {
   bool operator==(const ProtectedTree&) const = default;
 };
 
-// Who manages the tree at its source, and will manage its copy. Both names empty: nobody.
+// The container or the unit to which the tree belongs, at its source and after a takeover. If both
+// names are empty, it belongs to none.
 struct TreeManager {
   ContainerRecord container;
   UnitRecord unit;

@@ -72,11 +72,7 @@ struct CriuForRunc {
 };
 
 int CriuForRunc::become_criu() const {
-  std::vector<char*> argv = {const_cast<char*>(criu.c_str())};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  execv(criu.c_str(), argv.data());
-  print_to(stderr, "{}\n", system_failure("run", criu).value().message);
+  print_to(stderr, "{}\n", execute_criu(criu, arguments).message);
   return to_int(ExitCode::kFailure);
 }
 

@@ -25,6 +25,7 @@
 #include "migration/relay/container_fate.h"
 #include "migration/relay/migration_hook.h"
 #include "restart_loader/criu/criu_library.h"
+#include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/criu_rpc.h"
 #include "restart_loader/criu/lazy_dump.h"
 #include "restart_loader/criu/pages_guard.h"
@@ -238,13 +239,7 @@ Result<int> open_directory_of(pid_t runtime, int number) {
 
 }  // namespace
 
-int CriuRelay::become_criu() const {
-  std::vector<char*> argv = {const_cast<char*>(criu.c_str())};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  execv(criu.c_str(), argv.data());
-  return report_error(system_failure("run", criu).value().message);
-}
+int CriuRelay::become_criu() const { return report_error(execute_criu(criu, arguments).message); }
 
 int CriuRelay::run() const {
   if (arguments.size() != 2 || arguments[0] != "swrk") return become_criu();

@@ -89,8 +89,8 @@ class MemoryFile {
 };
 
 struct RoundsOptions {
-  // The limits, which may change meanwhile. An error ends the copying.
-  // Returns after a pause.
+  // Returns the limits, which may change, and not before the end of a pause. An error ends the
+  // copying.
   std::function<Result<LiveLimits>()> limits;
   std::function<std::chrono::nanoseconds()> time_paused;         // in all so far; may be empty
   std::function<void(unsigned round, uint64_t bytes)> on_begin;  // may be empty

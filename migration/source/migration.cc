@@ -523,6 +523,8 @@ Status Migration::await_all_sealed() {
     }
     lock.lock();
   }
+  lock.unlock();
+  follow_pause();  // the end of a pause is reported before what comes after the rounds
   return {};
 }
 

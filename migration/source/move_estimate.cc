@@ -37,7 +37,8 @@ nanoseconds downtime_of(uint64_t frozen_bytes, uint64_t memory_bytes, double byt
   return nothing_left.expected_downtime + time_of(frozen_bytes, bytes_per_s);
 }
 
-// Copies in rounds until the move would freeze the processes, or cancel. Adds what is left then.
+// Plays rounds until the move would freeze the processes, or cancel. Adds the rest of their memory
+// to `frozen_bytes`.
 void play_rounds(const EstimateInput& input, MoveEstimate& estimate, nanoseconds& elapsed,
                  uint64_t& frozen_bytes) {
   const auto max_rate = static_cast<double>(input.limits.max_rate_bytes_per_s);
@@ -102,7 +103,7 @@ MoveEstimate estimate_move(const EstimateInput& input) {
     elapsed += time_of(shared_bytes, estimate.rate_bytes_per_s) + kPerRound;
     estimate.sent_bytes += shared_bytes;
   }
-  if (input.sample) {  // the images have what is neither private memory nor sent apart
+  if (input.sample) {  // the rounds send the private memory, not the frozen processes
     frozen_bytes -= std::min(input.sample->memory_bytes, frozen_bytes);
     play_rounds(input, estimate, elapsed, frozen_bytes);
     if (estimate.stays) {

@@ -2,14 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <limits.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -17,6 +14,7 @@
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "processes/files/segment_rounds.h"
+#include "processes/proc_files.h"
 #include "restart_loader/criu/memory_apart.h"
 
 namespace ppmr {
@@ -24,13 +22,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{5000};
 
-// The name in the target of the link, "/memfd:NAME (deleted)".
 std::string name_of(const UniqueFd& memfd) {
-  std::array<char, PATH_MAX> target{};
-  const std::string link = "/proc/self/fd/" + std::to_string(memfd.get());
-  const ssize_t n = readlink(link.c_str(), target.data(), target.size());
-  const std::string_view found(target.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  return name_of_segment(found).value_or("");
+  const auto target = read_process_link(getpid(), "fd/" + std::to_string(memfd.get()));
+  return target ? name_of_segment(*target).value_or("") : "";
 }
 
 Result<UniqueFd> copy_of(const UniqueFd& memfd) {

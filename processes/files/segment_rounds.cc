@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/limits.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,12 +32,6 @@ std::optional<dev_t> device_of_memfds() {
   struct stat facts {};
   if (!memfd || fstat(memfd.get(), &facts) != 0) return std::nullopt;
   return facts.st_dev;
-}
-
-std::string link_of(const std::string& path) {
-  std::array<char, PATH_MAX> target{};
-  const ssize_t n = readlink(path.c_str(), target.data(), target.size());
-  return {target.data(), static_cast<size_t>(std::max<ssize_t>(n, 0))};
 }
 
 // A line of /proc/PID/maps.
@@ -84,7 +77,7 @@ class Search {
       if (!text.ends_with(kDeleted)) continue;
       const auto line = parse_maps_line(text);
       if (!line || seen_.contains(line->inode) || !name_of_segment(line->path)) continue;
-      add(fmt::format("/proc/{}/map_files/{}", pid, file_of_range(line->range)));
+      add(pid, "map_files/" + file_of_range(line->range));
     }
   }
 
@@ -93,17 +86,20 @@ class Search {
     if (!descriptors) return;  // it has ended
     for (const Descriptor& descriptor : *descriptors) {
       if (!name_of_segment(descriptor.target)) continue;
-      add(fmt::format("/proc/{}/fd/{}", pid, descriptor.number));
+      add(pid, "fd/" + std::to_string(descriptor.number));
     }
   }
 
   std::vector<SharedSegment> take() { return std::move(found_); }
 
  private:
-  void add(const std::string& path) {
-    const std::optional<std::string> name = name_of_segment(link_of(path));
+  // `link`: below /proc/PID. It may have gone, or lead elsewhere, meanwhile.
+  void add(pid_t pid, const std::string& link) {
+    const auto target = read_process_link(pid, link);
+    const auto name = target ? name_of_segment(*target) : std::nullopt;
     if (!name || found_.size() == kSegmentsMax) return;
-    UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    UniqueFd file(
+        open(fmt::format("/proc/{}/{}", pid, link).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat facts {};
     if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
     if (facts.st_dev != device_ || !seen_.insert(facts.st_ino).second) return;

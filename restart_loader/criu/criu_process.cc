@@ -52,6 +52,14 @@ Result<std::string> find_criu() {
       "its path");
 }
 
+Error execute_criu(const std::string& criu, const std::vector<std::string>& arguments) {
+  std::vector<char*> argv = {const_cast<char*>(criu.c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(criu.c_str(), argv.data());
+  return system_failure("run", criu).value();
+}
+
 Result<std::unique_ptr<CriuProcess>> CriuProcess::start(CriuProcessOptions options) {
   auto process = std::unique_ptr<CriuProcess>(new CriuProcess);
   auto log = make_pipe();

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lab.checker import Checker
 from lab.migrations import Running
 from lab.node import happens, wait_until
 from lab.ppmr import find_ppmr
@@ -17,67 +18,10 @@ REPLACED, RESTORE_FAILED = 13, 9
 MIB = 1 << 20
 NAME = "ledger"
 
-# Every word of its memory follows from the number of the turn, so a mixture of two epochs shows. It
-# appends a line for each turn.
-LEDGER = """
-import os, sys, time
-path, mib = sys.argv[1], int(sys.argv[2])
-memory = memoryview(bytearray(mib << 20)).cast("Q")
-memory[:] = memoryview(bytes(range(256)) * (mib << 12)).cast("Q")
-pages, counts = mib << 8, {}
-lines = open(path, "a", buffering=1)
-turn = 0
-while True:
-    for step in range(50):
-        page = (turn * 7919 + step * 31) % (pages // 8)
-        counts[page] = counts.get(page, 0) + 1
-        memory[page * 512] = counts[page]
-    wrong = sum(memory[page * 512] != count for page, count in counts.items())
-    wrong += sum(memory[page * 512 + 1] != memory[1] for page in range(turn % 97, pages, 97))
-    print(turn, os.uname().nodename, wrong, file=lines)
-    turn += 1
-    time.sleep(0.01)
-"""
-
-
-class Ledger:
-    def __init__(self, lab, nodes, mib=16):
-        self.nodes = nodes
-        self.path = lab.home / "ledger"
-        self.pid = nodes.source.spawn(["/usr/bin/python3", "-c", LEDGER, self.path, mib])
-        self.wait_for_lines(10)
-
-    def lines(self):
-        text = self.path.read_text() if self.path.exists() else ""
-        return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-    def wait_for_lines(self, count, node=None):
-        def enough():
-            lines = [line for line in self.lines() if node is None or line[1] == node.name]
-            return len(lines) >= begun + count
-
-        begun = 0 if node else len(self.lines())
-        wait_until(enough, 30, f"{count} lines")
-
-    def check_continuous(self):
-        """After a takeover that has cut the file back, it is as if nothing had happened."""
-        lines = self.lines()
-        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
-        assert {wrong for _, _, wrong in lines} == {"0"}, "memory of another epoch"
-
-    def is_tracked(self):
-        smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout
-        return any(line.startswith("VmFlags:") and " uw" in line for line in smaps.splitlines())
-
-    def end(self):
-        for node in (self.nodes.source, self.nodes.target):
-            if node.alive(self.pid):
-                node.signal(self.pid, signal.SIGKILL)
-
 
 @pytest.fixture
 def ledger(lab, nodes):
-    ledger = Ledger(lab, nodes)
+    ledger = Checker(lab, nodes, mib=16)
     yield ledger
     ledger.end()
 
@@ -117,7 +61,7 @@ def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, l
     for _ in range(200 if long else 3):
         # Hundreds of takeovers must not reach the pids of the source's programs.
         nodes.target.run(["sh", "-c", "echo 300 >/proc/sys/kernel/ns_last_pid"])
-        ledger = Ledger(lab, nodes)
+        ledger = Checker(lab, nodes, mib=16)
         protection = Protection(migrations, ledger.pid)
         protection.wait_for_epochs(1)
         time.sleep(chance.uniform(0, 1.5))  # the moment of the loss

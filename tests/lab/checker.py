@@ -4,13 +4,15 @@ import signal
 from lab.node import wait_until
 
 # Writes to its memory all the time, and compares each word with what it has last written there.
+# Every word follows from the number of the turn, so a mixture of two moments shows. Appends a line
+# for each turn.
 CHECKER = """
 import os, sys, time
-directory, mib = sys.argv[1], int(sys.argv[2])
+path, mib = sys.argv[1], int(sys.argv[2])
 memory = memoryview(bytearray(mib << 20)).cast("Q")
 memory[:] = memoryview(bytes(range(256)) * (mib << 12)).cast("Q")
-first, pages, counts = memory[0], mib << 8, {}
-lines = open(directory + "/lines", "w", buffering=1)
+pages, counts = mib << 8, {}
+lines = open(path, "a", buffering=1)
 turn = 0
 while True:
     for step in range(50):
@@ -29,7 +31,7 @@ while True:
 # The same with shared memory, which children write that live for a moment.
 SHARED_CHECKER = """
 import fcntl, mmap, os, sys, time
-directory, mib = sys.argv[1], int(sys.argv[2])
+path, mib = sys.argv[1], int(sys.argv[2])
 size, pages = mib << 20, mib << 8
 heap = os.memfd_create("heap", os.MFD_ALLOW_SEALING)
 os.ftruncate(heap, size)
@@ -39,7 +41,7 @@ piece = os.urandom(1 << 20)
 for memory in both:
     memory[:] = memoryview(piece * mib).cast("Q")
 first, counts = both[0][0], {}
-lines = open(directory + "/lines", "w", buffering=1)
+lines = open(path, "a", buffering=1)
 turn = 0
 while "--idle" in sys.argv:
     print(turn, os.uname().nodename, sum(memory[0] != first for memory in both), file=lines)
@@ -66,28 +68,35 @@ while True:
 class Checker:
     def __init__(self, lab, nodes, mib=64, program=CHECKER, options=()):
         self.nodes = nodes
-        self.directory = lab.home / "checker"
-        self.directory.mkdir()
-        words = ["/usr/bin/python3", "-c", program, self.directory, mib, *options]
+        self.path = lab.home / "checker"
+        words = ["/usr/bin/python3", "-c", program, self.path, mib, *options]
         self.pid = nodes.source.spawn(words)
         self.wait_for_lines(20)
 
     def lines(self):
-        path = self.directory / "lines"
-        text = path.read_text() if path.exists() else ""
+        text = self.path.read_text() if self.path.exists() else ""
         return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def wait_for_lines(self, count):
-        begun = len(self.lines())
-        wait_until(lambda: len(self.lines()) >= begun + count, 30, f"{count} lines")
+    def wait_for_lines(self, count, node=None):
+        """Waits for so many more lines, or for so many of a node in all."""
+
+        def enough():
+            lines = [line for line in self.lines() if node is None or line[1] == node.name]
+            return len(lines) >= begun + count
+
+        begun = 0 if node else len(self.lines())
+        wait_until(enough, 30, f"{count} lines")
+
+    def check_continuous(self):
+        lines = self.lines()
+        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
+        assert {wrong for _, _, wrong in lines} == {"0"}, "a word is not as it was last written"
 
     def check_runs_at(self, node):
         other = self.nodes.source if node is self.nodes.target else self.nodes.target
         self.wait_for_lines(20)
         assert node.alive(self.pid) and not other.alive(self.pid)
-        lines = self.lines()
-        assert [int(turn) for turn, _, _ in lines] == list(range(len(lines)))
-        assert {wrong for _, _, wrong in lines} == {"0"}, "a word is not as it was last written"
+        self.check_continuous()
 
     def is_tracked(self):
         smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout

@@ -5,8 +5,8 @@
 
 A file as a disk would not do: what the machine has written is in this computer's page cache, and
 stays there when QEMU is killed. This one is a server of the NBD protocol (fixed newstyle handshake,
-simple replies). A write goes into memory. A flush moves all writes before it to what is kept. When
-the connection breaks, whatever was not flushed is dropped.
+simple replies). Writes are kept in memory. A flush makes all earlier writes permanent. When the
+connection breaks, the server drops what was not flushed.
 
 Nothing here reaches a real disk: the content ends with the server.
 
