@@ -75,6 +75,10 @@ std::string event_text(const json& event) {
     return fmt::format("{}: round {}, {}", who, event.value("round", 0) + 1,
                        format_size(event.value("bytes", uint64_t{0})));
   }
+  if (what == "files_copied") {
+    return fmt::format("{}: {} of files in memory and shared memory", who,
+                       format_size(event.value("bytes", uint64_t{0})));
+  }
   if (what == "dumping") return who + ": frozen, dumping";
   if (what == "sealed") {
     return fmt::format("{}: {} verified at the target", who,

@@ -143,6 +143,7 @@ Result<uint64_t> FileParts::send_round(pid_t root, bool may_pause) {
   if (file_) {
     if (Status sealed = seal_part(false); !sealed) return failure(sealed.error());
   }
+  place_.on_round(*bytes + *shared_bytes);
   return *bytes + *shared_bytes;
 }
 

@@ -25,6 +25,8 @@ struct FilePartsPlace {
   std::function<Status()> go_on;
   // Returns after a pause. Errors: the migration is over.
   std::function<Status()> await_resumed;
+  // Called when a round of the running tree has sent so much.
+  std::function<void(uint64_t bytes)> on_round;
 };
 
 // Threads: one at a time.
@@ -69,9 +71,9 @@ class FileParts {
   FileRounds rounds_;
   bool has_segments_;  // at first
   SegmentRounds segments_;
-  UniqueFd file_;                // of the part
-  std::string pending_;          // records that are not written yet
-  uint64_t written_ = 0;         // to the part
+  UniqueFd file_;         // of the part
+  std::string pending_;   // records that are not written yet
+  uint64_t written_ = 0;  // to the part
   uint64_t sent_bytes_ = 0;
   uint64_t number_ = 0;          // of the part
   std::deque<uint64_t> sealed_;  // parts that the target has not put in place yet

@@ -400,6 +400,9 @@ Status Migration::copy(Tree& tree, size_t number) {
     tree.rounds.push_back({realtime_ns(), bytes});
     report_event({{"event", "copied"}, {"round", round}, {"bytes", bytes}}, &tree);
   };
+  const auto on_files_round = [&](uint64_t bytes) {
+    if (bytes > 0) report_event({{"event", "files_copied"}, {"bytes", bytes}}, &tree);
+  };
   const auto on_warning = [&](const std::string& sentence) {
     report_event({{"event", "warning"}, {"sentence", sentence}}, &tree);
   };
@@ -415,6 +418,7 @@ Status Migration::copy(Tree& tree, size_t number) {
                               .on_round_begins = on_round_begins,
                               .on_round = on_round,
                               .on_freeze = [&] { report_phase("dumping", tree); },
+                              .on_files_round = on_files_round,
                               .on_warning = on_warning,
                               .seal_patience = settings_.hold_limit});
   return tree.dump->copy();

@@ -101,7 +101,8 @@ Status TreeDump::find_files() {
                                 .checkpoint = options_.record.checkpoint,
                                 .seal_patience = options_.seal_patience,
                                 .go_on = [this] { return check_not_over(); },
-                                .await_resumed = [this] { return await_resumed(); }},
+                                .await_resumed = [this] { return await_resumed(); },
+                                .on_round = options_.on_files_round},
                                options_.record.root);
   if (!files) return failure(files.error());
   if (files->is_empty()) return {};

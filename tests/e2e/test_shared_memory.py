@@ -28,6 +28,8 @@ def filled_at_target(migrations):
 def test_shared_memory_is_right_to_the_byte(nodes, migrations, checker, options):
     done = migrations.migrate(checker.pid, options=options).ok()
     assert len(filled_at_target(migrations)) == 2
+    rounds = [event["bytes"] for event in done.events if event["event"] == "files_copied"]
+    assert rounds[0] == 2 * 32 * MIB
     assert done.summary["trees"][0]["bytes"] > 2 * 32 * MIB
     checker.check_runs_at(nodes.target)
 
