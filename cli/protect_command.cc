@@ -248,6 +248,7 @@ int Protect::run() {
   settings_.every = command_.every;
   settings_.mtbf = command_.mtbf;
   settings_.limits = command_.limits;
+  settings_.keep = command_.keep;
   settings_.limits.max_time = command_.every;
   settings_.find_partner = [this] { return find_partner(); };
   settings_.on_event = [this](const json& event) { show(event); };
@@ -333,6 +334,11 @@ void add_protect_command(CLI::App& app, int& exit_code) {
              "with its node; auto: as often as costs the least time with --mtbf")
           ->type_name("TIME|auto")
           ->default_str("30s");
+  sub.add_option("--keep", command->keep,
+                 "how many epochs the partner keeps; older ones cost what has changed since")
+      ->check(CLI::Range(1u, kKeptEpochsMax))
+      ->type_name("NUMBER")
+      ->capture_default_str();
   add_time_option(sub, "--max-pause", command->limits.max_downtime,
                   "how long the process may stand still for an epoch");
   sub.add_option_function<std::string>(

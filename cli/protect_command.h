@@ -27,6 +27,7 @@ struct ProtectCommand {
   std::chrono::milliseconds every{30'000};
   std::optional<std::chrono::milliseconds> mtbf;  // given: `every` follows from it
   LiveLimits limits;
+  unsigned keep = 1;  // epochs at the partner
   bool waits = false;        // for the process, if it does not run yet
   bool only_checks = false;  // the options
   std::string state_directory = kDefaultStateDirectory;

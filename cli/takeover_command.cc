@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -33,8 +34,18 @@ constexpr milliseconds kLookInterval{250};
 constexpr milliseconds kRestorePatience{120'000};
 constexpr milliseconds kSignalInterval{200};
 
-std::string age_of(int64_t since_ns) {
-  return format_time(std::chrono::microseconds((realtime_ns() - since_ns) / 1000));
+int64_t age_ms(const SealedEpoch& epoch) { return (realtime_ns() - epoch.frozen_ns) / 1'000'000; }
+
+std::string age_of(const SealedEpoch& epoch) { return format_time(milliseconds(age_ms(epoch))); }
+
+// "; kept as well: 11 (38 s old), 10 (68 s old)"
+std::string older_epochs(const EpochState& state) {
+  std::string text;
+  for (const SealedEpoch& epoch : state.older) {
+    text += fmt::format("{}{} ({} old)", text.empty() ? "; kept as well: " : ", ", epoch.number,
+                        age_of(epoch));
+  }
+  return text;
 }
 
 class Takeover {
@@ -50,9 +61,10 @@ class Takeover {
   json describe(const EpochState& state) const;
   void show_changed(const std::vector<ChangedFile>& files) const;
   CommandResult<void> await_silence();
-  CommandResult<void> fence_or_ask(const EpochState& state) const;
+  CommandResult<void> fence_or_ask(const EpochState& state, const SealedEpoch& epoch) const;
   Result<OwnershipRecord> await(const std::string& id, TreePhase phase) const;
-  CommandResult<OwnershipRecord> restore_and_decide(const EpochState& state);
+  CommandResult<OwnershipRecord> restore_and_decide(const EpochState& state,
+                                                    const SealedEpoch& epoch);
   void say(const std::string& sentence) const {
     if (!command_.json) print_to(stderr, "{}\n", sentence);
   }
@@ -65,6 +77,10 @@ class Takeover {
 json Takeover::describe(const EpochState& state) const {
   const auto takeover = takeover_state(records_, state);
   const auto contact_ns = epochs_.contact_ns(state.name);
+  auto kept = json::array();
+  for (const SealedEpoch& epoch : kept_epochs(state)) {
+    kept.push_back({{"epoch", epoch.number}, {"age_ms", age_ms(epoch)}});
+  }
   return {{"name", state.name},
           {"source", node_name(state.peer)},
           {"pid", state.tree.root},
@@ -72,7 +88,8 @@ json Takeover::describe(const EpochState& state) const {
           {"unit", state.manager.unit.name},
           {"container", state.manager.container.name},
           {"epoch", state.newest.number},
-          {"age_ms", (realtime_ns() - state.newest.frozen_ns) / 1'000'000},
+          {"age_ms", age_ms(state.newest)},
+          {"kept_epochs", std::move(kept)},
           {"pause_ms", state.newest.pause_ms},
           {"bytes", state.newest.bytes},
           {"silent_ms", contact_ns ? (realtime_ns() - *contact_ns) / 1'000'000 : -1},
@@ -102,9 +119,9 @@ CommandResult<void> Takeover::list() const {
     } else if (state.newest.number == 0) {
       print_to(stdout, "{}: {}, the first epoch has not arrived\n", state.name, source);
     } else {
-      print_to(stdout, "{}: {}, epoch {} is {} old, {}; source silent for {}\n", state.name, source,
-               state.newest.number, age_of(state.newest.frozen_ns), format_size(state.newest.bytes),
-               format_time(milliseconds(what.at("silent_ms").get<int64_t>())));
+      print_to(stdout, "{}: {}, epoch {} is {} old, {}; source silent for {}{}\n", state.name,
+               source, state.newest.number, age_of(state.newest), format_size(state.newest.bytes),
+               format_time(milliseconds(what.at("silent_ms").get<int64_t>())), older_epochs(state));
     }
   }
   return {};
@@ -165,14 +182,15 @@ CommandResult<void> Takeover::await_silence() {
   }
 }
 
-CommandResult<void> Takeover::fence_or_ask(const EpochState& state) const {
+CommandResult<void> Takeover::fence_or_ask(const EpochState& state,
+                                           const SealedEpoch& epoch) const {
   if (command_.dead_after) return {};  // the fence has answered
   if (command_.fence.empty()) {
-    say(fmt::format(
-        "{} ({}) goes on here from epoch {}, {} old; what it did since is lost. If its "
-        "node is alive, the process runs twice until that node reaches this one, and "
-        "is then ended there.",
-        state.name, state.tree.program, state.newest.number, age_of(state.newest.frozen_ns)));
+    say(
+        fmt::format("{} ({}) goes on here from epoch {}, {} old; what it did since is lost. If its "
+                    "node is alive, the process runs twice until that node reaches this one, and "
+                    "is then ended there.",
+                    state.name, state.tree.program, epoch.number, age_of(epoch)));
     if (Status sure = confirm_lost(node_name(state.peer)); !sure) {
       return command_failure(ExitCode::kFailure, sure.error().message);
     }
@@ -202,15 +220,16 @@ Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) 
   }
 }
 
-CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& state) {
-  const auto begun = begin_takeover(records_, epochs_, command_.name);
+CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& state,
+                                                            const SealedEpoch& epoch) {
+  const auto begun = begin_takeover(records_, epochs_, command_.name, command_.epoch);
   if (!begun) return command_failure(ExitCode::kFailure, begun.error().message);
   const std::string& id = begun->id;
   const auto give_up = [&](const CommandError& why) {
     abandon_takeover(records_, id, why.message);
     return tl::unexpected(why);
   };
-  if (const auto dead = fence_or_ask(state); !dead) return give_up(dead.error());
+  if (const auto dead = fence_or_ask(state, epoch); !dead) return give_up(dead.error());
   const auto failed = [&](const Error& error) {
     return CommandError{ExitCode::kRestoreFailed,
                         fmt::format("{} does not run here, and its epoch is kept: {}",
@@ -232,6 +251,10 @@ CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& st
 CommandResult<void> Takeover::take_over() {
   auto known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kUsage, known.error().message);
+  if (command_.epoch > 0) {
+    const auto kept = find_epoch(*known, command_.epoch);
+    if (!kept) return command_failure(ExitCode::kUsage, "--epoch: " + kept.error().message);
+  }
   if (auto silent = await_silence(); !silent) return silent;
   const std::string& container = known->manager.container.name;
   if (command_.cuts_files && !container.empty()) {
@@ -244,12 +267,14 @@ CommandResult<void> Takeover::take_over() {
   const auto began = Clock::now();
   known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kFailure, known.error().message);
-  const auto changed = changed_files(*known).value_or(std::vector<ChangedFile>());
-  const auto runs = restore_and_decide(*known);
+  const auto epoch = find_epoch(*known, command_.epoch);
+  if (!epoch) return command_failure(ExitCode::kUsage, epoch.error().message);
+  const auto changed = changed_files(*known, epoch->number).value_or(std::vector<ChangedFile>());
+  const auto runs = restore_and_decide(*known, *epoch);
   if (!runs) return tl::unexpected(runs.error());
   const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const TreeRecord& tree = runs->trees.front();
-  const int64_t lost_ms = (tree.running_ns - known->newest.frozen_ns) / 1'000'000;
+  const int64_t lost_ms = (tree.running_ns - epoch->frozen_ns) / 1'000'000;
   audit_migration(*runs, "taken-over",
                   {{"protected_as", command_.name},
                    {"epoch", tree.epoch},
@@ -342,6 +367,12 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
       ->needs(fence);
   sub.add_flag("--truncate", command->cuts_files,
                "cut files to which the process only appends back to what they were in the epoch")
+      ->needs(name)
+      ->excludes(discard);
+  sub.add_option("--epoch", command->epoch,
+                 "go on from this epoch; default: the newest (protect --keep has older ones kept)")
+      ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))
+      ->type_name("NUMBER")
       ->needs(name)
       ->excludes(discard);
   sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@ namespace ppmr {
 struct TakeoverCommand {
   std::string name;  // empty: list
   bool discard = false;
+  uint64_t epoch = 0;       // the number of an older one; 0: the newest
   bool cuts_files = false;  // --truncate
   std::string fence;
   // Wait until the source has been silent for so long.

@@ -20,7 +20,9 @@ using enum MigrationState;
 struct Rules {
   std::function<SourceMay(std::optional<MigrationState>)> judge_source = ppmr::judge_source;
   std::function<Status(const EpochState&, std::optional<MigrationState>)> check_takeover =
-      ppmr::check_takeover;
+      [](const EpochState& state, std::optional<MigrationState> takeover) {
+        return ppmr::check_takeover(state, takeover);
+      };
   bool checks_that_takeover_stands = true;  // before the decision
   bool remembers_takeovers = true;          // after a restart of the partner
   bool fences = true;

@@ -24,12 +24,22 @@ struct Part {
   uint64_t end = 0;
 };
 
-// The parts of the memory file that an index refers to, by offset, not overlapping.
-std::vector<Part> parts_of(const PageIndex& index) {
+json to_json(const SealedEpoch& epoch) {
+  return {{"number", epoch.number},
+          {"frozen_ns", epoch.frozen_ns},
+          {"pause_ms", epoch.pause_ms},
+          {"bytes", epoch.bytes},
+          {"arrived_bytes", epoch.arrived_bytes}};
+}
+
+// The parts of the memory file that the indexes refer to, by offset, not overlapping.
+std::vector<Part> parts_of(const std::vector<PageIndex>& indexes) {
   std::vector<Part> parts;
-  for (const IndexedTask& task : index.tasks) {
-    for (const PageRange& range : task.ranges) {
-      parts.push_back({range.offset, range.offset + range.bytes()});
+  for (const PageIndex& index : indexes) {
+    for (const IndexedTask& task : index.tasks) {
+      for (const PageRange& range : task.ranges) {
+        parts.push_back({range.offset, range.offset + range.bytes()});
+      }
     }
   }
   std::sort(parts.begin(), parts.end(),
@@ -47,6 +57,40 @@ std::vector<Part> parts_of(const PageIndex& index) {
 
 }  // namespace
 
+std::vector<SealedEpoch> kept_epochs(const EpochState& state) {
+  if (state.newest.number == 0) return {};
+  std::vector<SealedEpoch> kept = {state.newest};
+  kept.insert(kept.end(), state.older.begin(), state.older.end());
+  return kept;
+}
+
+Result<SealedEpoch> find_epoch(const EpochState& state, uint64_t number) {
+  std::string known;
+  for (const SealedEpoch& epoch : kept_epochs(state)) {
+    if (number == 0 || epoch.number == number) return epoch;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", epoch.number);
+  }
+  if (known.empty()) {
+    return failure(
+        ENOENT, fmt::format("{} has no complete epoch: the first one has not arrived", state.name));
+  }
+  return failure(ENOENT, fmt::format("{} has no epoch {}; kept are {}", state.name, number, known));
+}
+
+EpochState with_newest(EpochState state, const SealedEpoch& epoch, uint64_t oldest) {
+  state.older = kept_epochs(state);
+  std::erase_if(state.older, [&](const SealedEpoch& earlier) {
+    return earlier.number < oldest || earlier.number >= epoch.number;
+  });
+  state.newest = epoch;
+  return state;
+}
+
+void forget_all_epochs(EpochState& state) {
+  state.newest = {};
+  state.older.clear();
+}
+
 bool is_protection_name(const std::string& name) {
   return !name.empty() && name.size() <= kNameMaxBytes && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), is_name_character);
@@ -59,6 +103,11 @@ std::string epoch_checkpoint(const std::string& name, const std::string& run, ui
 // No name of a tree has a "+".
 bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name) {
   return checkpoint.starts_with(name + "+");
+}
+
+SealedEpoch parse_sealed_epoch(const json& packed) {
+  return {packed.at("number"), packed.at("frozen_ns"), packed.at("pause_ms"), packed.at("bytes"),
+          packed.at("arrived_bytes")};
 }
 
 json to_json(const ProtectedTree& tree) {
@@ -111,18 +160,16 @@ Result<TreeManager> parse_tree_manager(const json& packed) {
 }
 
 json to_json(const EpochState& state) {
+  auto older = json::array();
+  for (const SealedEpoch& epoch : state.older) older.push_back(to_json(epoch));
   return {{"name", state.name},
           {"peer", state.peer},
           {"mountpoint", state.mountpoint},
           {"audit_file", state.audit_file},
           {"tree", to_json(state.tree)},
           {"run", state.run},
-          {"newest",
-           {{"number", state.newest.number},
-            {"frozen_ns", state.newest.frozen_ns},
-            {"pause_ms", state.newest.pause_ms},
-            {"bytes", state.newest.bytes},
-            {"arrived_bytes", state.newest.arrived_bytes}}},
+          {"newest", to_json(state.newest)},
+          {"older", std::move(older)},
           {"manager", to_json(state.manager)},
           {"criu_options", state.criu_options},
           {"restart_policy", state.restart_policy},
@@ -138,9 +185,11 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     state.audit_file = packed.at("audit_file");
     state.tree = parse_protected_tree(packed.at("tree"));
     state.run = packed.at("run");
-    const json& newest = packed.at("newest");
-    state.newest = {newest.at("number"), newest.at("frozen_ns"), newest.at("pause_ms"),
-                    newest.at("bytes"), newest.at("arrived_bytes")};
+    state.newest = parse_sealed_epoch(packed.at("newest"));
+    // A state of an older version has one epoch.
+    for (const json& epoch : packed.value("older", json::array())) {
+      state.older.push_back(parse_sealed_epoch(epoch));
+    }
     // A state of an older version has no manager.
     auto manager = parse_tree_manager(packed.value("manager", json::object()));
     if (!manager) return failure(manager.error());
@@ -169,14 +218,14 @@ SourceMay judge_source(std::optional<MigrationState> takeover) {
   return SourceMay::kNotRun;
 }
 
-Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover) {
+Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
+                      uint64_t number) {
   if (judge_source(takeover) == SourceMay::kNotRun) {
     return failure(EALREADY, fmt::format("{} was taken over already: migration {} (ppmr history)",
                                          state.name, state.takeover));
   }
-  if (state.newest.number > 0) return {};
-  return failure(
-      ENOENT, fmt::format("{} has no complete epoch: the first one has not arrived", state.name));
+  const auto found = find_epoch(state, number);
+  return found ? Status{} : failure(found.error());
 }
 
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
@@ -203,11 +252,11 @@ Status check_sequence(const EpochState& kept, const std::string& run, uint64_t n
                           kept.newest.number));
 }
 
-std::vector<PageRange> stale_parts(const PageIndex& before, const PageIndex& after) {
-  const std::vector<Part> used = parts_of(after);
+std::vector<PageRange> stale_parts(const PageIndex& before, const std::vector<PageIndex>& kept) {
+  const std::vector<Part> used = parts_of(kept);
   std::vector<PageRange> stale;
   auto next = used.begin();
-  for (const Part& part : parts_of(before)) {
+  for (const Part& part : parts_of({before})) {
     uint64_t at = part.begin;
     while (at < part.end) {
       while (next != used.end() && next->end <= at) ++next;

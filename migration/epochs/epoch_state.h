@@ -59,11 +59,22 @@ struct EpochState {
   // Epochs of one run of `ppmr protect` share a memory file. A 32-digit ID.
   std::string run;
   SealedEpoch newest;
-  TreeManager manager;  // in the newest epoch
+  std::vector<SealedEpoch> older;  // those that are kept as well, the newest of them first
+  TreeManager manager;             // in the newest epoch
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
 };
+
+// Returns the epochs that are kept, the newest first.
+std::vector<SealedEpoch> kept_epochs(const EpochState& state);
+// `number`: 0 means the newest. Errors: ENOENT; the message names those that are kept.
+Result<SealedEpoch> find_epoch(const EpochState& state, uint64_t number);
+// The state once `epoch` is sealed: those before `oldest` are not kept any more, nor is an earlier
+// one of the same number.
+EpochState with_newest(EpochState state, const SealedEpoch& epoch, uint64_t oldest);
+// Another tree, or none.
+void forget_all_epochs(EpochState& state);
 
 // A name is part of paths: letters, digits and "._@-", at most 64, no dot first.
 bool is_protection_name(const std::string& name);
@@ -76,6 +87,8 @@ bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name)
 nlohmann::json to_json(const EpochState& state);
 // Errors: EPROTO; the message names the fault.
 Result<EpochState> parse_epoch_state(const nlohmann::json& json);
+// Throws nlohmann::json::exception if a field is missing or has another type.
+SealedEpoch parse_sealed_epoch(const nlohmann::json& json);
 nlohmann::json to_json(const ProtectedTree& tree);
 // Throws nlohmann::json::exception if a field is missing or has another type.
 ProtectedTree parse_protected_tree(const nlohmann::json& json);
@@ -89,8 +102,10 @@ enum class SourceMay {
 // `takeover`: state of the migration that takes the tree over; nullopt: there is none.
 SourceMay judge_source(std::optional<MigrationState> takeover);
 
-// Errors: ENOENT: there is no epoch; EALREADY: the tree was taken over.
-Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover);
+// `number`: of the epoch from which the tree goes on; 0: the newest. Errors: ENOENT: it is not
+// kept; EALREADY: the tree was taken over.
+Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
+                      uint64_t number = 0);
 
 nlohmann::json to_json(const TreeManager& manager);
 // Errors: EPROTO; the message names the fault. Throws like parse_protected_tree().
@@ -106,8 +121,8 @@ Status check_source(const EpochState& known, std::optional<MigrationState> takeo
 Status check_sequence(const EpochState& kept, const std::string& run, uint64_t number,
                       uint64_t memory_offset);
 
-// Returns the parts of the memory file that `before` refers to and `after` does not, by offset.
+// Returns the parts of the memory file that `before` refers to and none of `kept` does, by offset.
 // Only `offset` and the length of the ranges count; `start` is 0.
-std::vector<PageRange> stale_parts(const PageIndex& before, const PageIndex& after);
+std::vector<PageRange> stale_parts(const PageIndex& before, const std::vector<PageIndex>& kept);
 
 }  // namespace ppmr

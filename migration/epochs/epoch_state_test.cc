@@ -169,12 +169,37 @@ TEST(StaleParts, AreWhatOnlyTheEarlierIndexRefersTo) {
     for (const uint64_t page : before) {
       if (!after.contains(page)) expected.insert(page);
     }
-    EXPECT_EQ(pages_of(stale_parts(indexes[0], indexes[1])), expected) << "seed " << seed;
+    EXPECT_EQ(pages_of(stale_parts(indexes[0], {indexes[1]})), expected) << "seed " << seed;
   }
 }
 
+TEST(KeptEpochs, OlderOnesEndWithTheOldestThatIsKept) {
+  const auto numbers = [](const EpochState& state) {
+    std::vector<uint64_t> numbers;
+    for (const SealedEpoch& epoch : kept_epochs(state)) numbers.push_back(epoch.number);
+    return numbers;
+  };
+  EpochState state;
+  state.name = "db";
+  EXPECT_TRUE(kept_epochs(state).empty());
+  EXPECT_EQ(find_epoch(state, 0).error().errno_value, ENOENT);
+  for (const uint64_t number : {1, 2, 3}) state = with_newest(state, {.number = number}, 1);
+  EXPECT_EQ(numbers(state), (std::vector<uint64_t>{3, 2, 1}));
+  state = with_newest(state, {.number = 4}, 3);
+  EXPECT_EQ(numbers(state), (std::vector<uint64_t>{4, 3}));
+  EXPECT_EQ(find_epoch(state, 0)->number, 4u);
+  EXPECT_EQ(find_epoch(state, 3)->number, 3u);
+  EXPECT_EQ(find_epoch(state, 2).error().message, "db has no epoch 2; kept are 4, 3");
+  // Numbers that were not agreed on are used again.
+  state = with_newest(state, {.number = 4, .frozen_ns = 7}, 3);
+  EXPECT_EQ(numbers(state), (std::vector<uint64_t>{4, 3}));
+  EXPECT_EQ(state.newest.frozen_ns, 7);
+  forget_all_epochs(state);
+  EXPECT_TRUE(kept_epochs(state).empty());
+}
+
 TEST(StaleParts, NothingIsStaleWithoutAnEarlierEpoch) {
-  EXPECT_TRUE(stale_parts({}, index_of({{0, 8192, 0}})).empty());
+  EXPECT_TRUE(stale_parts({}, {index_of({{0, 8192, 0}})}).empty());
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "base/json_text.h"
 #include "base/parse_json.h"
@@ -158,6 +159,33 @@ void punch(const UniqueFd& memory, const std::vector<PageRange>& stale) {
   }
 }
 
+// The index of an epoch whose pages are in this memory file.
+std::optional<PageIndex> index_in(const UniqueFd& memory, const std::string& epoch) {
+  struct stat ours {};
+  struct stat its {};
+  if (fstat(memory.get(), &ours) != 0 || stat((epoch + "/memory").c_str(), &its) != 0) return {};
+  if (ours.st_ino != its.st_ino) return {};  // of another run
+  auto index = read_page_index(epoch + "/images/" + kPageIndexFile);
+  return index ? std::optional(std::move(*index)) : std::nullopt;
+}
+
+// Gives the pages back that epochs used which are not kept any more.
+void give_back(const UniqueFd& memory, const LockedEpochs& locked, const EpochState& before) {
+  std::set<uint64_t> numbers;
+  std::vector<PageIndex> kept;
+  for (const SealedEpoch& epoch : kept_epochs(locked.state())) {
+    numbers.insert(epoch.number);
+    if (auto index = index_in(memory, locked.epoch_directory(epoch.number))) {
+      kept.push_back(std::move(*index));
+    }
+  }
+  for (const SealedEpoch& epoch : kept_epochs(before)) {
+    if (numbers.contains(epoch.number)) continue;
+    const auto index = index_in(memory, locked.epoch_directory(epoch.number));
+    if (index) punch(memory, stale_parts(*index, kept));
+  }
+}
+
 // Errors: EPROTO if the newest epoch has pages there.
 Status cut_behind(const UniqueFd& memory, const LockedEpochs& locked, uint64_t end_bytes) {
   const std::string newest = locked.epoch_directory(locked.state().newest.number);
@@ -256,13 +284,16 @@ Status LockedEpochs::write(const EpochState& state) {
 void LockedEpochs::note_contact() const { (void)write_file(directory_ + kContactFile, ""); }
 
 void LockedEpochs::remove_others() const {
-  const std::string newest = fs::path(epoch_directory(state_.newest.number)).filename();
+  std::set<std::string> kept;
+  for (const SealedEpoch& epoch : kept_epochs(state_)) {
+    kept.insert(fs::path(epoch_directory(epoch.number)).filename());
+  }
   const std::string memory = kMemoryPrefix + state_.run;
   std::error_code ignored;
   std::vector<fs::path> outdated;
   for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
     const std::string name = entry.path().filename();
-    const bool is_epoch = name.starts_with(kEpochPrefix) && name != newest;
+    const bool is_epoch = name.starts_with(kEpochPrefix) && !kept.contains(name);
     const bool is_memory = name.starts_with(kMemoryPrefix) && name != memory;
     if (is_epoch || is_memory) outdated.push_back(entry.path());
   }
@@ -314,13 +345,8 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   const std::string linked = directory + "/memory";
   if (link(file.c_str(), linked.c_str()) != 0) return system_failure("link", linked);
   if (Status written = locked.write(next); !written) return written;
-  punch(memory, stale_parts(all_of(arrived), *index));
-  if (before.run == next.run && before.newest.number > 0) {
-    const std::string earlier = locked.epoch_directory(before.newest.number) + "/images/";
-    if (const auto old = read_page_index(earlier + kPageIndexFile)) {
-      punch(memory, stale_parts(*old, *index));
-    }
-  }
+  punch(memory, stale_parts(all_of(arrived), {*index}));
+  give_back(memory, locked, before);
   locked.remove_others();
   return {};
 }

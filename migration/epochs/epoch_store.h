@@ -1,6 +1,6 @@
-// The newest epoch of each tree whose partner this node is, in memory: a tmpfs that only root sees.
-// It needs no daemon, so a restart of the target's daemon loses nothing. A restart of the node
-// does.
+// The newest epochs of each tree whose partner this node is, in memory: a tmpfs that only root
+// sees. It needs no daemon, so a restart of the target's daemon loses nothing. A restart of the
+// node does.
 //
 //   /run/ppmr/epochs/NAME/lock             held while an epoch is sealed, and while a takeover is
 //                                          decided
@@ -11,8 +11,9 @@
 //                        /epoch-N/memory   a hard link to memory-RUN
 //
 // Sealing copies the pages of an epoch behind those of the earlier ones, and replaces state.json.
-// Then the pages that only the epoch before used are given back to the kernel. So there is always
-// one complete epoch, and the memory is that of the tree plus what one epoch changes.
+// Then the pages that only epochs used which are not kept any more are given back to the kernel. So
+// there is always one complete epoch, and the memory is that of the tree plus what the kept epochs
+// have changed.
 //
 // Rejected: to write changed pages over the old ones. A partner that dies meanwhile would keep a
 // mixture of two epochs.
@@ -38,7 +39,7 @@ class LockedEpochs {
 
   // Replaces state.json. Errors: of the file system.
   Status write(const EpochState& state);
-  // Removes all epochs except the newest, and memory files of other runs.
+  // Removes all epochs that the state does not keep, and memory files of other runs.
   void remove_others() const;
   // Removes everything but the state, which says that the tree was taken over.
   void remove_epochs() const;
@@ -87,8 +88,8 @@ class EpochStore {
   std::string directory_;
 };
 
-// Copies an epoch that the daemon has sealed, and makes it the newest of `locked`. `next`: the
-// state with this epoch. On an error the epoch before stays the newest. Errors: those of
+// Copies an epoch that the daemon has sealed, and makes it the newest of `locked`. `next`: see
+// with_newest(). On an error the epoch before stays the newest. Errors: those of
 // BorrowedFile; of the file system, ENOSPC above all; EPROTO for a page index that does not fit the
 // memory.
 Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpoch& arrived);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "base/whole_file.h"
@@ -78,13 +79,13 @@ class EpochStoreTest : public testing::Test {
   std::string epoch_path(uint64_t number) const {
     return directory_ + "/db/epoch-" + std::to_string(number);
   }
-  // The pages of the newest epoch, by address.
-  std::string kept() const {
+  // The pages of an epoch, by address; 0: of the newest.
+  std::string kept(uint64_t number = 0) const {
     const auto now = store_->read("db");
     if (!now) return now.error().message;
-    const auto index =
-        read_page_index(epoch_path(now->newest.number) + "/images/" + kPageIndexFile);
-    const auto memory = read_whole_file(epoch_path(now->newest.number) + "/memory");
+    if (number == 0) number = now->newest.number;
+    const auto index = read_page_index(epoch_path(number) + "/images/" + kPageIndexFile);
+    const auto memory = read_whole_file(epoch_path(number) + "/memory");
     if (!index || !memory) return "unreadable";
     std::string letters;
     for (const PageRange& range : index->tasks[0].ranges) {
@@ -129,6 +130,43 @@ TEST_F(EpochStoreTest, MemoryIsThatOfOneEpoch) {
     EXPECT_EQ(memory_pages(epoch), 4u) << epoch;
   }
   EXPECT_EQ(kept(), "axcy");
+}
+
+TEST_F(EpochStoreTest, OlderEpochsCostWhatHasChangedSince) {
+  EpochState next = state(1);
+  ASSERT_TRUE(seal(next, 0, "abcd", {0, 1, 2, 3}));
+  std::string letters = "abcd";
+  std::map<uint64_t, std::string> expected = {{1, letters}};
+  for (uint64_t epoch = 2; epoch < 40; ++epoch) {
+    next = with_newest(next, state(epoch).newest, epoch < 3 ? 1 : epoch - 2);
+    const uint64_t offset = 4 + (epoch - 2) * 2;
+    const auto letter = static_cast<char>('A' + epoch % 26);
+    ASSERT_TRUE(seal(next, offset, std::string(2, letter), {0, offset, 2, offset + 1}));
+    letters[1] = letters[3] = letter;
+    expected[epoch] = letters;
+    for (uint64_t older = epoch < 3 ? 1 : epoch - 2; older <= epoch; ++older) {
+      EXPECT_EQ(kept(older), expected[older]) << older << " after " << epoch;
+    }
+    if (epoch < 3) continue;
+    EXPECT_EQ(memory_pages(epoch), 2u + 3 * 2) << epoch;
+    EXPECT_FALSE(fs::exists(epoch_path(epoch - 3)));
+  }
+}
+
+TEST_F(EpochStoreTest, OlderEpochOfAnEarlierRunIsWhole) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  const EpochState second = with_newest(state(1), state(2).newest, 1);
+  ASSERT_TRUE(seal(second, 4, "XY", {0, 4, 2, 5}));
+  EpochState third = with_newest(second, state(3).newest, 2);
+  third.run = std::string(32, 'b');
+  ASSERT_TRUE(seal(third, 0, "wxyz", {3, 2, 1, 0}));
+  EXPECT_EQ(kept(), "zyxw");
+  EXPECT_EQ(kept(2), "aXcY");
+  EpochState fourth = with_newest(third, state(4).newest, 3);
+  ASSERT_TRUE(seal(fourth, 4, "V", {4, 2, 1, 0}));
+  EXPECT_EQ(kept(), "Vyxw");
+  EXPECT_EQ(kept(3), "zyxw");
+  EXPECT_FALSE(fs::exists(epoch_path(2)));
 }
 
 TEST_F(EpochStoreTest, PageThatHasArrivedTwiceIsKeptOnce) {

@@ -203,21 +203,23 @@ Status Protection::send_epoch(Run& run) {
   }
   sent->epoch.number = number_ + 1;
   const SealedEpoch& epoch = sent->epoch;
-  const auto kept = ask_partner(run.agent,
-                                {{"op", "epoch-seal"},
-                                 {"run", run.id},
-                                 {"epoch",
-                                  {{"number", epoch.number},
-                                   {"frozen_ns", epoch.frozen_ns},
-                                   {"pause_ms", epoch.pause_ms},
-                                   {"bytes", epoch.bytes},
-                                   {"arrived_bytes", epoch.arrived_bytes}}},
-                                 {"checkpoint", sent->checkpoint},
-                                 {"memory", sent->memory},
-                                 {"memory_offset", sent->memory_offset},
-                                 {"criu_options", criu_options_},
-                                 {"manager", to_json(manager_)}},
-                                kKeepPatience);
+  const auto kept =
+      ask_partner(run.agent,
+                  {{"op", "epoch-seal"},
+                   {"run", run.id},
+                   {"epoch",
+                    {{"number", epoch.number},
+                     {"frozen_ns", epoch.frozen_ns},
+                     {"pause_ms", epoch.pause_ms},
+                     {"bytes", epoch.bytes},
+                     {"arrived_bytes", epoch.arrived_bytes}}},
+                   {"oldest", epoch.number + 1 - std::min<uint64_t>(settings_.keep, epoch.number)},
+                   {"checkpoint", sent->checkpoint},
+                   {"memory", sent->memory},
+                   {"memory_offset", sent->memory_offset},
+                   {"criu_options", criu_options_},
+                   {"manager", to_json(manager_)}},
+                  kKeepPatience);
   if (!kept) return failure(kept.error());
   number_ = epoch.number;
   has_sent_ = true;

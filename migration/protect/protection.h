@@ -39,6 +39,7 @@ struct ProtectionSettings {
   // How long the node runs on average until it fails. Given: best_interval() replaces `every`.
   std::optional<std::chrono::milliseconds> mtbf;
   LiveLimits limits;  // max_downtime: the pause of an epoch
+  unsigned keep = 1;  // how many epochs the partner keeps
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{120'000};
   // Finds the source mount, or makes it again. Called before each run.
@@ -46,6 +47,7 @@ struct ProtectionSettings {
   std::function<void(const nlohmann::json& event)> on_event;
 };
 
+inline constexpr unsigned kKeptEpochsMax = 100;
 inline constexpr std::chrono::milliseconds kEpochIntervalMin{1000};
 inline constexpr std::chrono::milliseconds kEpochIntervalMax{24 * 3600 * 1000};
 

@@ -32,11 +32,6 @@ Error replaced(const std::string& name, const std::string& takeover) {
           fmt::format("{} was taken over and runs at the partner: migration {}", name, takeover)};
 }
 
-SealedEpoch parse_epoch(const json& packed) {
-  return {packed.at("number"), packed.at("frozen_ns"), packed.at("pause_ms"), packed.at("bytes"),
-          packed.at("arrived_bytes")};
-}
-
 }  // namespace
 
 bool EpochRequests::knows(const std::string& operation) {
@@ -91,7 +86,7 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
       (void)locked->discard();
       return failure(free.error());
     }
-    state.newest = {};
+    forget_all_epochs(state);
   } else if (Status its = check_source(state, takeover, context_.peer, tree); !its) {
     return failure(its.error());
   } else if (state.tree == tree) {
@@ -111,7 +106,7 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
   } else if (judge_source(takeover) == SourceMay::kNotRun && runs_as_unit(state)) {
     return failure(replaced(name, state.takeover));
   } else {
-    state.newest = {};
+    forget_all_epochs(state);
   }
   state.name = name;
   state.tree = tree;
@@ -237,13 +232,13 @@ Result<json> EpochRequests::seal(const json& request) const {
   auto locked = lock_for_source(request);
   if (!locked) return failure(locked.error());
   EpochState next = locked->state();
-  const SealedEpoch epoch = parse_epoch(request.at("epoch"));
+  const SealedEpoch epoch = parse_sealed_epoch(request.at("epoch"));
   const bool was_kept = next.run == request.at("run") && next.newest.number == epoch.number;
   if (!was_kept) {
     const Status follows =
         check_sequence(next, request.at("run"), epoch.number, request.at("memory_offset"));
     if (!follows) return failure(follows.error());
-    next.newest = epoch;
+    next = with_newest(std::move(next), epoch, request.at("oldest"));
     next.run = request.at("run");
     next.criu_options = request.at("criu_options").get<std::vector<std::string>>();
     if (Status passed = check_passed_options(next.criu_options); !passed) {

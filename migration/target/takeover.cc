@@ -25,7 +25,7 @@ constexpr MigrationRole kRole = MigrationRole::kTarget;
 constexpr std::chrono::milliseconds kHoldLimit{120'000};
 constexpr std::chrono::milliseconds kAbortPatience{10'000};
 
-OwnershipRecord record_of(const EpochState& state) {
+OwnershipRecord record_of(const EpochState& state, const SealedEpoch& epoch) {
   OwnershipRecord record;
   record.id = random_migration_id();
   record.role = kRole;
@@ -46,8 +46,8 @@ OwnershipRecord record_of(const EpochState& state) {
   tree.checkpoint = state.name;
   tree.container = state.manager.container;
   tree.protected_as = state.name;
-  tree.epoch = state.newest.number;
-  tree.bytes = state.newest.bytes;
+  tree.epoch = epoch.number;
+  tree.bytes = epoch.bytes;
   record.trees.push_back(std::move(tree));
   return record;
 }
@@ -70,8 +70,8 @@ void await_supervisor(const RecordStore& records, const std::string& id) {
   }
 }
 
-std::string epoch_directory(const EpochState& state) {
-  return fmt::format("{}/{}/epoch-{}", kEpochsDirectory, state.name, state.newest.number);
+std::string epoch_directory(const EpochState& state, uint64_t number) {
+  return fmt::format("{}/{}/epoch-{}", kEpochsDirectory, state.name, number);
 }
 
 Status expect_manager(const OwnershipRecord& record, const std::string& state_directory) {
@@ -88,8 +88,9 @@ Status cut(const ChangedFile& file) {
 
 }  // namespace
 
-Result<std::vector<ChangedFile>> changed_files(const EpochState& state) {
-  const auto files = load_written_files(epoch_directory(state) + "/images/" + kWrittenFilesFile);
+Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t number) {
+  const std::string directory = epoch_directory(state, number);
+  const auto files = load_written_files(directory + "/images/" + kWrittenFilesFile);
   if (!files) return failure(files.error());
   std::vector<ChangedFile> changed;
   for (const WrittenFile& file : *files) {
@@ -111,7 +112,7 @@ std::optional<MigrationState> takeover_state(const RecordStore& records, const E
 }
 
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
-                                       const std::string& name) {
+                                       const std::string& name, uint64_t number) {
   const auto known = epochs.read(name);
   if (!known) return failure(known.error());
   if (!known->takeover.empty()) await_supervisor(records, known->takeover);
@@ -119,16 +120,18 @@ Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochSt
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
   const auto takeover = takeover_state(records, state);
-  if (Status possible = check_takeover(state, takeover); !possible) {
+  if (Status possible = check_takeover(state, takeover, number); !possible) {
     return failure(possible.error());
   }
+  const auto epoch = find_epoch(state, number);
+  if (!epoch) return failure(epoch.error());
   if (judge_source(takeover) == SourceMay::kGoOnAfterAbort) {
     return records.read(state.takeover, kRole);
   }
-  if (Status forgotten = forget_sizes(epoch_directory(state)); !forgotten) {
+  if (Status forgotten = forget_sizes(epoch_directory(state, epoch->number)); !forgotten) {
     return failure(forgotten.error());
   }
-  auto created = records.create(record_of(state));
+  auto created = records.create(record_of(state, *epoch));
   if (!created) return created;
   state.takeover = created->id;
   if (Status written = locked->write(state); !written) {
@@ -144,8 +147,7 @@ Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochSt
                            target_event::Failed{.tree = 0, .error = started.error().message});
     return failure(ECHILD, started.error().message);
   }
-  audit_migration(*created, "takeover-begun",
-                  {{"protected_as", name}, {"epoch", state.newest.number}});
+  audit_migration(*created, "takeover-begun", {{"protected_as", name}, {"epoch", epoch->number}});
   return created;
 }
 
@@ -160,7 +162,7 @@ Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochS
   const auto ready = records.read(id, kRole);
   if (!ready) return ready;
   if (cuts_files && ready->state() == MigrationState::kReady) {
-    const auto changed = changed_files(locked->state());
+    const auto changed = changed_files(locked->state(), ready->trees.front().epoch);
     if (!changed) return failure(changed.error());
     for (const ChangedFile& file : *changed) {
       if (!file.can_be_cut) continue;

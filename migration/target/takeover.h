@@ -19,11 +19,11 @@
 
 namespace ppmr {
 
-// Starts the restore, or returns the record of one that has begun and is not decided. The
-// directory of `records` must be that of the target's daemon. Errors: those of
+// Starts the restore of an epoch, or returns the record of one that has begun and is not decided.
+// `number`: 0 means the newest. The directory of `records` must be that of the target's daemon. Errors: those of
 // check_takeover(); of the file system; ECHILD if no supervisor can be started.
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
-                                       const std::string& name);
+                                       const std::string& name, uint64_t number);
 
 struct ChangedFile {
   std::string path;
@@ -32,11 +32,11 @@ struct ChangedFile {
   bool can_be_cut = false;  // the tree only appends to it, and it has grown
 };
 
-// The files that the tree writes and whose size is not that of the epoch: it has written them
+// The files that the tree writes and whose size is not that of an epoch: it has written them
 // since, or this node has another file of the name. At most kChangedFilesMax. Errors: of the file
 // system; EPROTO.
 inline constexpr size_t kChangedFilesMax = 10'000;
-Result<std::vector<ChangedFile>> changed_files(const EpochState& state);
+Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t number);
 
 // Lets the restored tree run. With `cuts_files`, cuts the files that it appends to back to the
 // epoch first. Errors: ECANCELED if the source has asked meanwhile; ECHILD if the tree could not be

@@ -53,6 +53,21 @@ def test_takeover_goes_on_from_the_newest_epoch(nodes, ledger, protection):
     assert again.returncode != 0 and "taken over already" in again.stderr
 
 
+def test_takeover_goes_on_from_an_older_epoch(nodes, ledger, migrations):
+    protection = Protection(migrations, ledger.pid, options=["--keep", "3"])
+    protection.wait_for_epochs(5)
+    kept = [each["epoch"] for each in protection.kept()[NAME]["kept_epochs"]]
+    assert kept == list(range(kept[0], kept[0] - 3, -1)), "the last three, the newest first"
+    lose(nodes.source)
+    oldest = protection.kept()[NAME]["kept_epochs"][-1]["epoch"]
+    missing = protection.take_over("--epoch", oldest - 1, check=False)
+    assert missing.returncode == 2 and f"no epoch {oldest - 1}; kept are" in missing.stderr
+    taken = json.loads(protection.take_over("--epoch", oldest, "--truncate").stdout)
+    assert taken["epoch"] == oldest and taken["lost_ms"] >= 2000
+    ledger.wait_for_lines(20, nodes.target)
+    ledger.check_continuous()
+
+
 def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, long):
     """The node is lost at random moments of an epoch, and between two."""
     seed = random.randrange(1 << 32)
