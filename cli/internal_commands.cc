@@ -5,6 +5,7 @@
 
 #include "cli/option_helpers.h"
 #include "migration/protect/criu_session.h"
+#include "migration/protect/led_epochs.h"
 #include "migration/protect/runc_dump.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/settle/settle.h"
@@ -82,6 +83,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("arguments", relay->arguments)->take_all();
   add_dumping_criu_command(app, exit_code);
   add_criu_for_runc_command(app, exit_code);
+  add_led_epochs_command(app, exit_code);
 }
 
 }  // namespace ppmr

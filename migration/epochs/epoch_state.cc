@@ -24,14 +24,6 @@ struct Part {
   uint64_t end = 0;
 };
 
-json to_json(const SealedEpoch& epoch) {
-  return {{"number", epoch.number},
-          {"frozen_ns", epoch.frozen_ns},
-          {"pause_ms", epoch.pause_ms},
-          {"bytes", epoch.bytes},
-          {"arrived_bytes", epoch.arrived_bytes}};
-}
-
 // The parts of the memory file that the indexes refer to, by offset, not overlapping.
 std::vector<Part> parts_of(const std::vector<PageIndex>& indexes) {
   std::vector<Part> parts;
@@ -106,8 +98,17 @@ bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name)
 }
 
 SealedEpoch parse_sealed_epoch(const json& packed) {
-  return {packed.at("number"), packed.at("frozen_ns"), packed.at("pause_ms"), packed.at("bytes"),
-          packed.at("arrived_bytes")};
+  return {packed.at("number"), packed.at("frozen_ns"),     packed.at("pause_ms"),
+          packed.at("bytes"),  packed.at("arrived_bytes"), packed.value("memory_end", uint64_t{0})};
+}
+
+json to_json(const SealedEpoch& epoch) {
+  return {{"number", epoch.number},
+          {"frozen_ns", epoch.frozen_ns},
+          {"pause_ms", epoch.pause_ms},
+          {"bytes", epoch.bytes},
+          {"arrived_bytes", epoch.arrived_bytes},
+          {"memory_end", epoch.memory_end}};
 }
 
 json to_json(const ProtectedTree& tree) {
@@ -173,7 +174,8 @@ json to_json(const EpochState& state) {
           {"manager", to_json(state.manager)},
           {"criu_options", state.criu_options},
           {"restart_policy", state.restart_policy},
-          {"takeover", state.takeover}};
+          {"takeover", state.takeover},
+          {"rolls_back", state.rolls_back}};
 }
 
 Result<EpochState> parse_epoch_state(const json& packed) {
@@ -197,6 +199,7 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     state.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
     state.restart_policy = packed.at("restart_policy");
     state.takeover = packed.at("takeover");
+    state.rolls_back = packed.value("rolls_back", false);
     if (!is_protection_name(state.name)) return failure(EPROTO, "an invalid name");
     if (!is_migration_id(state.run)) return failure(EPROTO, "the run has no ID");
     if (!state.takeover.empty() && !is_migration_id(state.takeover)) {
@@ -220,7 +223,7 @@ SourceMay judge_source(std::optional<MigrationState> takeover) {
 
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
                       uint64_t number) {
-  if (judge_source(takeover) == SourceMay::kNotRun) {
+  if (!state.rolls_back && judge_source(takeover) == SourceMay::kNotRun) {
     return failure(EALREADY, fmt::format("{} was taken over already: migration {} (ppmr history)",
                                          state.name, state.takeover));
   }
@@ -243,10 +246,22 @@ Status check_source(const EpochState& known, std::optional<MigrationState> takeo
                           known.name, known.tree.program, known.tree.root, known.name, known.name));
 }
 
+Status check_leader(const EpochState& known, std::optional<MigrationState> takeover) {
+  if (!known.rolls_back) {
+    return failure(EEXIST, fmt::format("'{}' is the name of a protected process: run ppmr takeover "
+                                       "--discard {} at the partner",
+                                       known.name, known.name));
+  }
+  if (judge_source(takeover) != SourceMay::kGoOnAfterAbort) return {};
+  return failure(EBUSY, fmt::format("{} is being set back to an epoch: migration {}", known.name,
+                                    known.takeover));
+}
+
 Status check_sequence(const EpochState& kept, const std::string& run, uint64_t number,
                       uint64_t memory_offset) {
   if (memory_offset == 0) return {};
-  if (kept.run == run && kept.newest.number + 1 == number) return {};
+  const SealedEpoch& newest = kept.newest;
+  if (kept.run == run && newest.number < number && newest.memory_end == memory_offset) return {};
   return failure(
       ESTALE, fmt::format("epoch {} does not follow the epoch that the partner keeps ({})", number,
                           kept.newest.number));

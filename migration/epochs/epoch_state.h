@@ -48,6 +48,7 @@ struct SealedEpoch {
   int64_t pause_ms = 0;
   uint64_t bytes = 0;          // memory of the tree
   uint64_t arrived_bytes = 0;  // what this epoch has sent
+  uint64_t memory_end = 0;     // where its pages end in the memory file of its run
 };
 
 struct EpochState {
@@ -64,6 +65,9 @@ struct EpochState {
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
+  // A part of a whole that is set back together (a job node). Who leads the whole decides where and
+  // from which epoch the tree runs; so its source may always go on, and a takeover ends no epochs.
+  bool rolls_back = false;
 };
 
 // Returns the epochs that are kept, the newest first.
@@ -84,6 +88,7 @@ std::string epoch_checkpoint(const std::string& name, const std::string& run, ui
 // Whether a checkpoint is of an epoch of the tree with this name.
 bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name);
 
+nlohmann::json to_json(const SealedEpoch& epoch);
 nlohmann::json to_json(const EpochState& state);
 // Errors: EPROTO; the message names the fault.
 Result<EpochState> parse_epoch_state(const nlohmann::json& json);
@@ -99,7 +104,8 @@ enum class SourceMay {
   kGoOnAfterAbort,  // a takeover has begun and is not decided: it is aborted first
   kNotRun,          // the tree runs at the partner
 };
-// `takeover`: state of the migration that takes the tree over; nullopt: there is none.
+// `takeover`: state of the migration that takes the tree over; nullopt: there is none. Not for a
+// tree that rolls back.
 SourceMay judge_source(std::optional<MigrationState> takeover);
 
 // `number`: of the epoch from which the tree goes on; 0: the newest. Errors: ENOENT: it is not
@@ -116,8 +122,12 @@ Result<TreeManager> parse_tree_manager(const nlohmann::json& json);
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
                     const std::string& peer, const ProtectedTree& tree);
 
+// The same for a tree that rolls back: another process, and another source, may go on with it.
+// Errors: EEXIST: a tree that does not roll back has this name; EBUSY: it is being set back.
+Status check_leader(const EpochState& known, std::optional<MigrationState> takeover);
+
 // Whether an epoch continues what is kept: the first one of a run has all memory, each other one
-// only what has changed since the epoch before. Errors: ESTALE.
+// only what has changed since an epoch that is kept. Errors: ESTALE.
 Status check_sequence(const EpochState& kept, const std::string& run, uint64_t number,
                       uint64_t memory_offset);
 

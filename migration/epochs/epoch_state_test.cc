@@ -17,7 +17,12 @@ EpochState some_state() {
   state.mountpoint = "/mnt/in";
   state.tree = {"node", "boot", 17, 4711, "redis"};
   state.run = std::string(32, 'a');
-  state.newest = {.number = 3, .frozen_ns = 5, .pause_ms = 20, .bytes = 4096, .arrived_bytes = 1};
+  state.newest = {.number = 3,
+                  .frozen_ns = 5,
+                  .pause_ms = 20,
+                  .bytes = 4096,
+                  .arrived_bytes = 1,
+                  .memory_end = 8192};
   state.criu_options = {"--tcp-close"};
   return state;
 }
@@ -43,6 +48,8 @@ TEST(EpochState, CheckpointsAreOfOneNameOnly) {
 TEST(EpochState, IsReadAsItWasWritten) {
   EpochState state = some_state();
   state.takeover = std::string(32, '0');
+  state.rolls_back = true;
+  state.older = {{.number = 2, .frozen_ns = 4}, {.number = 1}};
   state.manager.unit = {.name = "web.service", .journal_sockets = {7, 8}, .enabled = true};
   state.manager.container = {"job", "/bundles/job", "today"};
   const auto read = parse_epoch_state(to_json(state));
@@ -122,10 +129,30 @@ TEST(CheckSource, NameBelongsToOneTreeOfOneSource) {
 
 TEST(CheckSequence, PagesOfAnEpochBelongBehindThoseOfTheOneBefore) {
   const EpochState state = some_state();
-  EXPECT_TRUE(check_sequence(state, state.run, 4, 8192));
-  EXPECT_EQ(check_sequence(state, state.run, 5, 8192).error().errno_value, ESTALE);
+  EXPECT_TRUE(check_sequence(state, state.run, 4, state.newest.memory_end));
+  EXPECT_TRUE(check_sequence(state, state.run, 6, state.newest.memory_end)) << "one was not sent";
+  EXPECT_EQ(check_sequence(state, state.run, 3, state.newest.memory_end).error().errno_value,
+            ESTALE);
+  EXPECT_EQ(check_sequence(state, state.run, 4, state.newest.memory_end + 4096).error().errno_value,
+            ESTALE)
+      << "pages are missing";
   EXPECT_EQ(check_sequence(state, std::string(32, 'b'), 4, 8192).error().errno_value, ESTALE);
   EXPECT_TRUE(check_sequence(state, std::string(32, 'b'), 4, 0)) << "all memory";
+}
+
+TEST(CheckLeader, EpochsOutliveARollback) {
+  using enum MigrationState;
+  EpochState state = some_state();
+  EXPECT_EQ(check_leader(state, std::nullopt).error().errno_value, EEXIST)
+      << "a protected process of the same name";
+  state.rolls_back = true;
+  for (const auto takeover : {std::optional<MigrationState>(), std::optional(kAborted),
+                              std::optional(kRunning), std::optional(kFinished)}) {
+    EXPECT_TRUE(check_leader(state, takeover));
+    EXPECT_TRUE(check_takeover(state, takeover)) << "a second loss";
+  }
+  EXPECT_EQ(check_leader(state, kRestoring).error().errno_value, EBUSY);
+  EXPECT_EQ(check_leader(state, kReady).error().errno_value, EBUSY);
 }
 
 PageIndex index_of(const std::vector<PageRange>& ranges) {

@@ -267,6 +267,10 @@ Result<int64_t> EpochStore::contact_ns(const std::string& name) const {
   return contact.st_mtim.tv_sec * int64_t{1'000'000'000} + contact.st_mtim.tv_nsec;
 }
 
+std::string EpochStore::epoch_directory(const std::string& name, uint64_t number) const {
+  return fmt::format("{}/{}/{}{}", directory_, name, kEpochPrefix, number);
+}
+
 std::string LockedEpochs::epoch_directory(uint64_t number) const {
   return fmt::format("{}/{}{}", directory_, kEpochPrefix, number);
 }

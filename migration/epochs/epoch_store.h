@@ -80,6 +80,8 @@ class EpochStore {
   // Returns the state as it is now. Errors: ENOENT; EPROTO.
   Result<EpochState> read(const std::string& name) const;
   Result<std::vector<EpochState>> list() const;
+  // The directory of an epoch, whether it is kept or not.
+  std::string epoch_directory(const std::string& name, uint64_t number) const;
   // When the source has made its last request (CLOCK_REALTIME). Errors: ENOENT.
   Result<int64_t> contact_ns(const std::string& name) const;
 

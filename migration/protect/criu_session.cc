@@ -97,20 +97,20 @@ Result<CriuSession> CriuSession::start(const std::string& criu, const std::strin
 
 Result<DumpTimes> CriuSession::dump(pid_t root, const std::string& images,
                                     const std::vector<std::string>& options,
-                                    const std::function<Status()>& while_frozen) {
+                                    const DumpSteps& steps) {
   const auto request = write_criu_request(
       CriuRequest::kDump, work_, {.images = images, .log = kLog, .options = options, .root = root});
   if (!request) return failure(request.error());
-  return converse(*request, while_frozen, [](const std::string&) {});
+  return converse(*request, steps, [](const std::string&) {});
 }
 
-Result<DumpTimes> CriuSession::dump(RuncDump& runc, const std::function<Status()>& while_frozen) {
-  return converse(runc.request(), while_frozen,
+Result<DumpTimes> CriuSession::dump(RuncDump& runc, const DumpSteps& steps) {
+  return converse(runc.request(), steps,
                   [&runc](const std::string& response) { runc.finish(response); });
 }
 
 Result<DumpTimes> CriuSession::converse(
-    const std::string& request, const std::function<Status()>& while_frozen,
+    const std::string& request, const DumpSteps& steps,
     const std::function<void(const std::string&)>& on_response) {
   if (!send_criu_message(socket_.get(), {request, {}})) return failure(explain());
   DumpTimes times;
@@ -129,7 +129,13 @@ Result<DumpTimes> CriuSession::converse(
     }
     if (notification->script == "pre-dump") times.freeze_began_ns = realtime_ns();
     Status done;
-    if (notification->script == "post-dump") done = while_frozen();
+    if (notification->script == "network-lock" && steps.on_network_lock) {
+      done = steps.on_network_lock();
+    }
+    if (notification->script == "post-dump") done = steps.while_frozen();
+    if (notification->script == "network-unlock" && steps.on_network_unlock) {
+      steps.on_network_unlock();
+    }
     if (!done) why_not = done.error();
     if (!send_criu_message(socket_.get(), {criu_notification_answer(done.has_value()), {}})) {
       return failure(explain());

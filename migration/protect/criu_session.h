@@ -32,6 +32,13 @@ struct DumpTimes {
   int64_t runs_again_ns = 0;    // not before the tree ran again
 };
 
+// What happens while CRIU holds the tree. Each may be empty, and if one fails, so does the dump.
+struct DumpSteps {
+  std::function<Status()> on_network_lock;  // before its connections are read
+  std::function<Status()> while_frozen;     // after CRIU has written the images
+  std::function<void()> on_network_unlock;  // before the tree runs on, also after a failure
+};
+
 // Threads: one.
 class CriuSession {
  public:
@@ -40,18 +47,16 @@ class CriuSession {
   static Result<CriuSession> start(const std::string& criu, const std::string& work,
                                    const std::string& configuration = "");
 
-  // Dumps the tree. `while_frozen` runs while CRIU holds it; if it fails, so does the dump. In each
-  // case the tree runs on. Errors: ECHILD with CRIU's first error; those of `while_frozen`.
+  // Dumps the tree. In each case it runs on. Errors: ECHILD with CRIU's first error; those of the
+  // steps.
   Result<DumpTimes> dump(pid_t root, const std::string& images,
-                         const std::vector<std::string>& options,
-                         const std::function<Status()>& while_frozen);
+                         const std::vector<std::string>& options, const DumpSteps& steps);
   // The same with the request of runc, which then gets the response.
-  Result<DumpTimes> dump(RuncDump& runc, const std::function<Status()>& while_frozen);
+  Result<DumpTimes> dump(RuncDump& runc, const DumpSteps& steps);
 
  private:
   CriuSession() = default;
-  Result<DumpTimes> converse(const std::string& request,
-                             const std::function<Status()>& while_frozen,
+  Result<DumpTimes> converse(const std::string& request, const DumpSteps& steps,
                              const std::function<void(const std::string&)>& on_response);
   Error explain();
 

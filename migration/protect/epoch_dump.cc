@@ -120,6 +120,9 @@ Result<SentEpoch> EpochDump::send() {
 }
 
 Status EpochDump::freeze() {
+  if (const auto& ready = options_.before_freeze; ready) {
+    if (Status go = ready(); !go) return go;
+  }
   if (Status ready = memory_->prepare_frozen(); !ready) return ready;
   if (!is_container()) {
     if (Status prepared = prepare_criu(); !prepared) return prepared;
@@ -131,15 +134,35 @@ Status EpochDump::freeze() {
 }
 
 Result<DumpTimes> EpochDump::dump() {
-  const auto hold = [this] { return while_frozen(); };
-  if (runc_) return criu_->dump(*runc_, hold);
+  DumpSteps steps{.on_network_lock = {},
+                  .while_frozen = [this] { return while_frozen(); },
+                  .on_network_unlock = {}};
+  if (options_.port.exists()) {
+    steps.on_network_lock = [this] { return options_.port.cut(); };
+    steps.on_network_unlock = [this] {
+      if (Status attached = options_.port.attach(); !attached) {
+        options_.on_warning("it is cut off from its network: " + attached.error().message);
+      }
+    };
+  }
+  if (runc_) {
+    auto dumped = criu_->dump(*runc_, steps);
+    // A CRIU that was killed has not said that the tree runs on.
+    if (!dumped && steps.on_network_unlock) steps.on_network_unlock();
+    return dumped;
+  }
   std::vector<std::string> options = {"--leave-running"};
   for (std::string& option : lazy_dump_options()) options.push_back(std::move(option));
   options.insert(options.end(), options_.criu_options.begin(), options_.criu_options.end());
-  return criu_->dump(options_.root.pid, description_->path(), options, hold);
+  return criu_->dump(options_.root.pid, description_->path(), options, steps);
 }
 
 Status EpochDump::while_frozen() {
+  if (Status written = write_frozen_state(); !written) return written;
+  return options_.when_captured ? options_.when_captured() : Status{};
+}
+
+Status EpochDump::write_frozen_state() {
   const auto tasks = tasks_of_tree(options_.root.pid);
   if (!tasks) return failure(tasks.error());
   const auto carried = read_carried_state(*tasks);

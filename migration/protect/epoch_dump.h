@@ -16,6 +16,7 @@
 #include "migration/source/dump_images.h"
 #include "migration/source/memory_file.h"
 #include "processes/memory/live_memory.h"
+#include "restart_loader/containers/container_port.h"
 
 namespace ppmr {
 
@@ -31,6 +32,10 @@ struct EpochOptions {
   std::chrono::milliseconds seal_patience{0};
   std::function<Status()> go_on;  // asked after each round; an error ends the epoch
   std::function<void(const std::string&)> on_warning;  // all memory was sent while it was frozen
+  // For a part of a whole, whose parts are frozen together. They may be empty.
+  ContainerPort port;                     // cut from before its connections are read until it runs
+  std::function<Status()> before_freeze;  // the tree runs, and the rounds are over
+  std::function<Status()> when_captured;  // it stands still, and the epoch is in the pool
 };
 
 struct SentEpoch {
@@ -61,6 +66,7 @@ class EpochDump {
   Result<DumpTimes> dump();
   bool is_container() const { return !options_.container.empty(); }
   Status while_frozen();
+  Status write_frozen_state();
   Status add_description();
   std::string top() const { return options_.mount.mountpoint + "/" + options_.checkpoint; }
 

@@ -26,9 +26,6 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWorkDirectory = "/run/ppmr/protect-";
-constexpr milliseconds kAskPatience{10'000};
-// The partner copies the epoch in this time.
-constexpr milliseconds kKeepPatience{120'000};
 constexpr milliseconds kContactInterval{2000};
 constexpr milliseconds kContactPatience{1500};
 constexpr milliseconds kLookInterval{200};
@@ -68,16 +65,16 @@ milliseconds best_interval(milliseconds pause, milliseconds mtbf) {
 
 // What epochs share until one of them fails.
 struct Protection::Run {
-  Run(WorkDirectory directory, PartnerMount found)
+  Run(WorkDirectory directory, PartnerMount found, const ProtectionSettings& settings)
       : id(random_migration_id()),
         work(std::move(directory)),
-        partner(std::move(found)),
-        agent(parse_endpoint(partner.endpoint)) {}
+        mount(found.mount),
+        partner(found, settings.name, settings.tree) {}
 
   const std::string id;
   WorkDirectory work;
-  const PartnerMount partner;
-  AgentClient agent;
+  const MountEntry mount;
+  Partner partner;
   LiveMemory live;
 };
 
@@ -104,14 +101,10 @@ Status Protection::check_tree() {
               fmt::format("process {} ({}) has ended", root.pid, settings_.tree.program));
 }
 
-Result<json> Protection::ask_partner(AgentClient& agent, json request, milliseconds patience) {
-  request["name"] = settings_.name;
-  request["tree"] = to_json(settings_.tree);
-  auto answer = agent.insist_on_answer(request, patience);
-  if (!answer || answer->value("ok", false)) return answer;
-  const std::string why = answer->value("error", "the partner refuses");
-  if (answer->value("replaced", false)) return ends(Ending::kReplaced, why);
-  return failure(answer->value("errno", EIO), why);
+template <typename T>
+Result<T> Protection::answered(Result<T> answer) {
+  if (answer || answer.error().errno_value != EOWNERDEAD) return answer;
+  return ends(Ending::kReplaced, answer.error().message);
 }
 
 // An earlier `ppmr protect` may have been killed in the middle of an epoch.
@@ -131,22 +124,13 @@ Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
   // A fixed place: messages name CRIU's log there.
   auto work = WorkDirectory::create(kWorkDirectory + settings_.name);
   if (!work) return failure(work.error());
-  auto run = std::make_unique<Run>(std::move(*work), std::move(*partner));
-  const auto opened = ask_partner(run->agent,
-                                  {{"op", "epoch-open"},
-                                   {"run", run->id},
-                                   {"criu_options", criu_options_},
-                                   {"manager", to_json(manager_)}},
-                                  kAskPatience);
+  auto run = std::make_unique<Run>(std::move(*work), std::move(*partner), settings_);
+  const auto opened = answered(run->partner.open({run->id, criu_options_, manager_}));
   if (!opened && !ending_ && is_refusal(opened.error().errno_value, has_sent_)) {
     return ends(Ending::kRefused, opened.error().message);
   }
   if (!opened) return failure(opened.error());
-  if (opened->value("manager", json::object()).size() != to_json(manager_).size()) {
-    return ends(Ending::kRefused,
-                "the version of ppmr at the partner takes over no units and containers: update it");
-  }
-  number_ = opened->value("newest", uint64_t{0});
+  number_ = opened->newest;
   return run;
 }
 
@@ -180,7 +164,7 @@ Status Protection::look_at_manager() {
 
 Status Protection::send_epoch(Run& run) {
   EpochDump dump(run.live, {.criu = settings_.criu,
-                            .mount = run.partner.mount,
+                            .mount = run.mount,
                             .checkpoint = epoch_checkpoint(settings_.name, run.id, number_ + 1),
                             .work = run.work.path(),
                             .root = {settings_.tree.root, settings_.tree.root_start_time},
@@ -203,23 +187,10 @@ Status Protection::send_epoch(Run& run) {
   }
   sent->epoch.number = number_ + 1;
   const SealedEpoch& epoch = sent->epoch;
-  const auto kept =
-      ask_partner(run.agent,
-                  {{"op", "epoch-seal"},
-                   {"run", run.id},
-                   {"epoch",
-                    {{"number", epoch.number},
-                     {"frozen_ns", epoch.frozen_ns},
-                     {"pause_ms", epoch.pause_ms},
-                     {"bytes", epoch.bytes},
-                     {"arrived_bytes", epoch.arrived_bytes}}},
-                   {"oldest", epoch.number + 1 - std::min<uint64_t>(settings_.keep, epoch.number)},
-                   {"checkpoint", sent->checkpoint},
-                   {"memory", sent->memory},
-                   {"memory_offset", sent->memory_offset},
-                   {"criu_options", criu_options_},
-                   {"manager", to_json(manager_)}},
-                  kKeepPatience);
+  const uint64_t oldest = epoch.number + 1 - std::min<uint64_t>(settings_.keep, epoch.number);
+  const ArrivedParts parts{sent->checkpoint, sent->memory, sent->memory_offset};
+  const Status kept =
+      answered(run.partner.seal({run.id, criu_options_, manager_}, epoch, parts, oldest));
   if (!kept) return failure(kept.error());
   number_ = epoch.number;
   has_sent_ = true;
@@ -229,7 +200,7 @@ Status Protection::send_epoch(Run& run) {
     limits_.max_time = every_;
   }
   // For `ppmr status` and the metrics.
-  (void)ask(run.partner.mount,
+  (void)ask(run.mount,
             to_request(request::NoteEpoch{.process = settings_.name,
                                           .pid = settings_.tree.root,
                                           .program = settings_.tree.program,
@@ -258,8 +229,7 @@ Status Protection::wait_until(Clock::time_point next, Run* run) {
     reap_page_readers();
     if (run != nullptr && Clock::now() >= contact_at) {
       contact_at = Clock::now() + kContactInterval;
-      const auto asked =
-          ask_partner(run->agent, {{"op", "epoch-contact"}, {"run", run->id}}, kContactPatience);
+      const Status asked = answered(run->partner.contact(run->id, kContactPatience));
       if (ending_) return failure(asked.error());
     }
     std::this_thread::sleep_for(kLookInterval);
@@ -299,15 +269,14 @@ Status Protection::kill_own_copy() const {
 
 ProtectionEnd Protection::end(const Error& error, Run* run) {
   if (run != nullptr) {
-    (void)ask(run->partner.mount, to_request(request::NoteProtectionEnd{settings_.name}));
+    (void)ask(run->mount, to_request(request::NoteProtectionEnd{settings_.name}));
   }
   switch (*ending_) {
     case Ending::kReplaced:
       return end_own_copy(error.message);
     case Ending::kTreeEnded:
       if (run != nullptr) {
-        const auto closed =
-            ask_partner(run->agent, {{"op", "epoch-close"}, {"run", run->id}}, kAskPatience);
+        const Status closed = answered(run->partner.close(run->id));
         if (!closed && *ending_ != Ending::kReplaced) {
           return {
               ExitCode::kPeerFailed,

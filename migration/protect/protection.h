@@ -21,14 +21,9 @@
 #include "base/exit_code.h"
 #include "migration/epochs/epoch_state.h"
 #include "migration/protect/epoch_dump.h"
-#include "migration/relay/agent_client.h"
+#include "migration/protect/partner.h"
 
 namespace ppmr {
-
-struct PartnerMount {
-  MountEntry mount;
-  nlohmann::json endpoint;  // of the partner's agent, see parse_endpoint()
-};
 
 struct ProtectionSettings {
   std::string name;
@@ -102,8 +97,9 @@ class Protection {
   ProtectionEnd end(const Error& error, Run* run);
   ProtectionEnd end_own_copy(const std::string& why);
   Status kill_own_copy() const;
-  Result<nlohmann::json> ask_partner(AgentClient& agent, nlohmann::json request,
-                                     std::chrono::milliseconds patience);
+  // An answer of the partner. Ends the protection if the tree runs there.
+  template <typename T>
+  Result<T> answered(Result<T> answer);
   void report_event(nlohmann::json event) const;
   void warn(const std::string& sentence) const;
 

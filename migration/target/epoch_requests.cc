@@ -81,7 +81,11 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
   const auto takeover = takeover_state(records_, state);
-  if (!locked->exists()) {
+  if (request.value("rolls_back", state.rolls_back)) {
+    const Status may = locked->exists() ? check_leader(state, takeover) : Status{};
+    if (!may) return failure(may.error());
+    state.rolls_back = true;
+  } else if (!locked->exists()) {
     if (Status free = check_replaced(name, tree); !free) {
       (void)locked->discard();
       return failure(free.error());
@@ -136,7 +140,11 @@ Result<json> EpochRequests::open(const json& request) const {
   }
   remove_failed(locked->state().name);
   // A version that does not know units and containers answers without them.
-  return json{{"newest", locked->state().newest.number}, {"manager", to_json(*manager)}};
+  const EpochState& state = locked->state();
+  return json{{"newest", state.newest.number},
+              {"run", state.run},
+              {"memory_end", state.newest.memory_end},
+              {"manager", to_json(*manager)}};
 }
 
 // What stops a takeover is refused while the source is alive.
@@ -195,8 +203,7 @@ Result<uint64_t> EpochRequests::sealed_inode(const std::string& socket,
   return answer->at("inode").get<uint64_t>();
 }
 
-Status EpochRequests::keep(LockedEpochs& locked, const EpochState& next,
-                           const json& request) const {
+Status EpochRequests::keep(LockedEpochs& locked, EpochState next, const json& request) const {
   const auto socket = control_socket();
   if (!socket) return failure(socket.error());
   const std::string checkpoint = request.at("checkpoint");
@@ -214,9 +221,11 @@ Status EpochRequests::keep(LockedEpochs& locked, const EpochState& next,
   const auto read = [&](uint64_t offset, std::span<std::byte> scratch) {
     return pages.at(offset, scratch.size(), scratch);
   };
+  const uint64_t offset = request.at("memory_offset");
+  next.newest.memory_end = offset + pages.end_bytes();
   const Status kept = seal_epoch(locked, next,
                                  {.images = images->path(),
-                                  .memory_offset = request.at("memory_offset"),
+                                  .memory_offset = offset,
                                   .memory_bytes = pages.end_bytes(),
                                   .read = read});
   if (!kept) return failure(images->with_names(kept.error()));

@@ -46,7 +46,7 @@ class EpochRequests {
   Result<std::string> control_socket() const;
   Result<uint64_t> sealed_inode(const std::string& socket, const std::string& checkpoint) const;
   void remove_failed(const std::string& name) const;
-  Status keep(LockedEpochs& locked, const EpochState& next, const nlohmann::json& request) const;
+  Status keep(LockedEpochs& locked, EpochState next, const nlohmann::json& request) const;
 
   const RecordStore& records_;
   const Context context_;

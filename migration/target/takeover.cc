@@ -184,8 +184,13 @@ Status forget_epochs(const std::string& name) {
   if (!epochs) return failure(epochs.error());
   auto locked = epochs->lock(name);
   if (!locked) return failure(locked.error());
-  locked->remove_epochs();
-  return {};
+  EpochState state = locked->state();
+  if (!state.rolls_back) {
+    locked->remove_epochs();
+    return {};
+  }
+  state.takeover.clear();
+  return locked->write(state);
 }
 
 }  // namespace ppmr

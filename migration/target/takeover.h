@@ -53,7 +53,8 @@ void abandon_takeover(const RecordStore& records, const std::string& id, const s
 std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state);
 
 // The tree runs here with all of its memory: gives the memory of its epochs back. What remains
-// tells the source that it was replaced.
+// tells the source that it was replaced. A tree that rolls back keeps its epochs: it may have to go
+// back to them again.
 Status forget_epochs(const std::string& name);
 
 }  // namespace ppmr

@@ -1,0 +1,242 @@
+#include "migration/protect/led_epochs.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/ending_signals.h"
+#include "base/exit_code.h"
+#include "base/json_message.h"
+#include "base/line_socket.h"
+#include "base/parse_json.h"
+#include "daemon/command_line/output.h"
+#include "daemon/control/endpoint_file.h"
+#include "migration/protect/epoch_dump.h"
+#include "migration/protect/epoch_forward.h"
+#include "preflight/container_facts.h"
+#include "restart_loader/criu/work_directory.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kWorkDirectory = "/run/ppmr/led-";
+constexpr milliseconds kSealPatience{120'000};
+// The leader waits until every part is ready.
+constexpr milliseconds kFreezePatience{120'000};
+// A part that waits for the others stands still.
+constexpr milliseconds kGoPatience{10'000};
+constexpr milliseconds kReportPatience{10'000};
+
+Result<PartnerMount> find_partner(const std::string& mountpoint) {
+  auto mount = find_mount(mountpoint);
+  if (!mount) return failure(mount.error());
+  auto endpoint = read_endpoint(mount->mount.source);
+  if (!endpoint) return failure(endpoint.error());
+  return PartnerMount{std::move(mount->mount), std::move(*endpoint)};
+}
+
+// The same for all incarnations of the part, wherever they run.
+ProtectedTree tree_of(const std::string& container) {
+  return {.node_id = container, .boot_id = "", .root = 1, .program = container};
+}
+
+void reap_page_readers() {
+  while (waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
+
+}  // namespace
+
+struct LedEpochs::Run {
+  Run(WorkDirectory directory, EpochStore store, PartnerMount found_here,
+      PartnerMount found_partner, const std::string& container)
+      : work(std::move(directory)),
+        epochs(std::move(store)),
+        here_mount(found_here),
+        partner_mount(std::move(found_partner)),
+        here(here_mount, container, tree_of(container)) {}
+
+  WorkDirectory work;
+  const EpochStore epochs;
+  const PartnerMount here_mount;
+  const PartnerMount partner_mount;
+  Partner here;
+  RunOfEpochs settings;
+  LiveMemory live;
+  LiveLimits limits;
+};
+
+LedEpochs::LedEpochs(LedSettings settings, UniqueFd leader)
+    : settings_(std::move(settings)), leader_(std::move(leader)) {}
+
+LedEpochs::~LedEpochs() = default;
+
+Status LedEpochs::report(const led::Report& report) {
+  const json packed = json_message::Value<led::Report>::encode(report);
+  return write_line(leader_.get(), packed.dump(), Clock::now() + kReportPatience);
+}
+
+template <typename Message>
+Result<Message> LedEpochs::await(uint64_t number, milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  for (;;) {
+    std::string line;
+    const Status read = read_line(leader_.get(), pending_, line, led::kLineMaxBytes, deadline);
+    if (!read) {
+      has_leader_ = has_leader_ && read.error().errno_value == ETIMEDOUT;
+      return failure(read.error().errno_value,
+                     "no word from who leads the epochs: " + read.error().message);
+    }
+    const json packed = parse_json(line);
+    const std::string op = packed.is_object() ? packed.value("op", "") : "";
+    if (op == Message::kName) {
+      auto message = read_one<Message>(packed);
+      if (!message) return failure(message.error());
+      if (number == 0 || message->number == number) return message;
+      continue;  // of an epoch that has failed here
+    }
+    if (op != led::Epoch::kName) continue;  // likewise
+    if (auto other = read_one<led::Epoch>(packed)) next_ = *other;
+    return failure(ECANCELED, "the epoch was given up: another one begins");
+  }
+}
+
+Status LedEpochs::before_freeze(uint64_t number) {
+  if (Status told = report({.number = number, .step = led::kReady}); !told) return told;
+  const auto freeze = await<led::Freeze>(number, kFreezePatience);
+  return freeze ? Status{} : failure(freeze.error());
+}
+
+Status LedEpochs::when_captured(uint64_t number) {
+  if (Status told = report({.number = number, .step = led::kCaptured}); !told) return told;
+  const auto go = await<led::Go>(number, kGoPatience);
+  if (!go) return failure(go.error());
+  return go->keep ? Status{} : failure(ECANCELED, "another part was not captured");
+}
+
+Status LedEpochs::begin_run() {
+  auto here = find_partner(settings_.here);
+  if (!here) return failure(here.error());
+  auto partner = find_partner(settings_.partner);
+  if (!partner) return failure(partner.error());
+  auto work = WorkDirectory::create(kWorkDirectory + settings_.container);
+  if (!work) return failure(work.error());
+  auto epochs = EpochStore::open();
+  if (!epochs) return failure(epochs.error());
+  run_ = std::make_unique<Run>(std::move(*work), std::move(*epochs), std::move(*here),
+                               std::move(*partner), settings_.container);
+  run_->settings = {.id = random_migration_id(),
+                    .criu_options = settings_.criu_options,
+                    .manager = {},
+                    .rolls_back = true};
+  run_->limits = settings_.limits;
+  return {};
+}
+
+Result<led::Report> LedEpochs::capture(const led::Epoch& epoch) {
+  const bool is_first = !run_;
+  if (is_first) {
+    if (Status begun = begin_run(); !begun) return failure(begun.error());
+  }
+  Run& run = *run_;
+  const auto facts = gather_container_facts(settings_.container);
+  if (!facts) return failure(facts.error());
+  const ContainerState& container = facts->state;
+  const auto root = identify(container.pid);
+  if (!root) return failure(root.error());
+  run.settings.manager.container = {container.name, container.bundle, container.created};
+  if (is_first) {
+    if (const auto opened = run.here.open(run.settings); !opened) return failure(opened.error());
+  }
+  EpochDump dump(
+      run.live, {.criu = settings_.criu,
+                 .mount = run.here_mount.mount,
+                 .checkpoint = epoch_checkpoint(settings_.container, run.settings.id, epoch.number),
+                 .work = run.work.path(),
+                 .root = *root,
+                 .container = settings_.container,
+                 .limits = run.limits,
+                 .criu_options = settings_.criu_options,
+                 .seal_patience = kSealPatience,
+                 .go_on = [] { return Status{}; },
+                 .on_warning = [](const std::string& text) { print_to(stderr, "{}\n", text); },
+                 .port = facts->bundle.port,
+                 .before_freeze = [&] { return before_freeze(epoch.number); },
+                 .when_captured = [&] { return when_captured(epoch.number); }});
+  auto sent = dump.send();
+  if (!sent) return failure(sent.error());
+  sent->epoch.number = epoch.number;
+  run.limits.fixed_part = sent->fixed_part;
+  const ArrivedParts parts{sent->checkpoint, sent->memory, sent->memory_offset};
+  if (Status kept = run.here.seal(run.settings, sent->epoch, parts, epoch.oldest); !kept) {
+    return failure(kept.error());
+  }
+  return led::Report{.number = epoch.number,
+                     .step = led::kKept,
+                     .error = {},
+                     .bytes = sent->epoch.bytes,
+                     .sent_bytes = sent->epoch.arrived_bytes,
+                     .pause_ms = sent->epoch.pause_ms};
+}
+
+// The partner may have missed earlier epochs: it gets what it does not have.
+Status LedEpochs::forward(const led::Epoch& epoch) const {
+  const auto forwarded = forward_epoch(run_->epochs, settings_.container,
+                                       {.partner = run_->partner_mount,
+                                        .number = epoch.number,
+                                        .oldest = epoch.oldest,
+                                        .seal_patience = kSealPatience});
+  if (forwarded) return {};
+  return failure(forwarded.error().errno_value,
+                 "forward the epoch to the partner: " + forwarded.error().message);
+}
+
+void LedEpochs::run() {
+  while (has_leader_) {
+    reap_page_readers();
+    if (!next_) {
+      auto epoch = await<led::Epoch>(0, std::chrono::hours(1));
+      if (!epoch) continue;
+      next_ = *epoch;
+    }
+    const led::Epoch epoch = *std::exchange(next_, std::nullopt);
+    auto kept = capture(epoch);
+    // The pages of an epoch that this node does not keep are nowhere: the next one has all memory.
+    if (!kept) run_.reset();
+    const Status done = kept ? forward(epoch) : failure(kept.error());
+    const led::Report outcome =
+        done ? *kept
+             : led::Report{
+                   .number = epoch.number, .step = led::kFailed, .error = done.error().message};
+    const Status told = report(outcome);
+    if (!told) return;
+  }
+}
+
+void add_led_epochs_command(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand("led-epochs")->group("");  // not in --help
+  auto settings = std::make_shared<LedSettings>();
+  sub.add_option("--container", settings->container)->required();
+  sub.add_option("--here", settings->here)->required();
+  sub.add_option("--partner", settings->partner)->required();
+  sub.add_option("CRIU-OPTIONS", settings->criu_options)->take_all();
+  sub.callback([settings, &exit_code] {
+    ignore_ending_signals();  // it ends with its leader
+    const auto criu = find_criu();
+    if (!criu) {
+      print_to(stderr, "{}\n", criu.error().message);
+      exit_code = to_int(ExitCode::kFailure);
+      return;
+    }
+    settings->criu = *criu;
+    LedEpochs(*settings, UniqueFd(kLeaderSocket)).run();
+    exit_code = to_int(ExitCode::kSuccess);
+  });
+}
+
+}  // namespace ppmr

@@ -1,0 +1,70 @@
+// The lines between `ppmr led-epochs` and who leads it, over a Unix stream socket.
+//
+//   leader                     led epochs of one container
+//   epoch   --------------->   copies its memory in rounds
+//           <------- ready     when little is left
+//   freeze  --------------->   it stands still, cut off from its network
+//           <---- captured
+//   go      --------------->   it runs on; the epoch is kept here, then at the partner
+//           <-------- kept
+//
+// A failure at any step is `failed`, and the container runs on. The next message is then `epoch`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ppmr::led {
+
+struct Epoch {
+  static constexpr const char* kName = "epoch";
+  uint64_t number = 0;
+  uint64_t oldest = 0;  // those before it are not kept any longer
+  template <typename F>
+  void fields(F&& field) {
+    field("number", number), field("oldest", oldest);
+  }
+};
+
+struct Freeze {
+  static constexpr const char* kName = "freeze";
+  uint64_t number = 0;
+  template <typename F>
+  void fields(F&& field) {
+    field("number", number);
+  }
+};
+
+struct Go {
+  static constexpr const char* kName = "go";
+  uint64_t number = 0;
+  bool keep = false;  // whether all parts of the whole were captured
+  template <typename F>
+  void fields(F&& field) {
+    field("number", number), field("keep", keep);
+  }
+};
+
+inline constexpr const char* kReady = "ready";
+inline constexpr const char* kCaptured = "captured";
+inline constexpr const char* kKept = "kept";
+inline constexpr const char* kFailed = "failed";
+
+struct Report {
+  uint64_t number = 0;
+  std::string step;         // one of those above
+  std::string error;        // why it has failed
+  uint64_t bytes = 0;       // kept: memory of the container
+  uint64_t sent_bytes = 0;  // kept: what this epoch has sent
+  int64_t pause_ms = 0;     // kept: how long the container stood still
+  template <typename F>
+  void fields(F&& field) {
+    field("number", number), field("step", step);
+    field.may_lack("error", error), field.may_lack("bytes", bytes);
+    field.may_lack("sent_bytes", sent_bytes), field.may_lack("pause_ms", pause_ms);
+  }
+};
+
+inline constexpr size_t kLineMaxBytes = 64 << 10;
+
+}  // namespace ppmr::led

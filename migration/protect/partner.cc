@@ -1,0 +1,72 @@
+#include "migration/protect/partner.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAskPatience{10'000};
+// The partner copies the epoch in this time.
+constexpr milliseconds kKeepPatience{120'000};
+
+}  // namespace
+
+Result<json> Partner::ask(json request, milliseconds patience) {
+  request["name"] = name_;
+  request["tree"] = to_json(tree_);
+  auto answer = agent_.insist_on_answer(request, patience);
+  if (answer && answer->value("ok", false)) return answer;
+  Error why = answer ? Error{answer->value("errno", EIO), answer->value("error", "no reason")}
+                     : answer.error();
+  // This number ends the tree, so it must come from nowhere else.
+  if (why.errno_value == EOWNERDEAD) why.errno_value = EIO;
+  if (answer && answer->value("replaced", false)) why.errno_value = EOWNERDEAD;
+  return failure(std::move(why));
+}
+
+Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
+  const json manager = to_json(run.manager);
+  const auto opened = ask({{"op", "epoch-open"},
+                           {"run", run.id},
+                           {"criu_options", run.criu_options},
+                           {"rolls_back", run.rolls_back},
+                           {"manager", manager}},
+                          kAskPatience);
+  if (!opened) return failure(opened.error());
+  if (opened->value("manager", json::object()).size() != manager.size()) {
+    return failure(EINVAL,
+                   "the version of ppmr at the partner takes over no units and containers: update "
+                   "it");
+  }
+  return KeptAtPartner{.newest = opened->value("newest", uint64_t{0}),
+                       .run = opened->value("run", ""),
+                       .memory_end = opened->value("memory_end", uint64_t{0})};
+}
+
+Status Partner::seal(const RunOfEpochs& run, const SealedEpoch& epoch, const ArrivedParts& parts,
+                     uint64_t oldest) {
+  const auto kept = ask({{"op", "epoch-seal"},
+                         {"run", run.id},
+                         {"epoch", to_json(epoch)},
+                         {"oldest", oldest},
+                         {"checkpoint", parts.images},
+                         {"memory", parts.memory},
+                         {"memory_offset", parts.memory_offset},
+                         {"criu_options", run.criu_options},
+                         {"manager", to_json(run.manager)}},
+                        kKeepPatience);
+  return kept ? Status{} : failure(kept.error());
+}
+
+Status Partner::contact(const std::string& run, milliseconds patience) {
+  const auto asked = ask({{"op", "epoch-contact"}, {"run", run}}, patience);
+  return asked ? Status{} : failure(asked.error());
+}
+
+Status Partner::close(const std::string& run) {
+  const auto closed = ask({{"op", "epoch-close"}, {"run", run}}, kAskPatience);
+  return closed ? Status{} : failure(closed.error());
+}
+
+}  // namespace ppmr
