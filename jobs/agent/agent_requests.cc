@@ -87,6 +87,12 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
   if (op == "hold") {
     return answer_of(holders_.add(client.uid, request.at("allocation"), client.pid));
   }
+  if (op == "reconnect") {
+    auto connection = home_.reconnect(request.at("job"), client.uid);
+    if (!connection) return refusal(connection.error());
+    descriptors.push_back(std::move(*connection));
+    return kDone;
+  }
   if (op == "status") return status(client.uid);
   if (op == "evacuate") {
     const std::string host = request.at("host");
@@ -109,7 +115,8 @@ json JobAgent::start_job(const json& request, const ControlClient& client,
                             .spares = request.at("spares").get<std::vector<std::string>>(),
                             .user = std::move(*user),
                             .launcher = client.pid,
-                            .allocation = request.at("allocation")});
+                            .allocation = request.at("allocation"),
+                            .protect_every = milliseconds(request.value("protect_ms", 0))});
   if (!started) return refusal(started.error());
   descriptors.push_back(std::move(started->connection));
   return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
@@ -175,6 +182,7 @@ json JobAgent::answer_peer(const json& request) {
     if (!step) return refusal(step.error());
     return answer_of(nodes_.create(*spec, *step, request.at("expected")));
   }
+  if (op.starts_with("epoch-") || op.starts_with("return-")) return answer_leader(op, request);
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
   if (op == "leave") return answer_of(remove_node(request.at("container")));
   if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));

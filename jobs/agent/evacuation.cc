@@ -1,8 +1,6 @@
 #include "jobs/agent/evacuation.h"
 
 #include <fmt/format.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "jobs/agent/node_mount.h"
 #include "migration/records/record_store.h"
 #include "migration/relay/target_driver.h"
 #include "restart_loader/criu/run_command.h"
@@ -22,7 +21,6 @@ namespace {
 using nlohmann::json;
 using std::chrono::seconds;
 
-constexpr seconds kMountPatience{30};
 // This is longer than the time limit of `ppmr migrate` itself (120 s to the decision) plus the time
 // for a large memory.
 constexpr seconds kMovePatience{600};
@@ -32,50 +30,6 @@ constexpr std::chrono::milliseconds kSupervisorInterval{50};
 // contents then travel in CRIU's images. The most that every CRIU accepts.
 constexpr const char* kGhostLimit = "--ghost-limit=4095M";
 constexpr const char* kDidNotBegin = "the migration did not begin";
-
-std::string source_mount_of(const EvacuationOptions& options, const HostNode& node) {
-  return options.mounts + "/" + node.spec.container();
-}
-
-// Removes the mount. The daemon ends with the last user of the mount.
-void remove_mount(const std::string& path) {
-  umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
-  rmdir(path.c_str());
-}
-
-// A source mount whose target is the other host.
-class SourceMount {
- public:
-  static Result<SourceMount> open(const EvacuationOptions& options, const HostNode& node,
-                                  const std::string& to) {
-    remove_source_mount(options, node);
-    SourceMount mount(source_mount_of(options, node));
-    if (mkdir(mount.path_.c_str(), 0700) != 0 && errno != EEXIST) {
-      return system_failure("create", mount.path_);
-    }
-    std::vector<std::string> argv = {options.program, "source", mount.path_, "--target",
-                                     fmt::format("{}:{}", to, options.target_port)};
-    for (const auto& words : {credential_words(options.credentials), options.source_options}) {
-      argv.insert(argv.end(), words.begin(), words.end());
-    }
-    auto mounted = run_successfully(argv, kMountPatience);
-    if (!mounted) return failure(mounted.error());
-    return mount;
-  }
-
-  SourceMount(SourceMount&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  SourceMount& operator=(SourceMount&&) = delete;
-  ~SourceMount() {
-    if (!path_.empty()) remove_mount(path_);
-  }
-
-  const std::string& path() const { return path_; }
-
- private:
-  explicit SourceMount(std::string path) : path_(std::move(path)) {}
-
-  std::string path_;
-};
 
 struct MigrationOutput {
   json summary = json::object();
@@ -206,8 +160,12 @@ std::vector<std::string> credential_words(const Credentials& credentials) {
   return words;
 }
 
+std::vector<std::string> job_node_criu_options() {
+  return {"--tcp-established", "--file-locks", kGhostLimit};
+}
+
 void remove_source_mount(const EvacuationOptions& options, const HostNode& node) {
-  remove_mount(source_mount_of(options, node));
+  NodeMount::remove(options, node.spec.container());
 }
 
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node) {
@@ -240,23 +198,13 @@ Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
 
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to) {
-  const auto mount = SourceMount::open(options, node, to);
+  const auto mount = NodeMount::open(options, node.spec.container(), to);
   if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
-  std::vector<std::string> argv = {options.program,
-                                   "migrate",
-                                   "--runc",
-                                   node.spec.container(),
-                                   "--mount",
-                                   mount->path(),
-                                   "--json",
-                                   "--state-dir",
-                                   options.state_directory,
-                                   "--id",
-                                   node.migration,
-                                   "--",
-                                   "--tcp-established",
-                                   "--file-locks",
-                                   kGhostLimit};
+  std::vector<std::string> argv = {
+      options.program, "migrate", "--runc",      node.spec.container(),   "--mount",
+      mount->path(),   "--json",  "--state-dir", options.state_directory, "--id",
+      node.migration,  "--"};
+  for (const std::string& option : job_node_criu_options()) argv.push_back(option);
   auto ended = run_command(argv, kMovePatience);
   // A `ppmr migrate` that has ended begins nothing. What stopped it is no migration for the
   // history.

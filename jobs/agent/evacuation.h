@@ -52,6 +52,9 @@ Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
 // Removes the mount that remains if an agent was killed during the move.
 void remove_source_mount(const EvacuationOptions& options, const HostNode& node);
 
+// Returns the options for CRIU with which job nodes are dumped and restored.
+std::vector<std::string> job_node_criu_options();
+
 // Returns the options for `ppmr source` and `ppmr target`.
 std::vector<std::string> credential_words(const Credentials& credentials);
 

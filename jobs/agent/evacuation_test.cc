@@ -77,10 +77,10 @@ class MoveOfAnEarlierAgent : public AbortArrival {
   void advance(std::initializer_list<MigrationState> states, bool notified) const {
     for (const MigrationState state : states) {
       const auto moved = ppmr::advance(store(), node_.migration, MigrationRole::kSource, state,
-                                         [&](OwnershipRecord& latest) -> Status {
-                                           latest.peer_notified = notified;
-                                           return {};
-                                         });
+                                       [&](OwnershipRecord& latest) -> Status {
+                                         latest.peer_notified = notified;
+                                         return {};
+                                       });
       ASSERT_TRUE(moved) << moved.error().message;
     }
   }

@@ -20,9 +20,11 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kJoinPatience{60'000};   // a loaded host needs this long for runc
 constexpr milliseconds kLeavePatience{30'000};  // for the same reason
 constexpr milliseconds kCheckPatience{10'000};
+constexpr milliseconds kProtectedPatience{3'000};
 // This is longer than agents wait for the step of a scheduler.
 constexpr milliseconds kSparePatience{50'000};
 constexpr milliseconds kConnectPatience{20'000};
+constexpr milliseconds kCapturePatience{30'000};
 constexpr size_t kReasonsMax = 1000;
 // Limits for the history of a node: a user can cause any number of failed moves.
 constexpr size_t kMovesMax = 16;
@@ -82,11 +84,17 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
                 .allocation = request.allocation,
                 .launcher = *launcher,
                 .boot_id = read_boot_id()};
+  job.protection.every_ms = request.protect_every.count();
   for (const std::string& name : request.hosts) job.hosts.push_back({.name = name});
   for (const std::string& name : request.spares) {
     job.hosts.push_back({.name = name, .state = HostState::kSpare});
   }
   for (JobHost& host : job.hosts) set_state(host, host.state);
+  if (job.protection.every_ms > 0) {
+    for (const std::string& name : request.hosts) job.nodes.push_back({.name = name, .host = name});
+    if (const auto partners = choose_partners(job); !partners) return failure(partners.error());
+    job.nodes.clear();
+  }
 
   MutexLock lock(mutex_);
   const auto of_user = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
@@ -191,8 +199,11 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
     job = found->second;
   }
   remove(job);
+  if (job.protection.every_ms > 0) forget_epochs(job, asker());
   MutexLock lock(mutex_);
   records_.remove(id);
+  epoch_began_.erase(id);
+  stuck_since_.erase(id);
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     addresses_.give_back(job.nodes[i].address);
     asked_.erase(job.container_of(i));
@@ -254,9 +265,19 @@ Status HomeJobs::replace_locked(JobRecord& known, JobRecord changed) {
 Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
                                       const std::string& from, const std::string& to) {
   MutexLock lock(mutex_);
+  // Both an epoch and a move capture the node.
+  captured_.wait_for(mutex_, kCapturePatience,
+                     [&]() PPMR_REQUIRES(mutex_) { return !capturing_.contains(id); });
+  if (capturing_.contains(id)) {
+    return failure(EBUSY, "an epoch of job " + id + " is under way: try again");
+  }
   auto found = find_locked(id);
   if (!found) return failure(found.error());
   JobRecord job = **found;
+  if (!job.protection.going_back.empty()) {
+    return failure(EBUSY, fmt::format("job {} goes back to epoch {} ({}): try again", id,
+                                      job.protection.agreed, job.protection.going_back));
+  }
   if (index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
   JobNodePlace& node = job.nodes[index];
   JobHost* source = job.find_host(from);
@@ -358,10 +379,12 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
     if (node.host != asker || !node.moving_to.empty()) return;
     message = fmt::format("node {} on host {} was lost: {}", node.name, node.host, why);
   }
-  (void)end(id, 0, message.substr(0, kErrorMaxBytes));
+  on_loss(id, message.substr(0, kErrorMaxBytes));
 }
 
 std::string HomeJobs::find_loss(const JobRecord& job) {
+  const bool goes_back = job.protection.every_ms > 0 && can_go_back(job.protection);
+  const auto limit = goes_back ? options_.dead_after : options_.host_timeout;
   const int64_t limit_ns = std::chrono::nanoseconds(options_.host_timeout).count();
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     const JobNodePlace& node = job.nodes[i];
@@ -373,11 +396,12 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
     {
       MutexLock lock(mutex_);
       const auto asked = asked_.emplace(container, Clock::now()).first;
-      if (!moves_for_long && Clock::now() - asked->second < options_.host_timeout) continue;
+      if (!moves_for_long && Clock::now() - asked->second < limit) continue;
     }
     for (const std::string& name : {node.host, moves_for_long ? node.moving_to : std::string()}) {
       if (name.empty()) continue;
-      const std::string loss = probe(name, container);
+      const std::string loss =
+          probe(name, container, goes_back ? kProtectedPatience : kCheckPatience);
       if (loss.empty()) continue;
       // A host removes a moved node only after the home has recorded the move.
       MutexLock lock(mutex_);
@@ -392,9 +416,10 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
 }
 
 // Returns why the host has lost the node; empty: it has not lost the node.
-std::string HomeJobs::probe(const std::string& host, const std::string& container) const {
+std::string HomeJobs::probe(const std::string& host, const std::string& container,
+                            milliseconds patience) const {
   auto answer =
-      ask_peer(options_.peers, host, {{"op", "present"}, {"container", container}}, kCheckPatience);
+      ask_peer(options_.peers, host, {{"op", "present"}, {"container", container}}, patience);
   if (answer && answer->value("present", true)) return "";
   if (answer) return fmt::format("host {} has lost its job node", host);
   // A host whose agent is away does not lose the node: that host still refuses connections.
@@ -402,8 +427,7 @@ std::string HomeJobs::probe(const std::string& host, const std::string& containe
   const bool silent =
       error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;
   if (!silent) return "";
-  return fmt::format("host {} does not answer for {} s: its job node is lost", host,
-                     options_.host_timeout.count());
+  return fmt::format("host {} does not answer: its job node is lost", host);
 }
 
 std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
@@ -429,8 +453,9 @@ void HomeJobs::tend() {
       (void)end(job.id, 0, fmt::format("its launcher (pid {}) has ended", job.launcher.pid));
       continue;
     }
+    if (!job.protection.going_back.empty()) continue;
     const std::string loss = find_loss(job);
-    if (!loss.empty()) (void)end(job.id, 0, loss);
+    if (!loss.empty()) on_loss(job.id, loss);
   }
 }
 

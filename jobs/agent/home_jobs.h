@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "jobs/agent/address_range.h"
+#include "jobs/agent/job_epochs.h"
 #include "jobs/agent/job_record.h"
 #include "jobs/agent/peers.h"
 #include "jobs/agent/record_files.h"
@@ -24,6 +25,11 @@ struct HomeOptions {
   // After this time without a question about its nodes, a host that cannot be reached has failed.
   // After this time without an answer of their home, a host removes nodes.
   std::chrono::seconds host_timeout{300};
+  // The same for a host of a protected job, which goes back to its last epoch then.
+  std::chrono::seconds dead_after{10};
+  // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
+  // job whose host does not answer ends after `host_timeout`.
+  std::string fence;
 };
 
 struct JobRequest {
@@ -31,7 +37,8 @@ struct JobRequest {
   std::vector<std::string> spares;
   JobUser user;
   pid_t launcher = 0;
-  std::string allocation{};  // see NodeSpec
+  std::string allocation{};                    // see NodeSpec
+  std::chrono::milliseconds protect_every{0};  // 0: not protected
 };
 
 struct StartedJob {
@@ -79,6 +86,14 @@ class HomeJobs {
   Result<std::pair<std::string, std::string>> place(const std::string& job, unsigned index,
                                                     const std::string& asker);
 
+  // Returns a new connection to the command port of the job's first node, for its owner. Errors:
+  // ENOENT, EPERM; EAGAIN while the job goes back to an epoch.
+  Result<UniqueFd> reconnect(const std::string& job, uid_t uid) const;
+
+  // Runs the epochs that are due, and sets jobs back that have lost a node. The caller calls this
+  // about once a second.
+  void protect();
+
   // Returns the jobs of a user; for root, the jobs of all users.
   std::vector<JobRecord> list(uid_t uid) const;
 
@@ -101,7 +116,20 @@ class HomeJobs {
   // Returns a sentence about the node of the job that is lost with its host; empty: no node is
   // lost.
   std::string find_loss(const JobRecord& job);
-  std::string probe(const std::string& host, const std::string& container) const;
+  std::string probe(const std::string& host, const std::string& container,
+                    std::chrono::milliseconds patience) const;
+  // A node is lost. The job goes back to an epoch, or ends.
+  void on_loss(const std::string& job, const std::string& why);
+  // Claims the job for an epoch. Errors: why there is none now.
+  Result<JobRecord> begin_epoch(const std::string& job);
+  void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
+  void protect_job(const std::string& job);
+  void return_job(const JobRecord& job);
+  Status note_plan(const std::string& job, const std::vector<NodeReturn>& returns);
+  // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: one is silent, and the
+  // fence does not say that it is dead.
+  Result<std::set<std::string>> find_dead_hosts(const JobRecord& job) const;
+  AskHost asker() const;
 
   const HomeOptions options_;
   const RecordFiles records_;
@@ -111,6 +139,11 @@ class HomeJobs {
   // The time at which the host of a node last asked. Key: NodeSpec::container().
   std::map<std::string, std::chrono::steady_clock::time_point> asked_ PPMR_GUARDED_BY(mutex_);
   std::map<std::string, std::string> why_ended_ PPMR_GUARDED_BY(mutex_);
+  std::set<std::string> capturing_ PPMR_GUARDED_BY(mutex_);  // jobs of which an epoch is under way
+  mutable CondVar captured_;
+  // When the last epoch of a job began, and since when a job cannot go back.
+  std::map<std::string, std::chrono::steady_clock::time_point> epoch_began_ PPMR_GUARDED_BY(mutex_);
+  std::map<std::string, std::chrono::steady_clock::time_point> stuck_since_ PPMR_GUARDED_BY(mutex_);
   AddressPool addresses_ PPMR_GUARDED_BY(mutex_);
 };
 

@@ -89,6 +89,18 @@ Status HostNodes::remove(const std::string& container) {
   return remove_claimed(container);
 }
 
+Status HostNodes::stop(const std::string& container) {
+  const auto claimed = claim(container);
+  if (!claimed && claimed.error().errno_value == ENOENT) return {};
+  if (!claimed) return failure(claimed.error());
+  const auto node = find(container);
+  if (!node) return {};
+  // Noted first: an agent that starts again must not take the end of the node for a loss.
+  Status stopped = change(container, [](HostNode& changed) { changed.expected = true; });
+  if (stopped) stopped = JobNode(options_, node->spec, node->holder.group).stop();
+  return stopped;
+}
+
 Status HostNodes::remove_claimed(const std::string& container) {
   auto node = find(container);
   if (!node) return {};

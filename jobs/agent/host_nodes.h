@@ -66,6 +66,10 @@ class HostNodes {
   // Errors: those of JobNode::has_ended().
   Result<std::string> why_ended(const HostNode& node) const;
 
+  // Ends all processes of the node, which is expected again afterwards. Idempotent; does nothing if
+  // the node is not here. Errors: EBUSY; those of JobNode::stop().
+  Status stop(const std::string& container);
+
   // Records that the node has arrived. Errors: ENOENT.
   Status note_arrival(const std::string& container);
 

@@ -52,7 +52,8 @@ void safely(const std::function<void()>& work) {
 JobAgent::JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records)
     : options_(std::move(options)),
       home_(options_.home, std::move(home_records)),
-      nodes_(options_.nodes, std::move(node_records)) {}
+      nodes_(options_.nodes, std::move(node_records)),
+      epochs_(options_.evacuation, options_.host) {}
 
 Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   const std::string& directory = options.directory;
@@ -133,6 +134,9 @@ void JobAgent::run() {
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });
   });
+  std::thread protector([this] {
+    while (!wait(kTendInterval)) safely([this] { home_.protect(); });
+  });
   std::thread tidier([this] {
     while (!wait(kTendInterval)) safely([this] { peers_->tidy(); });
   });
@@ -149,6 +153,7 @@ void JobAgent::run() {
     });
   }
   homes.join();
+  protector.join();
   hooks.join();
   tidier.join();
 }
@@ -273,6 +278,7 @@ void JobAgent::remove_orphans(unsigned round) {
 }
 
 Status JobAgent::remove_node(const std::string& container) {
+  epochs_.end(container);
   const auto node = nodes_.find(container);
   if (node && node->expected) {
     if (Status aborted = abort_arrival(options_.evacuation, *node); !aborted) return aborted;

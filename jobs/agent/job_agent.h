@@ -13,6 +13,7 @@
 #include "jobs/agent/evacuation.h"
 #include "jobs/agent/home_jobs.h"
 #include "jobs/agent/host_nodes.h"
+#include "jobs/agent/node_epochs.h"
 
 namespace ppmr {
 
@@ -70,6 +71,11 @@ class JobAgent {
   // Reports the move to the home. Returns whether the job has ended.
   Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
+  // The steps of epochs, and of the way back to one (job_epochs.h).
+  nlohmann::json answer_leader(const std::string& op, const nlohmann::json& request);
+  // Lets a node run from an epoch that this host keeps.
+  Status run_from_epoch(const std::string& container, uint64_t number);
+
   Status admit(const JobUser& user) const;
   // Returns the step that must contain the user's job nodes of `allocation`. Errors: EACCES; those
   // of StepHolders::await().
@@ -96,6 +102,7 @@ class JobAgent {
   const JobAgentOptions options_;
   HomeJobs home_;
   HostNodes nodes_;
+  NodeEpochs epochs_;
   StepHolders holders_;
   // The time since which a home has left questions unanswered. Only run() uses this map.
   std::map<std::string, std::chrono::steady_clock::time_point> silent_since_;

@@ -124,6 +124,7 @@ json public_view(const JobRecord& job) {
   // An initializer list would copy the hosts.
   view["hosts"] = std::move(hosts);
   view["nodes"] = std::move(nodes);
+  if (job.protection.every_ms > 0) view["protection"] = to_json(job.protection);
   return view;
 }
 
@@ -157,6 +158,9 @@ JobRecord parse_job_record(const json& json) {
                          .failed_moves = host.at("failed_moves")});
   }
   for (const auto& node : json.at("nodes")) job.nodes.push_back(parse_node(node));
+  if (const auto found = json.find("protection"); found != json.end()) {
+    job.protection = parse_job_protection(*found);
+  }
   return job;
 }
 

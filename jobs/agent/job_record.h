@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "jobs/agent/job_protection.h"
 #include "jobs/node/node_spec.h"
 #include "processes/process_identity.h"
 
@@ -56,6 +57,7 @@ struct JobRecord {
   bool ending = false;         // whether its nodes are being removed
   std::vector<JobHost> hosts{};
   std::vector<JobNodePlace> nodes{};
+  JobProtection protection{};
 
   JobHost* find_host(const std::string& name);
   const JobHost* find_host(const std::string& name) const;

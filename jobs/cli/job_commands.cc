@@ -102,11 +102,27 @@ void add_agent(CLI::App& job, int& exit_code) {
          },
          "a job ends when one of its hosts cannot be reached for this time; default: 300")
       ->type_name("SECONDS");
+  sub.add_option("--fence", agent.home.fence,
+                 "program that ends with 0 only if the host that is its argument is certainly "
+                 "dead: a protected job then goes on without that host")
+      ->type_name("PROGRAM");
+  sub.add_option_function<std::string>(
+         "--dead-after",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--dead-after", time.error().message);
+           command->agent.home.dead_after = std::chrono::ceil<std::chrono::seconds>(*time);
+         },
+         "how long a host of a protected job may be silent before the fence is asked; default: 10")
+      ->type_name("SECONDS");
   add_audit_option(sub, command->audit_file);
   add_socket(sub, agent.socket);
   sub.add_option("--log-file", command->log_file, "log to this file instead of syslog");
   sub.add_flag("-f,--foreground", command->foreground, "stay in the foreground");
 }
+
+// Each epoch holds all nodes up.
+constexpr std::chrono::seconds kProtectEveryMin{5};
 
 void add_run(CLI::App& job, int& exit_code) {
   CLI::App& sub = *job.add_subcommand(
@@ -127,6 +143,19 @@ void add_run(CLI::App& job, int& exit_code) {
       ->capture_default_str();
   sub.add_option("--slots", command->slots,
                  "ranks on each host; default: Slurm's tasks per node, else the CPUs of this host");
+  sub.add_option_function<std::string>(
+         "--protect",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--protect", time.error().message);
+           if (*time < kProtectEveryMin) {
+             throw CLI::ValidationError("--protect", "at least 5 s between two epochs");
+           }
+           command->protect_every = std::chrono::duration_cast<std::chrono::milliseconds>(*time);
+         },
+         "keep an epoch of all nodes, so often, in the memory of two hosts each: when a host dies "
+         "without warning, the job goes on from the last one")
+      ->type_name("TIME");
   sub.add_flag("--dry-run", command->dry_run, "only check all hosts");
   add_socket(sub, command->socket);
   sub.add_option("COMMAND", command->argv,

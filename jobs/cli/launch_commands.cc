@@ -108,6 +108,7 @@ int JobRunCommand::run() {
                            {{"op", "run"},
                             {"hosts", working},
                             {"spares", spare},
+                            {"protect_ms", protect_every.count()},
                             {"allocation", *allocation ? (*allocation)->number : ""}},
                            kConnectTimeout);
   auto answer = sent ? start.answer(kStartTimeout) : Result<json>(failure(sent.error()));

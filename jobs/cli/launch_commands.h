@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@ struct JobRunCommand {
   unsigned spares = 0;             // how many of the last `hosts` are spares
   // Ranks on each host; 0: the number from Slurm, else the CPUs of this host.
   unsigned slots = 0;
+  std::chrono::milliseconds protect_every{0};  // --protect; 0: the job is not protected
   std::vector<std::string> argv;
   std::string socket;
   bool dry_run = false;

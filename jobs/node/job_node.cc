@@ -188,6 +188,22 @@ Status JobNode::start() const {
                              started.error().message, reason));
 }
 
+Status JobNode::stop() const {
+  const std::string container = spec_.container();
+  const ContainerPort port = port_of(options_.network, container, spec_.address);
+  if (Status cut = port.cut(); !cut && cut.error().errno_value != ENODEV) return cut;
+  const auto runc = Runc::find();
+  if (!runc) return failure(runc.error());
+  const auto now = status();
+  if (!now) return failure(now.error());
+  if (!now->empty()) {
+    if (Status removed = runc->remove(container); !removed) return removed;
+  }
+  if (Status removed = remove_port(container); !removed) return removed;
+  if (Status made = create_port(options_.network, container, spec_.address); !made) return made;
+  return add_neighbours(container, spec_.hosts, bundle() + "/neighbours");
+}
+
 Status JobNode::remove() const {
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());

@@ -1,0 +1,234 @@
+// How the home protects its jobs: when an epoch is due, and what follows from the loss of a node.
+// The steps between hosts are in job_epochs.h, the decisions in job_protection.h.
+#include <fmt/format.h>
+
+#include "jobs/agent/home_jobs.h"
+#include "jobs/agent/parallel.h"
+#include "restart_loader/criu/run_command.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kProbePatience{3'000};
+constexpr milliseconds kFencePatience{120'000};
+constexpr milliseconds kConnectPatience{20'000};
+
+bool is_silence(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;
+}
+
+}  // namespace
+
+AskHost HomeJobs::asker() const {
+  return [this](const std::string& host, const json& request, milliseconds patience) {
+    return ask_peer(options_.peers, host, request, patience);
+  };
+}
+
+Result<UniqueFd> HomeJobs::reconnect(const std::string& id, uid_t uid) const {
+  std::string port, address;
+  {
+    MutexLock lock(mutex_);
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end() || found->second.ending) {
+      return failure(ENOENT, "job " + id + " has ended");
+    }
+    const JobRecord& job = found->second;
+    if (uid != 0 && uid != job.user.uid) {
+      return failure(EPERM, "job " + id + " belongs to another user");
+    }
+    if (!job.protection.going_back.empty()) {
+      return failure(EAGAIN, "job " + id + " goes back to an epoch: try again");
+    }
+    port = job.port_name();
+    address = job.nodes.at(0).address;
+  }
+  return connect_through_port(port, address, kConnectPatience);
+}
+
+void HomeJobs::on_loss(const std::string& id, const std::string& why) {
+  {
+    MutexLock lock(mutex_);
+    auto found = find_locked(id);
+    if (!found) return;
+    JobRecord job = **found;
+    if (!job.protection.going_back.empty()) return;
+    if (job.protection.every_ms > 0 && can_go_back(job.protection)) {
+      job.protection.going_back = why;
+      if (Status saved = replace_locked(**found, std::move(job)); saved) return;
+    }
+  }
+  (void)end(id, 0, why);
+}
+
+Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
+  MutexLock lock(mutex_);
+  auto found = find_locked(id);
+  if (!found) return failure(found.error());
+  JobRecord job = **found;
+  for (const JobNodePlace& node : job.nodes) {
+    if (!node.moving_to.empty()) return failure(EBUSY, "node " + node.name + " moves");
+  }
+  if (!job.protection.going_back.empty()) return failure(EBUSY, "the job goes back");
+  const auto began = epoch_began_.emplace(id, Clock::time_point::min()).first;
+  const milliseconds every(job.protection.every_ms);
+  if (began->second != Clock::time_point::min() && Clock::now() - began->second < every) {
+    return failure(EAGAIN, "the next epoch is not due");
+  }
+  began->second = Clock::now();
+  ++job.protection.next;  // saved before it is used: no number is used twice
+  if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
+  capturing_.insert(id);
+  return **found;
+}
+
+void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<KeptEpoch>& kept) {
+  MutexLock lock(mutex_);
+  capturing_.erase(id);
+  captured_.notify_all();
+  auto found = find_locked(id);
+  if (!found) return;
+  if (!kept) {
+    spdlog::warn("job {}: no epoch {}: {}", id, number, kept.error().message);
+    return;
+  }
+  JobRecord job = **found;
+  // A loss meanwhile: hosts that go back must have kept this epoch, and they have.
+  JobProtection& protection = job.protection;
+  protection.agreed = number;
+  protection.agreed_ns = unix_time_ns();
+  protection.pause_ms = kept->pause_ms;
+  protection.bytes = kept->bytes;
+  protection.sent_bytes = kept->sent_bytes;
+  protection.kept_at = kept->kept_at;
+  protection.times_from_agreed = 0;
+  if (Status saved = replace_locked(**found, std::move(job)); !saved) {
+    spdlog::error("job {}: {}", id, saved.error().message);
+  }
+}
+
+void HomeJobs::protect_job(const std::string& id) {
+  const auto job = begin_epoch(id);
+  if (!job) return;
+  const uint64_t number = job->protection.next - 1;
+  end_epoch(id, number, run_epoch(*job, number, asker()));
+}
+
+Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) const {
+  std::set<std::string> needed;
+  for (const JobNodePlace& node : job.nodes) needed.insert(node.host);
+  std::vector<Status> answers(job.hosts.size());
+  (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
+    const JobHost& host = job.hosts[i];
+    if (host.state == HostState::kInactive && !needed.contains(host.name)) return {};
+    const auto answer = ask_peer(options_.peers, host.name, {{"op", "hello"}}, kProbePatience);
+    if (!answer) answers[i] = failure(answer.error());
+    return {};
+  });
+  std::set<std::string> dead;
+  for (size_t i = 0; i < job.hosts.size(); ++i) {
+    const std::string& name = job.hosts[i].name;
+    if (answers[i]) continue;
+    const Error& error = answers[i].error();
+    if (!is_silence(error.errno_value)) {
+      return failure(EAGAIN, fmt::format("host {}: {}", name, error.message));
+    }
+    if (needed.contains(name)) {
+      if (options_.fence.empty()) {
+        return failure(EAGAIN, fmt::format("host {} does not answer, and without --fence of ppmr "
+                                           "job agent nobody says that it is dead",
+                                           name));
+      }
+      const auto fenced = run_command({options_.fence, name}, kFencePatience);
+      if (!fenced || !fenced->succeeded) {
+        return failure(EAGAIN, fmt::format("host {} does not answer, and {} {} does not say that "
+                                           "it is dead: {}",
+                                           name, options_.fence, name,
+                                           fenced ? fenced->ending : fenced.error().message));
+      }
+    }
+    dead.insert(name);
+  }
+  return dead;
+}
+
+// The agent of a host asks where its node belongs, and must not remove one that arrives.
+Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeReturn>& returns) {
+  MutexLock lock(mutex_);
+  auto found = find_locked(id);
+  if (!found) return failure(found.error());
+  JobRecord job = **found;
+  for (size_t i = 0; i < returns.size(); ++i) {
+    JobNodePlace& node = job.nodes[i];
+    node.moving_to = returns[i].host != node.host ? returns[i].host : "";
+  }
+  return replace_locked(**found, std::move(job));
+}
+
+void HomeJobs::return_job(const JobRecord& job) {
+  const auto try_it = [&]() -> Status {
+    const auto dead = find_dead_hosts(job);
+    if (!dead) return failure(dead.error());
+    const auto is_lost = [&](const std::string& host) { return dead->contains(host); };
+    const auto returns = plan_return(job, is_lost);
+    if (!returns) return failure(returns.error());
+    if (Status noted = note_plan(job.id, *returns); !noted) return noted;
+    if (Status back = go_back(job, options_.host, *returns, asker()); !back) return back;
+    MutexLock lock(mutex_);
+    auto found = find_locked(job.id);
+    if (!found) return {};
+    JobRecord changed = **found;
+    note_return(changed, *returns, is_lost);
+    for (unsigned i = 0; i < changed.nodes.size(); ++i) {
+      asked_[changed.container_of(i)] = Clock::now();
+    }
+    epoch_began_[job.id] = Clock::now();
+    stuck_since_.erase(job.id);
+    return replace_locked(**found, std::move(changed));
+  };
+  const auto began = Clock::now();
+  const Status back = try_it();
+  if (back) {
+    spdlog::info("job {} goes on from epoch {} after {} ms: {}", job.id, job.protection.agreed,
+                 std::chrono::duration_cast<milliseconds>(Clock::now() - began).count(),
+                 job.protection.going_back);
+    return;
+  }
+  spdlog::warn("job {} cannot go back yet: {}", job.id, back.error().message);
+  bool is_over = back.error().errno_value == ENODATA;
+  {
+    MutexLock lock(mutex_);
+    const auto since = stuck_since_.emplace(job.id, Clock::now()).first->second;
+    is_over = is_over || Clock::now() - since > options_.host_timeout;
+  }
+  if (is_over) {
+    (void)end(job.id, 0,
+              fmt::format("{}; it cannot go back to epoch {}: {}", job.protection.going_back,
+                          job.protection.agreed, back.error().message));
+  }
+}
+
+void HomeJobs::protect() {
+  std::vector<JobRecord> jobs;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, job] : jobs_) {
+      if (!job.ending && job.protection.every_ms > 0) jobs.push_back(job);
+    }
+  }
+  (void)for_each_in_parallel(jobs.size(), [&](size_t i) -> Status {
+    if (jobs[i].protection.going_back.empty()) {
+      protect_job(jobs[i].id);
+    } else {
+      return_job(jobs[i]);
+    }
+    return {};
+  });
+}
+
+}  // namespace ppmr

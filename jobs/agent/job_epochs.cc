@@ -1,0 +1,173 @@
+#include "jobs/agent/job_epochs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "jobs/agent/parallel.h"
+#include "migration/protect/led_messages.h"
+#include "third_party/spdlog.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kProbePatience{3'000};
+constexpr milliseconds kBeginPatience{60'000};
+constexpr milliseconds kAwaitPatience{6'000};  // a host answers within a second
+constexpr milliseconds kForwardPatience{300'000};
+constexpr milliseconds kRunPatience{180'000};
+constexpr milliseconds kCapturePatience{25'000};
+constexpr milliseconds kGoPatience{8'000};
+constexpr milliseconds kStopPatience{30'000};
+constexpr milliseconds kJoinPatience{60'000};
+constexpr milliseconds kForgetPatience{10'000};
+
+// Asks the host of each node. Returns the first error, with the node's name.
+Status ask_all(const JobRecord& job, const std::vector<std::string>& hosts, const json& request,
+               milliseconds patience, const AskHost& ask,
+               const std::function<void(size_t node, const json& answer)>& on_answer = {}) {
+  return for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
+    json own = request;
+    own["container"] = job.container_of(static_cast<unsigned>(i));
+    const auto answer = ask(hosts[i], own, patience);
+    if (!answer) {
+      return failure(answer.error().errno_value,
+                     fmt::format("node {} on host {}: {}", job.nodes[i].name, hosts[i],
+                                 answer.error().message));
+    }
+    if (on_answer) on_answer(i, *answer);
+    return {};
+  });
+}
+
+std::vector<std::string> hosts_of(const JobRecord& job) {
+  std::vector<std::string> hosts;
+  for (const JobNodePlace& node : job.nodes) hosts.push_back(node.host);
+  return hosts;
+}
+
+// Tells every node, also if one does not answer.
+Status let_go(const JobRecord& job, uint64_t number, bool keep, const AskHost& ask) {
+  return ask_all(job, hosts_of(job), {{"op", "epoch-go"}, {"number", number}, {"keep", keep}},
+                 kGoPatience, ask);
+}
+
+// Waits until every node has done the step. A host that is lost meanwhile is noticed soon: it does
+// not answer. `reports`: one for each node; may be null.
+Status await_step(const JobRecord& job, uint64_t number, const char* step, const AskHost& ask,
+                  std::vector<json>* reports = nullptr) {
+  const json request = {{"op", "epoch-await"}, {"number", number}, {"step", step}};
+  const auto ask_once = [&](const std::string& host, const json& own, milliseconds) {
+    for (;;) {
+      auto answer = ask(host, own, kAwaitPatience);
+      if (!answer || !answer->value("pending", false)) return answer;
+    }
+  };
+  return ask_all(job, hosts_of(job), request, kAwaitPatience, ask_once,
+                 [&](size_t node, const json& answer) {
+                   if (reports != nullptr) (*reports)[node] = answer;
+                 });
+}
+
+}  // namespace
+
+Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost& ask) {
+  const std::vector<std::string> hosts = hosts_of(job);
+  const auto partners = choose_partners(job);
+  if (!partners) return failure(partners.error());
+  const auto with_partner = [&](const std::string& host, const json& own, milliseconds patience) {
+    json request = own;
+    for (size_t i = 0; i < hosts.size(); ++i) {
+      if (own.at("container") == job.container_of(static_cast<unsigned>(i))) {
+        request["partner"] = (*partners)[i];
+      }
+    }
+    return ask(host, request, patience);
+  };
+  const json begin = {{"op", "epoch-begin"}, {"number", number}, {"oldest", job.protection.agreed}};
+  // A host that is lost must not hold the job's way back up.
+  if (Status alive = ask_all(job, hosts, {{"op", "hello"}}, kProbePatience, ask); !alive) {
+    return failure(alive.error());
+  }
+  if (Status begun = ask_all(job, hosts, begin, kBeginPatience, with_partner); !begun) {
+    return failure(begun.error());
+  }
+  if (Status ready = await_step(job, number, led::kReady, ask); !ready) {
+    return failure(ready.error());
+  }
+  const Status captured =
+      ask_all(job, hosts, {{"op", "epoch-freeze"}, {"number", number}}, kCapturePatience, ask);
+  const Status gone = let_go(job, number, captured.has_value(), ask);
+  if (!captured) return failure(captured.error());
+  if (!gone) return failure(gone.error());
+  std::vector<json> reports(job.nodes.size());
+  if (Status all = await_step(job, number, led::kKept, ask, &reports); !all) {
+    return failure(all.error());
+  }
+  KeptEpoch kept;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    kept.pause_ms = std::max(kept.pause_ms, reports[i].value("pause_ms", int64_t{0}));
+    kept.bytes += reports[i].value("bytes", uint64_t{0});
+    kept.sent_bytes += reports[i].value("sent_bytes", uint64_t{0});
+    kept.kept_at.push_back({hosts[i], (*partners)[i]});
+  }
+  return kept;
+}
+
+Status go_back(const JobRecord& job, const std::string& home,
+               const std::vector<NodeReturn>& returns, const AskHost& ask) {
+  const std::string hosts_text = job.hosts_text();
+  std::vector<std::string> hosts;
+  for (const NodeReturn& back : returns) hosts.push_back(back.host);
+  // First every process of the job ends: none may see what another one is set back from.
+  if (Status stopped = ask_all(job, hosts, {{"op", "return-stop"}}, kStopPatience, ask); !stopped) {
+    return stopped;
+  }
+  const Status ready = for_each_in_parallel(returns.size(), [&](size_t i) -> Status {
+    const NodeReturn& back = returns[i];
+    const auto index = static_cast<unsigned>(i);
+    const auto named = [&](const Error& error) {
+      return failure(error.errno_value, fmt::format("node {} on host {}: {}", job.nodes[i].name,
+                                                    back.host, error.message));
+    };
+    if (back.host != job.nodes[i].host) {
+      const auto joined = ask(back.host,
+                              {{"op", "join"},
+                               {"spec", to_json(job.spec_of(index, home, hosts_text))},
+                               {"expected", true}},
+                              kJoinPatience);
+      if (!joined && joined.error().errno_value != EEXIST) return named(joined.error());
+    }
+    if (back.from.empty()) return {};
+    const auto sent = ask(back.from,
+                          {{"op", "epoch-forward"},
+                           {"container", job.container_of(index)},
+                           {"number", job.protection.agreed},
+                           {"to", back.host}},
+                          kForwardPatience);
+    return sent ? Status{} : named(sent.error());
+  });
+  if (!ready) return ready;
+  return ask_all(job, hosts, {{"op", "return-run"}, {"number", job.protection.agreed}},
+                 kRunPatience, ask);
+}
+
+void forget_epochs(const JobRecord& job, const AskHost& ask) {
+  (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
+    for (unsigned index = 0; index < job.nodes.size(); ++index) {
+      const auto done =
+          ask(job.hosts[i].name, {{"op", "epoch-end"}, {"container", job.container_of(index)}},
+              kForgetPatience);
+      if (done) continue;
+      spdlog::warn("job {}: host {} may keep epochs: {}", job.id, job.hosts[i].name,
+                   done.error().message);
+      break;
+    }
+    return {};
+  });
+}
+
+}  // namespace ppmr

@@ -1,0 +1,51 @@
+// The home leads the epochs of a protected job, and its way back after a loss. Each function asks
+// the agents of the job's hosts, all at once, step by step; no step begins before all hosts have
+// done the one before.
+//
+//   epoch   begin: rounds, while the nodes run
+//           freeze: every node stands still, cut off from the job's network, and is captured
+//           go: all run on. From here on the epoch is one whole or does not count
+//           kept: each node's epoch is on its host and at its partner
+//
+//   return  stop: no process of the job runs any more, on any host that is left
+//           join, forward: the host that takes a lost node gets its place and its epoch
+//           run: all nodes go on from the epoch. Connections between them are those of the epoch
+//
+// A node that no longer stands still when its part of `go` arrives has given the epoch up, and says
+// so at `kept`.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "jobs/agent/job_protection.h"
+#include "jobs/agent/job_record.h"
+
+namespace ppmr {
+
+// Asks the agent of a host (ask_peer()). Called on several threads.
+using AskHost = std::function<Result<nlohmann::json>(
+    const std::string& host, const nlohmann::json& request, std::chrono::milliseconds patience)>;
+
+struct KeptEpoch {
+  int64_t pause_ms = 0;  // the longest of a node
+  uint64_t bytes = 0;
+  uint64_t sent_bytes = 0;
+  std::vector<std::vector<std::string>> kept_at;  // see JobProtection
+};
+
+// Errors: why the epoch does not count. The nodes run on in each case.
+Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost& ask);
+
+// Sets all nodes back to the epoch that was agreed on. `home`: the name of this host. May be
+// repeated after an error: a node that runs already is set back once more.
+Status go_back(const JobRecord& job, const std::string& home,
+               const std::vector<NodeReturn>& returns, const AskHost& ask);
+
+// Forgets the epochs of an ended job, as far as its hosts answer.
+void forget_epochs(const JobRecord& job, const AskHost& ask);
+
+}  // namespace ppmr

@@ -1,0 +1,140 @@
+#include "jobs/agent/job_protection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "jobs/agent/job_record.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+
+bool is_usable(const JobHost& host) {
+  return host.state == HostState::kReady || host.state == HostState::kSpare;
+}
+
+bool has_node(const JobRecord& job, const std::string& host) {
+  return std::any_of(job.nodes.begin(), job.nodes.end(),
+                     [&](const JobNodePlace& node) { return node.host == host; });
+}
+
+}  // namespace
+
+json to_json(const JobProtection& protection) {
+  return {{"every_ms", protection.every_ms},
+          {"next", protection.next},
+          {"agreed", protection.agreed},
+          {"agreed_ns", protection.agreed_ns},
+          {"pause_ms", protection.pause_ms},
+          {"bytes", protection.bytes},
+          {"sent_bytes", protection.sent_bytes},
+          {"kept_at", protection.kept_at},
+          {"going_back", protection.going_back},
+          {"times_back", protection.times_back},
+          {"times_from_agreed", protection.times_from_agreed}};
+}
+
+JobProtection parse_job_protection(const json& packed) {
+  return {.every_ms = packed.at("every_ms"),
+          .next = packed.at("next"),
+          .agreed = packed.at("agreed"),
+          .agreed_ns = packed.at("agreed_ns"),
+          .pause_ms = packed.at("pause_ms"),
+          .bytes = packed.at("bytes"),
+          .sent_bytes = packed.at("sent_bytes"),
+          .kept_at = packed.at("kept_at").get<std::vector<std::vector<std::string>>>(),
+          .going_back = packed.at("going_back"),
+          .times_back = packed.at("times_back"),
+          .times_from_agreed = packed.at("times_from_agreed")};
+}
+
+bool can_go_back(const JobProtection& protection) {
+  return protection.agreed > 0 && protection.times_from_agreed < kTimesFromOneEpochMax;
+}
+
+Result<std::vector<std::string>> choose_partners(const JobRecord& job) {
+  std::vector<std::string> partners;
+  for (const JobNodePlace& node : job.nodes) {
+    const auto own = std::find_if(job.hosts.begin(), job.hosts.end(),
+                                  [&](const JobHost& host) { return host.name == node.host; });
+    const auto first = static_cast<size_t>(own - job.hosts.begin());
+    std::string partner;
+    for (size_t step = 1; step < job.hosts.size() && partner.empty(); ++step) {
+      const JobHost& host = job.hosts[(first + step) % job.hosts.size()];
+      if (is_usable(host) && host.name != node.host) partner = host.name;
+    }
+    if (partner.empty()) {
+      return failure(ENOSPC, fmt::format("node {} on host {} has no partner: a protected job needs "
+                                         "two hosts, or a spare",
+                                         node.name, node.host));
+    }
+    partners.push_back(std::move(partner));
+  }
+  return partners;
+}
+
+Result<std::vector<NodeReturn>> plan_return(
+    const JobRecord& job, const std::function<bool(const std::string& host)>& is_lost) {
+  const JobProtection& protection = job.protection;
+  std::vector<NodeReturn> returns;
+  std::set<std::string> taken;  // spares
+  for (size_t i = 0; i < job.nodes.size(); ++i) {
+    const JobNodePlace& node = job.nodes[i];
+    std::vector<std::string> keepers;
+    if (i < protection.kept_at.size()) keepers = protection.kept_at[i];
+    std::erase_if(keepers, is_lost);
+    if (keepers.empty()) {
+      return failure(ENODATA, fmt::format("no host that is left keeps epoch {} of node {}",
+                                          protection.agreed, node.name));
+    }
+    const auto keeps = [&](const std::string& host) {
+      return std::find(keepers.begin(), keepers.end(), host) != keepers.end();
+    };
+    NodeReturn back{.host = node.host, .from = {}};
+    if (is_lost(node.host)) {
+      back.host.clear();
+      // A spare that keeps the epoch already is the best one.
+      for (const bool must_keep : {true, false}) {
+        for (const JobHost& host : job.hosts) {
+          const bool is_free =
+              host.state == HostState::kSpare && !is_lost(host.name) && !taken.contains(host.name);
+          if (back.host.empty() && is_free && (keeps(host.name) || !must_keep)) {
+            back.host = host.name;
+          }
+        }
+      }
+      if (back.host.empty()) back.host = keepers.front();  // beside another node
+      taken.insert(back.host);
+    }
+    if (!keeps(back.host)) back.from = keepers.front();
+    returns.push_back(std::move(back));
+  }
+  return returns;
+}
+
+void note_return(JobRecord& job, const std::vector<NodeReturn>& returns,
+                 const std::function<bool(const std::string& host)>& is_lost) {
+  for (size_t i = 0; i < returns.size(); ++i) {
+    job.nodes[i].host = returns[i].host;
+    job.nodes[i].moving_to.clear();
+    auto& kept_at = job.protection.kept_at[i];
+    std::erase_if(kept_at, is_lost);
+    if (!returns[i].from.empty()) kept_at.push_back(returns[i].host);
+  }
+  for (JobHost& host : job.hosts) {
+    if (is_lost(host.name)) {
+      if (is_usable(host)) set_state(host, HostState::kInactive, "lost");
+    } else if (host.state == HostState::kSpare && has_node(job, host.name)) {
+      set_state(host, HostState::kReady);
+    }
+  }
+  job.protection.going_back.clear();
+  ++job.protection.times_back;
+  ++job.protection.times_from_agreed;
+}
+
+}  // namespace ppmr

@@ -1,0 +1,136 @@
+#include "jobs/agent/job_protection.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "jobs/agent/job_record.h"
+
+namespace ppmr {
+namespace {
+
+// Nodes on a, b, c ..., then spares.
+JobRecord job_of(unsigned nodes, unsigned spares) {
+  JobRecord job{.id = "0123abcd", .boot_id = "boot", .port_address = "10.0.0.1"};
+  for (unsigned i = 0; i < nodes + spares; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    job.hosts.push_back({.name = name, .state = i < nodes ? HostState::kReady : HostState::kSpare});
+    if (i < nodes) job.nodes.push_back({.name = name, .address = "10.0.0.2", .host = name});
+  }
+  return job;
+}
+
+void agree(JobRecord& job, uint64_t number) {
+  job.protection.agreed = number;
+  job.protection.kept_at.clear();
+  const auto partners = choose_partners(job);
+  ASSERT_TRUE(partners);
+  for (size_t i = 0; i < job.nodes.size(); ++i) {
+    job.protection.kept_at.push_back({job.nodes[i].host, (*partners)[i]});
+  }
+}
+
+std::string text_of(const Result<std::vector<NodeReturn>>& returns) {
+  if (!returns) return returns.error().message;
+  std::string text;
+  for (const NodeReturn& back : *returns) {
+    text += back.host + (back.from.empty() ? "" : "<" + back.from) + " ";
+  }
+  return text;
+}
+
+auto lost(std::set<std::string> hosts) {
+  return [hosts = std::move(hosts)](const std::string& host) { return hosts.contains(host); };
+}
+
+TEST(JobProtection, RecordKeepsEverything) {
+  JobRecord job = job_of(2, 1);
+  job.protection = {.every_ms = 60'000,
+                    .next = 8,
+                    .agreed = 6,
+                    .agreed_ns = 5,
+                    .pause_ms = 4,
+                    .bytes = 3,
+                    .sent_bytes = 2,
+                    .kept_at = {{"a", "b"}, {"b", "c"}},
+                    .going_back = "a loss",
+                    .times_back = 1,
+                    .times_from_agreed = 1};
+  EXPECT_EQ(to_json(parse_job_record(to_json(job))), to_json(job));
+}
+
+TEST(JobProtection, PartnerIsTheNextHost) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(choose_partners(job_of(3, 1)).value(), (Names{"b", "c", "d"}));
+  EXPECT_EQ(choose_partners(job_of(3, 0)).value(), (Names{"b", "c", "a"}));
+  EXPECT_EQ(choose_partners(job_of(1, 0)).error().errno_value, ENOSPC);
+  JobRecord job = job_of(3, 1);
+  set_state(job.hosts[1], HostState::kInactive);
+  job.nodes[1].host = "d";
+  EXPECT_EQ(choose_partners(job).value(), (Names{"c", "a", "d"}));
+}
+
+TEST(JobProtection, LostNodeGoesToASpareAndTheOthersBackWhereTheyAre) {
+  JobRecord job = job_of(3, 1);
+  agree(job, 7);
+  EXPECT_EQ(text_of(plan_return(job, lost({"b"}))), "a d<c c ");
+  EXPECT_EQ(text_of(plan_return(job, lost({"c"}))), "a b d ") << "the spare is its partner";
+  EXPECT_EQ(text_of(plan_return(job, lost({"d"}))), "a b c ");
+  EXPECT_EQ(text_of(plan_return(job, lost({}))), "a b c ") << "processes of a node have ended";
+}
+
+TEST(JobProtection, WithoutASpareTheNodeRunsAtItsPartner) {
+  JobRecord job = job_of(3, 0);
+  agree(job, 7);
+  EXPECT_EQ(text_of(plan_return(job, lost({"b"}))), "a c c ");
+}
+
+TEST(JobProtection, TwoHostsAtOnceAreTooManyIfOneWasThePartnerOfTheOther) {
+  JobRecord job = job_of(4, 2);
+  agree(job, 7);
+  EXPECT_EQ(plan_return(job, lost({"a", "b"})).error().errno_value, ENODATA);
+  EXPECT_EQ(text_of(plan_return(job, lost({"a", "c"}))), "e<b b f<d d ");
+}
+
+TEST(JobProtection, FailuresOfTheSameEpochEnd) {
+  JobProtection protection{.agreed = 7};
+  EXPECT_TRUE(can_go_back(protection));
+  protection.times_from_agreed = kTimesFromOneEpochMax;
+  EXPECT_FALSE(can_go_back(protection));
+  EXPECT_FALSE(can_go_back({.agreed = 0})) << "no epoch is agreed on";
+}
+
+// As long as no two neighbours are lost between two agreements, the job goes on, and every node
+// runs on one host that is not lost and keeps its epoch.
+TEST(JobProtection, AnySingleLossIsSurvived) {
+  for (unsigned seed = 0; seed < 10'000; ++seed) {
+    std::mt19937 random(seed);
+    JobRecord job = job_of(2 + random() % 4, random() % 3);
+    std::set<std::string> gone;
+    for (unsigned epoch = 1; job.hosts.size() - gone.size() >= 3; ++epoch) {
+      agree(job, epoch);
+      std::vector<std::string> left;
+      for (const JobHost& host : job.hosts) {
+        if (!gone.contains(host.name)) left.push_back(host.name);
+      }
+      if (random() % 3 > 0) gone.insert(left[random() % left.size()]);
+      const auto is_lost = lost(gone);
+      const auto returns = plan_return(job, is_lost);
+      ASSERT_TRUE(returns) << "seed " << seed << ": " << returns.error().message;
+      note_return(job, *returns, is_lost);
+      for (size_t i = 0; i < job.nodes.size(); ++i) {
+        const auto& kept_at = job.protection.kept_at[i];
+        ASSERT_FALSE(gone.contains(job.nodes[i].host)) << "seed " << seed;
+        ASSERT_NE(std::find(kept_at.begin(), kept_at.end(), job.nodes[i].host), kept_at.end())
+            << "seed " << seed;
+        ASSERT_EQ(job.find_host(job.nodes[i].host)->state, HostState::kReady) << "seed " << seed;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ppmr

@@ -1,0 +1,165 @@
+#include "jobs/agent/node_epochs.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include "base/json_message.h"
+#include "base/line_socket.h"
+#include "base/parse_json.h"
+#include "base/spawn.h"
+#include "daemon/control/endpoint_file.h"
+#include "migration/protect/epoch_forward.h"
+#include "migration/protect/led_epochs.h"
+
+namespace ppmr {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kCapturePatience{20'000};
+constexpr milliseconds kAwaitPatience{1'000};
+constexpr milliseconds kSendPatience{5'000};
+
+std::string mount_name(const std::string& container, const char* side) {
+  return container + "." + side;
+}
+
+}  // namespace
+
+NodeEpochs::~NodeEpochs() = default;
+
+// A CRIU that this process drives then lets the node run.
+NodeEpochs::Led::~Led() {
+  if (pid <= 0) return;
+  kill(pid, SIGKILL);
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Result<std::shared_ptr<NodeEpochs::Led>> NodeEpochs::start(const std::string& container,
+                                                           const std::string& partner) {
+  auto here = NodeMount::open(options_, mount_name(container, "here"), host_);
+  if (!here) return failure(here.error());
+  auto there = NodeMount::open(options_, mount_name(container, "partner"), partner);
+  if (!there) {
+    return failure(there.error().errno_value,
+                   "the partner " + partner + ": " + there.error().message);
+  }
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return system_failure("create", "a pair of sockets");
+  }
+  auto led = std::make_shared<Led>(std::move(*here), std::move(*there), partner);
+  led->socket = UniqueFd(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  std::vector<std::string> argv = {
+      options_.program, "led-epochs", "--container",       container, "--here",
+      led->here.path(), "--partner",  led->partner.path(), "--"};
+  for (const std::string& option : job_node_criu_options()) argv.push_back(option);
+  const auto pid = spawn({.argv = std::move(argv),
+                          .files = {{theirs.get(), kLeaderSocket}},
+                          .group = SpawnGroup::kOwn});
+  if (!pid) return failure(pid.error());
+  led->pid = *pid;
+  return led;
+}
+
+Result<std::shared_ptr<NodeEpochs::Led>> NodeEpochs::find(const std::string& container) const {
+  MutexLock lock(mutex_);
+  const auto found = led_.find(container);
+  if (found == led_.end()) return failure(ENOENT, "no epoch of " + container + " has begun");
+  return found->second;
+}
+
+void NodeEpochs::end(const std::string& container) {
+  std::shared_ptr<Led> ended;
+  MutexLock lock(mutex_);
+  if (const auto found = led_.find(container); found != led_.end()) {
+    ended = std::move(found->second);
+    led_.erase(found);
+  }
+}
+
+Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) {
+  auto led = find(container);
+  const bool has_ended = led && waitpid((*led)->pid, nullptr, WNOHANG | WNOWAIT) == (*led)->pid;
+  if (!led || has_ended || (*led)->partner_host != order.partner) {
+    end(container);
+    led = start(container, order.partner);
+    if (!led) return failure(led.error());
+    MutexLock lock(mutex_);
+    led_[container] = *led;
+  }
+  const json message = to_request(led::Epoch{order.number, order.oldest});
+  return write_line((*led)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+}
+
+Result<led::Report> NodeEpochs::await_report(Led& led, uint64_t number, const std::string& step,
+                                             milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  MutexLock lock(led.mutex);
+  for (;;) {
+    std::string line;
+    const Status read =
+        read_line(led.socket.get(), led.pending, line, led::kLineMaxBytes, deadline);
+    if (!read) {
+      return failure(read.error().errno_value,
+                     std::string("no word of ppmr led-epochs: ") + read.error().message);
+    }
+    const auto report = read_fields<led::Report>(parse_json(line));
+    if (!report) return failure(EPROTO, "ppmr led-epochs said something else: " + line);
+    if (report->number != number) continue;  // of an epoch that was given up
+    if (report->step == step) return *report;
+    if (report->step == led::kFailed) return failure(ECANCELED, report->error);
+  }
+}
+
+Status NodeEpochs::freeze(const std::string& container, uint64_t number) {
+  const auto led = find(container);
+  if (!led) return failure(led.error());
+  const json message = to_request(led::Freeze{number});
+  Status sent = write_line((*led)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+  if (!sent) return sent;
+  const auto captured = await_report(**led, number, led::kCaptured, kCapturePatience);
+  return captured ? Status{} : failure(captured.error());
+}
+
+Status NodeEpochs::go(const std::string& container, uint64_t number, bool keep) {
+  const auto led = find(container);
+  if (!led) return failure(led.error());
+  const json message = to_request(led::Go{number, keep});
+  return write_line((*led)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+}
+
+Result<std::optional<led::Report>> NodeEpochs::await(const std::string& container, uint64_t number,
+                                                     const std::string& step) {
+  const auto led = find(container);
+  if (!led) return failure(led.error());
+  auto report = await_report(**led, number, step, kAwaitPatience);
+  if (report) return std::move(*report);
+  if (report.error().errno_value == ETIMEDOUT) return std::nullopt;
+  return failure(report.error());
+}
+
+Status NodeEpochs::forward(const std::string& container, uint64_t number,
+                           const std::string& to) const {
+  const auto mount = NodeMount::open(options_, mount_name(container, "forward"), to);
+  if (!mount) return failure(mount.error());
+  const auto found = find_mount(mount->path());
+  if (!found) return failure(found.error());
+  const auto endpoint = read_endpoint(found->mount.source);
+  if (!endpoint) return failure(endpoint.error());
+  const auto epochs = EpochStore::open();
+  if (!epochs) return failure(epochs.error());
+  const auto sent =
+      forward_epoch(*epochs, container,
+                    {.partner = {found->mount, *endpoint}, .number = number, .oldest = number});
+  return sent ? Status{} : failure(sent.error());
+}
+
+}  // namespace ppmr
