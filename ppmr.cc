@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,10 @@
 #include "base/version.h"
 #include "cli/action_script.h"
 #include "cli/commands.h"
+#include "cli/option_helpers.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/config_file.h"
+#include "daemon/command_line/output.h"
 #include "daemon/privilege/helper_process.h"
 #include "fuse_source/source_command.h"
 #include "fuse_target/target_command.h"
@@ -63,24 +66,32 @@ int main(int argc, char** argv) {
   ppmr::add_job_commands(app, exit_code);
   ppmr::add_privileged_helper_command(app, exit_code);
   ppmr::add_page_reader_command(app, exit_code);
+  ppmr::add_wide_options(app);
   const std::vector<std::string> words = with_help(app, {argv + 1, argv + argc});
+  const auto end_of_options = std::find(words.begin(), words.end(), "--");
+  if (std::find(words.begin(), end_of_options, "--wide") != end_of_options) {
+    ppmr::keep_lines_whole();  // also those of the parser's errors
+  }
+  const bool json = std::find(words.begin(), end_of_options, "--json") != end_of_options;
   auto arguments = ppmr::with_config_file(app, words);
   if (!arguments) {
-    return ppmr::report("", {ppmr::ExitCode::kUsage, arguments.error().message}, false);
+    return ppmr::report("", {ppmr::ExitCode::kUsage, arguments.error().message}, json);
   }
   // CLI11 takes the arguments from the end of the vector.
   std::reverse(arguments->begin(), arguments->end());
   try {
     app.parse(std::move(*arguments));
   } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
+    std::ostringstream text;
+    const int code = app.exit(help_or_version, text, text);
+    ppmr::print_text(stdout, text.str());
+    return code;
   } catch (const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
     const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
     std::string what = error.what();
     if (chosen.empty() && !words.empty()) what = "unknown subcommand " + words.front();
     what += " (see ppmr " + name + (name.empty() ? "" : " ") + "--help)";
-    const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
     return ppmr::report(name, {ppmr::ExitCode::kUsage, what}, json);
   }
   return exit_code;

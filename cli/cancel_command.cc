@@ -57,8 +57,8 @@ int CancelCommand::run() const {
   audit_migration(step->record, "cancelled", {{"by_uid", getuid()}});
   const Settled settled = settle_source(*store, step->record, kPatience);
   if (json) {
-    print_to(stdout, "{}\n",
-             json_text({{"migration", id}, {"open", settled.open}, {"what", settled.what}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"migration", id}, {"open", settled.open}, {"what", settled.what}}));
   } else {
     print_to(stdout, "{} at the source: {}\n", id, settled.what);
   }

@@ -194,7 +194,7 @@ void add_completion(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   sub.callback([shell, &app, &exit_code] {
-    print_to(stdout, "{}", completion_script(app, *shell));
+    print_whole(stdout, "{}", completion_script(app, *shell));
     exit_code = to_int(ExitCode::kSuccess);
   });
 }

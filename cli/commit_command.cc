@@ -79,14 +79,14 @@ int CommitCommand::run() const {
   const auto sealed = seal(*this);
   if (!sealed) return report("commit", sealed.error(), json);
   if (json) {
-    print_to(stdout, "{}\n",
-             json_text({{"ok", true},
-                        {"checkpoint", sealed->checkpoint.name},
-                        {"mountpoint", sealed->checkpoint.mount.mountpoint},
-                        {"files", sealed->files},
-                        {"bytes", sealed->bytes},
-                        {"kept", kept},
-                        {"took_us", sealed->took.count()}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"ok", true},
+                           {"checkpoint", sealed->checkpoint.name},
+                           {"mountpoint", sealed->checkpoint.mount.mountpoint},
+                           {"files", sealed->files},
+                           {"bytes", sealed->bytes},
+                           {"kept", kept},
+                           {"took_us", sealed->took.count()}}));
   } else {
     print_to(stdout, "sealed {}: {} file{}, {} verified at the target{} in {}\n", path,
              sealed->files, sealed->files == 1 ? "" : "s", format_size(sealed->bytes),

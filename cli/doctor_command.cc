@@ -21,7 +21,6 @@
 #include "cli/doctor/service_checks.h"
 #include "cli/doctor/target_checks.h"
 #include "cli/doctor/trial_checks.h"
-#include "cli/screen/terminal_text.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/endpoint_file.h"
@@ -55,11 +54,7 @@ std::string sentence(const Diagnosis& one, const TerminalStyle& style) {
                                                            : style.bad(word);
   std::string text = fmt::format("{}: {}", level, printable(one.message));
   if (!one.remedy.empty()) text += ". " + printable(one.remedy) + ".";
-  constexpr size_t kIndent = 4;
-  const size_t columns = columns_of_terminal(STDOUT_FILENO);
-  // The colours are at the beginning, and take no columns.
-  const size_t colours = level.size() - word.size();
-  return (columns == 0 ? text : wrapped(text, columns + colours, kIndent)) + "\n";
+  return text + "\n";
 }
 
 struct Counts {
@@ -185,7 +180,7 @@ int DoctorCommand::run() const {
     });
     for (const Diagnosis& one : more) {
       if (json) {
-        print_to(stdout, "{}\n", json_text(to_json(one)));
+        print_whole(stdout, "{}\n", json_text(to_json(one)));
       } else {
         print_to(stdout, "{}", sentence(one, style));
       }
@@ -219,14 +214,14 @@ int DoctorCommand::run() const {
   const Counts counts = count(all);
   const bool good = counts.at(Level::kProblem) == 0;
   if (json) {
-    print_to(stdout, "{}\n",
-             json_text({{"check", "summary"},
-                        {"ok", good},
-                        {"exit_code", to_int(good ? ExitCode::kSuccess : ExitCode::kFailure)},
-                        {"checks", all.size()},
-                        {"oks", counts.at(Level::kOk)},
-                        {"warnings", counts.at(Level::kWarning)},
-                        {"problems", counts.at(Level::kProblem)}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"check", "summary"},
+                           {"ok", good},
+                           {"exit_code", to_int(good ? ExitCode::kSuccess : ExitCode::kFailure)},
+                           {"checks", all.size()},
+                           {"oks", counts.at(Level::kOk)},
+                           {"warnings", counts.at(Level::kWarning)},
+                           {"problems", counts.at(Level::kProblem)}}));
   } else {
     print_to(stdout, "{}", closing(all, style));
   }

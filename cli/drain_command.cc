@@ -86,11 +86,11 @@ int DrainCommand::run() const {
   const auto drained = drain(found->mount, *this);
   if (!drained) return report("drain", drained.error(), json);
   if (json) {
-    print_to(stdout, "{}\n",
-             json_text({{"ok", true},
-                        {"mountpoint", found->mount.mountpoint},
-                        {"draining", !resume},
-                        {"sealed", drained->sealed}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"ok", true},
+                           {"mountpoint", found->mount.mountpoint},
+                           {"draining", !resume},
+                           {"sealed", drained->sealed}}));
   } else if (resume) {
     print_to(stdout, "{} begins checkpoints again\n", found->mount.mountpoint);
   } else {

@@ -26,11 +26,11 @@ void print_selection(const ProcessSelection& selection, bool as_json) {
     for (const ExcludedProcess& process : selection.excluded) {
       stay.push_back({{"pid", process.pid}, {"name", process.name}, {"reason", process.reason}});
     }
-    print_to(stdout, "{}\n",
-             json_text({{"event", "selection"},
-                        {"time_ns", realtime_ns()},
-                        {"leave", leave},
-                        {"stay", stay}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"event", "selection"},
+                           {"time_ns", realtime_ns()},
+                           {"leave", leave},
+                           {"stay", stay}}));
     return;
   }
   for (const SelectedTree& tree : selection.trees) {
@@ -52,7 +52,7 @@ int EvacuateCommand::run() const {
   if (!migrate.quiet) print_selection(*selection, migrate.json);
   if (selection->trees.empty()) {
     if (migrate.json) {
-      print_to(stdout, "{}", summary_json({}, {}, ExitCode::kSuccess));
+      print_whole(stdout, "{}", summary_json({}, {}, ExitCode::kSuccess));
     } else if (!migrate.quiet) {
       print_to(stdout, "no process matches, nothing to move\n");
     }

@@ -15,7 +15,6 @@
 #include "base/host_name.h"
 #include "base/json_text.h"
 #include "cli/history_view.h"
-#include "cli/screen/terminal_text.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 
@@ -76,10 +75,13 @@ int HistoryCommand::run() const {
     if (json) lines += json_text(history_json(record, past)) + "\n";
     shown.push_back(std::move(past));
   }
-  if (!json) lines = shown.empty() ? nothing_text(*this) : history_text(shown);
-  constexpr size_t kIndent = 4;
-  const size_t columns = json ? 0 : columns_of_terminal(STDOUT_FILENO);
-  print_to(stdout, "{}", columns == 0 ? lines : wrapped(lines, columns, kIndent));
+  if (json) {
+    print_whole(stdout, "{}", lines);
+  } else if (shown.empty()) {
+    print_text(stdout, nothing_text(*this));
+  } else {
+    print_text(stdout, history_text(shown, columns_of_output(stdout)));
+  }
   return to_int(unreadable.empty() ? ExitCode::kSuccess : ExitCode::kFailure);
 }
 

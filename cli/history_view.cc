@@ -7,6 +7,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "daemon/command_line/table.h"
+
 namespace ppmr {
 namespace {
 
@@ -118,24 +120,19 @@ bool has_failed(const PastMigration& migration) {
          migration.result != kWouldMove;
 }
 
-std::string history_text(const std::vector<PastMigration>& migrations) {
-  std::vector<std::array<std::string, 6>> rows = {
-      {"BEGAN", "FROM", "TO", "PROCESSES", "DOWNTIME", "RESULT"}};
+std::string history_text(const std::vector<PastMigration>& migrations, size_t columns) {
+  Table table({{.title = "BEGAN", .is_whole = true},
+               {"FROM"},
+               {"TO"},
+               {"PROCESSES"},
+               {"DOWNTIME", true},
+               {"RESULT"}});
   for (const PastMigration& past : migrations) {
-    rows.push_back({local_time(past.began_ns), past.from, past.to, past.processes,
-                    seconds_text(past.downtime_s),
-                    past.error.empty() ? past.result : past.result + ": " + past.error});
+    table.add({local_time(past.began_ns), past.from, past.to, past.processes,
+               seconds_text(past.downtime_s),
+               past.error.empty() ? past.result : past.result + ": " + past.error});
   }
-  std::array<size_t, 6> widths{};
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (size_t i = 0; i + 2 < row.size(); ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
-    text += fmt::format("{:>{}}  {}\n", row[4], widths[4], row[5]);
-  }
-  return text;
+  return table.text(columns);
 }
 
 json history_json(const OwnershipRecord& record, const PastMigration& past) {

@@ -26,7 +26,8 @@ PastMigration describe_migration(const OwnershipRecord& record, const std::strin
 bool has_failed(const PastMigration& migration);
 
 // Returns a line of titles, and below it one line for each migration. Times are local.
-std::string history_text(const std::vector<PastMigration>& migrations);
+// `columns`: of the terminal; 0: lines of any length.
+std::string history_text(const std::vector<PastMigration>& migrations, size_t columns = 0);
 nlohmann::json history_json(const OwnershipRecord& record, const PastMigration& migration);
 
 }  // namespace ppmr

@@ -22,7 +22,8 @@ int KeygenCommand::run() const {
     return report("keygen", {ExitCode::kUsage, key.error().message + remedy}, json);
   }
   if (json) {
-    print_to(stdout, "{}\n", json_text({{"ok", true}, {"file", path}, {"key_id", key_id(*key)}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"ok", true}, {"file", path}, {"key_id", key_id(*key)}}));
   } else {
     print_to(stdout, "created {} with the key {}; copy it to the other nodes (scp -p)\n", path,
              key_id(*key));

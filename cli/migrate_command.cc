@@ -42,12 +42,12 @@ void Migrate::print_findings() const {
     const bool stops = finding.severity == Severity::kStops;
     if (command_.quiet && !stops) continue;
     if (command_.json) {
-      print_to(stdout, "{}\n",
-               json_text({{"event", "finding"},
-                          {"time_ns", realtime_ns()},
-                          {"stops", stops},
-                          {"sentence", finding.sentence},
-                          {"remedy", finding.remedy}}));
+      print_whole(stdout, "{}\n",
+                  json_text({{"event", "finding"},
+                             {"time_ns", realtime_ns()},
+                             {"stops", stops},
+                             {"sentence", finding.sentence},
+                             {"remedy", finding.remedy}}));
     } else {
       const TerminalStyle style = TerminalStyle::of(STDERR_FILENO);
       print_to(stderr, "{}: {}\n", stops ? style.bad("stops the move") : "warning",
@@ -60,8 +60,9 @@ void Migrate::print_findings() const {
 void Migrate::print_needs() const {
   if (!command_.json) return;
   const uint64_t bytes = std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0});
-  print_to(stdout, "{}\n",
-           json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
+  print_whole(
+      stdout, "{}\n",
+      json_text({{"event", "checked"}, {"time_ns", realtime_ns()}, {"memory_bytes", bytes}}));
 }
 
 int Migrate::run() {
@@ -101,7 +102,7 @@ int Migrate::run() {
   print_needs();
   if (command_.dry_run) {
     if (!command_.quiet) print_estimate(*store);
-    if (command_.json) print_to(stdout, "{}", summary_json({}, excluded_, worst));
+    if (command_.json) print_whole(stdout, "{}", summary_json({}, excluded_, worst));
     if (!command_.json && !command_.quiet && excluded_.empty()) {
       print_to(stdout, "no finding stops the move\n");
     }
@@ -115,10 +116,13 @@ int Migrate::run() {
     if (severity_of(outcome.exit_code) > severity_of(worst)) worst = outcome.exit_code;
   }
   if (!command_.quiet) {
-    print_to(stdout, "{}",
-             command_.json    ? summary_json(outcomes, excluded_, worst)
-             : is_rehearsal() ? rehearsal_text(outcomes, excluded_)
-                              : summary_text(outcomes));
+    const size_t columns = columns_of_output(stdout);
+    if (command_.json) {
+      print_whole(stdout, "{}", summary_json(outcomes, excluded_, worst));
+    } else {
+      print_text(stdout, is_rehearsal() ? rehearsal_text(outcomes, excluded_, columns)
+                                        : summary_text(outcomes, columns));
+    }
   }
   for (const MigrationOutcome& outcome : outcomes) {
     if (outcome.exit_code == ExitCode::kSuccess) continue;

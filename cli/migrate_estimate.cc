@@ -92,7 +92,7 @@ void Migrate::print_estimate(const RecordStore& store) const {
     for (const size_t i : all) report.moves.push_back(estimate_together({i}, samples, rate));
   }
   if (command_.json) {
-    print_to(stdout, "{}\n", json_text(estimate_json(report)));
+    print_whole(stdout, "{}\n", json_text(estimate_json(report)));
   } else {
     print_to(stdout, "{}", estimate_text(report));
   }

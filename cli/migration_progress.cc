@@ -284,7 +284,7 @@ void MigrationProgress::on_event(const json& event) {
       break;
     case ProgressStyle::kJson:
       // The next progress has what this event says.
-      if (what != "filling") print_to(stdout, "{}\n", json_text(event));
+      if (what != "filling") print_whole(stdout, "{}\n", json_text(event));
       break;
     case ProgressStyle::kLines:
       if (const std::string line = event_text(event); !line.empty()) {
@@ -306,14 +306,16 @@ std::string MigrationProgress::to_first_line() {
 // The next draw() puts the progress below `text`, so that `text` stays visible.
 void MigrationProgress::print_above(const std::string& text) {
   const std::string first = to_first_line();
-  print_as_it_is(stderr, fmt::format("{}\x1b[J{}\n", first, printable(text, Charset::kAscii)));
+  const std::string shown = printable(text, Charset::kAscii);
+  print_as_it_is(stderr,
+                 fmt::format("{}\x1b[J{}\n", first, wrapped(shown, columns_of_output(stderr))));
 }
 
 // Writes all lines in one call, so that a terminal never shows a part of them.
 void MigrationProgress::draw() {
   if (style_ == ProgressStyle::kJson) {
     for (const ProgressLine& line : lines_) {
-      if (is_moving(line)) print_to(stdout, "{}\n", json_text(progress_json(line)));
+      if (is_moving(line)) print_whole(stdout, "{}\n", json_text(progress_json(line)));
     }
     return;
   }

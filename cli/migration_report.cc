@@ -9,6 +9,7 @@
 #include "base/json_text.h"
 #include "cli/rehearsal_report.h"
 #include "daemon/command_line/size_option.h"
+#include "daemon/command_line/table.h"
 
 namespace ppmr {
 namespace {
@@ -127,15 +128,15 @@ request::NoteOutcome outcome_note(const MigrationOutcome& outcome) {
   return note;
 }
 
-std::string summary_text(const std::vector<MigrationOutcome>& outcomes) {
-  static constexpr const char* kRow = "{:>8}  {:<16} {:<7} {:>10} {:>10}\n";
-  std::string text = fmt::format(kRow, "PID", "NAME", "RESULT", "DOWNTIME", "BYTES");
+std::string summary_text(const std::vector<MigrationOutcome>& outcomes, size_t columns) {
+  Table table({{"PID", true}, {"NAME"}, {"RESULT"}, {"DOWNTIME", true}, {"BYTES", true}});
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
-      text += fmt::format(kRow, tree.plan.root.pid, tree.plan.name, result_of(outcome, tree),
-                          cell(times_of(tree).downtime), format_size(tree.sealed.bytes));
+      table.add({std::to_string(tree.plan.root.pid), tree.plan.name, result_of(outcome, tree),
+                 cell(times_of(tree).downtime), format_size(tree.sealed.bytes)});
     }
   }
+  std::string text = table.text(columns);
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
       const std::chrono::duration<double> promised = tree.promised_downtime.value_or(0ms);

@@ -26,7 +26,7 @@ TreeTimes times_of(const TreeOutcome& tree);
 // Returns the note that `ppmr migrate` sends to the source's daemon.
 request::NoteOutcome outcome_note(const MigrationOutcome& outcome);
 
-std::string summary_text(const std::vector<MigrationOutcome>& outcomes);
+std::string summary_text(const std::vector<MigrationOutcome>& outcomes, size_t columns = 0);
 // Returns one line. `stays`: names of trees whose migration did not start.
 std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
                          const std::vector<std::string>& stays, ExitCode exit_code);

@@ -72,9 +72,9 @@ TEST(RehearsalReport, SaysWhichTreesWouldMoveAndWhatItTakes) {
   const std::string text = rehearsal_text(
       {rehearsal_of(17, ExitCode::kSuccess), rehearsal_of(18, ExitCode::kMigrationAborted)},
       {"412 (worker)"});
-  EXPECT_THAT(text, HasSubstr("      17  java             would move      80 ms     120 ms"));
-  EXPECT_THAT(text, HasSubstr("      18  java             would stay      80 ms          -"));
-  EXPECT_THAT(text, HasSubstr("     412  worker           would stay          -          -"));
+  EXPECT_THAT(text, HasSubstr(" 17  java    would move   80 ms    120 ms"));
+  EXPECT_THAT(text, HasSubstr(" 18  java    would stay   80 ms         -"));
+  EXPECT_THAT(text, HasSubstr("412  worker  would stay       -         -"));
   EXPECT_THAT(text, HasSubstr("1 of 3 would move; nothing was moved\n"));
 }
 

@@ -108,12 +108,12 @@ int MigrationsCommand::run() const {
   if (!read) return report("migrations", {ExitCode::kFailure, read.error().message}, json);
   for (const Error& error : unreadable) print_to(stderr, "ppmr migrations: {}\n", error.message);
   if (json) {
-    print_to(stdout, "{}", json_lines(page));
+    print_whole(stdout, "{}", json_lines(page));
   } else if (page.migrations.empty()) {
     print_to(stdout, "no migration is in progress or open on this node\n");
   }
   if (!json) {
-    const size_t terminal = columns_of_terminal(STDOUT_FILENO);
+    const size_t terminal = columns_of_output(stdout);
     const size_t columns = terminal == 0 ? kColumns : terminal;
     for (const ScreenLine& line : migration_lines(page, columns, charset_of_environment())) {
       std::string text;

@@ -3,11 +3,30 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
+#include <array>
+
 #include "daemon/control/target_mount.h"
 
 namespace ppmr {
 
 void disable_core_dumps() { ::prctl(PR_SET_DUMPABLE, 0); }
+
+void add_wide_options(CLI::App& app) {
+  static constexpr std::array<std::string_view, 5> kWithoutTables = {"source", "target", "run",
+                                                                     "agent", "completion"};
+  for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const bool is_internal = sub->get_group().empty();
+    const bool has_tables = std::find(kWithoutTables.begin(), kWithoutTables.end(),
+                                      sub->get_name()) == kWithoutTables.end();
+    if (is_internal || !has_tables) continue;
+    add_wide_options(*sub);
+    const bool has_commands = !sub->get_subcommands([](const CLI::App*) { return true; }).empty();
+    if (!has_commands)
+      sub->add_flag_callback(
+          "--wide", [] {}, "do not fit the output to the terminal");
+  }
+}
 
 TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::string& target_host,
                                  std::string& key_file) {

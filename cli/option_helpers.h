@@ -59,6 +59,9 @@ struct TargetOptions {
 TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::string& target_host,
                                  std::string& key_file);
 
+// Adds --wide to the commands whose output people read. main() acts on it.
+void add_wide_options(CLI::App& app);
+
 // CLI11 reports an unknown option only after parse_complete_callback(). That message is the better
 // one, because a misspelt option looks like a missing option.
 inline bool has_unknown_option(const CLI::App& sub) { return sub.remaining_size() > 0; }

@@ -64,7 +64,7 @@ int PauseCommand::run() const {
   }
   audit_migration(*record, verb, {{"by_uid", getuid()}});
   if (json) {
-    print_to(
+    print_whole(
         stdout, "{}\n",
         json_text({{"migration", id},
                    {"paused", !resume},

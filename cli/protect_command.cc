@@ -210,7 +210,7 @@ Result<PartnerMount> Protect::find_partner() const {
 
 void Protect::show(const json& event) const {
   if (command_.json) {
-    print_to(stdout, "{}\n", json_text(event));
+    print_whole(stdout, "{}\n", json_text(event));
   } else if (!command_.quiet || event.at("event") != "epoch") {
     print_to(event.at("event") == "epoch" ? stdout : stderr, "{}\n", line_of(event));
   }

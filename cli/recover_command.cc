@@ -82,14 +82,14 @@ int RecoverCommand::run() const {
     const auto now = store->read(record.id, record.role);
     const OwnershipRecord& after = now ? *now : record;
     if (json) {
-      print_to(stdout, "{}\n",
-               json_text({{"migration", record.id},
-                          {"role", to_string(record.role)},
-                          {"state", to_string(after.state())},
-                          {"owner", after.owner()},
-                          {"open", verdict.open},
-                          {"what", verdict.what},
-                          {"record", after}}));
+      print_whole(stdout, "{}\n",
+                  json_text({{"migration", record.id},
+                             {"role", to_string(record.role)},
+                             {"state", to_string(after.state())},
+                             {"owner", after.owner()},
+                             {"open", verdict.open},
+                             {"what", verdict.what},
+                             {"record", after}}));
     } else {
       print_to(stdout, "{} at the {}: {}: {}\n", record.id, to_string(record.role), pids_of(record),
                verdict.what);

@@ -21,6 +21,6 @@ RehearsalTimes rehearsal_times_of(const TreeOutcome& tree);
 
 // Returns a table. `stays`: names of trees that the checks exclude, as "412 (worker)".
 std::string rehearsal_text(const std::vector<MigrationOutcome>& outcomes,
-                           const std::vector<std::string>& stays);
+                           const std::vector<std::string>& stays, size_t columns = 0);
 
 }  // namespace ppmr

@@ -89,11 +89,11 @@ int ResolveCommand::run() const {
                               ? settle_target(*store, *resolved)
                               : settle_source(*store, *resolved, std::chrono::milliseconds(1));
   if (json) {
-    print_to(stdout, "{}\n",
-             json_text({{"migration", id},
-                        {"role", to_string(resolved->role)},
-                        {"open", settled.open},
-                        {"what", settled.what}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"migration", id},
+                           {"role", to_string(resolved->role)},
+                           {"open", settled.open},
+                           {"what", settled.what}}));
   } else {
     print_to(stdout, "{} at the {}: {}\n", id, to_string(resolved->role), settled.what);
   }

@@ -159,7 +159,6 @@ CommandResult<void> Restart::restore(WorkDirectory& work) {
   const auto tasks = tasks_of_tree(pid_).value_or(std::vector<ProcessIdentity>());
   if (const Status pages = (*restore)->finish_pages(); !pages) {
     work.keep();
-    if (!command_.json) print_to(stdout, "\n");
     return command_failure(
         ExitCode::kPagesLost,
         fmt::format("MEMORY LOST: process {} {}. Cause: {}. The checkpoint still exists: run ppmr "
@@ -195,24 +194,24 @@ void Restart::audit_outcome(const std::string& outcome, const std::string& reaso
 void Restart::print_running() const {
   if (command_.json) return;
   const std::string pid = pid_ > 0 ? fmt::format("pid {}", pid_) : "pid unknown";
-  print_to(stdout, "running: {} after {}", pid, format_time(running_after_));
-  if (!lazily_) print_to(stdout, ", all pages in place");
+  print_to(stdout, "running: {} after {}{}\n", pid, format_time(running_after_),
+           lazily_ ? "" : ", all pages in place");
 }
 
 void Restart::print_end() const {
   if (!command_.json) {
-    if (lazily_) print_to(stdout, "; all pages in place after {}", format_time(pages_after_));
-    print_to(stdout, "{}\n", removed_ ? "; checkpoint removed" : "");
+    if (lazily_) print_to(stdout, "all pages in place after {}\n", format_time(pages_after_));
+    if (removed_) print_to(stdout, "checkpoint removed\n");
     return;
   }
-  print_to(stdout, "{}\n",
-           json_text({{"ok", true},
-                      {"checkpoint", checkpoint_.name},
-                      {"pid", pid_},
-                      {"lazy", lazily_},
-                      {"running_after_us", running_after_.count()},
-                      {"all_pages_after_us", pages_after_.count()},
-                      {"removed", removed_}}));
+  print_whole(stdout, "{}\n",
+              json_text({{"ok", true},
+                         {"checkpoint", checkpoint_.name},
+                         {"pid", pid_},
+                         {"lazy", lazily_},
+                         {"running_after_us", running_after_.count()},
+                         {"all_pages_after_us", pages_after_.count()},
+                         {"removed", removed_}}));
 }
 
 int Restart::run() {

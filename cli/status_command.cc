@@ -25,7 +25,8 @@ std::string render(StatusSample& sample, const std::vector<StatusSample>& before
                    : no_reply_text(sample.mount, sample.status.error());
   }
   add_rates_since(before, sample);
-  return as_json ? json_text(*sample.status) + "\n" : status_text(*sample.status, sample.mount);
+  return as_json ? json_text(*sample.status) + "\n"
+                 : status_text(*sample.status, sample.mount, columns_of_output(stdout));
 }
 
 }  // namespace
@@ -54,7 +55,11 @@ int StatusCommand::run() const {
       all_replied = all_replied && sample.status;
     }
     if (mounts->empty() && !json) page += "no ppmr mounts\n";
-    print_to(stdout, "{}", page);
+    if (json) {
+      print_whole(stdout, "{}", page);
+    } else {
+      print_text(stdout, page);
+    }
     if (!watch || std::ferror(stdout))
       return to_int(all_replied ? ExitCode::kSuccess : ExitCode::kDaemonSilent);
     before = std::move(now);

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "daemon/command_line/size_option.h"
+#include "daemon/command_line/table.h"
 
 namespace ppmr {
 namespace {
@@ -197,27 +197,6 @@ std::string rdma_line(const json& rdma) {
   return line("rdma", what);
 }
 
-using Row = std::array<std::string, 7>;
-
-std::string table(const std::vector<Row>& rows) {
-  std::array<size_t, std::tuple_size_v<Row>> widths{};
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string lines;
-  for (const Row& row : rows) {
-    std::string out = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool number = i >= 2 && i <= 5;
-      out += number ? fmt::format(" {:>{}} ", row[i], widths[i])
-                    : fmt::format(" {:<{}} ", row[i], widths[i]);
-    }
-    out.erase(out.find_last_not_of(' ') + 1);
-    lines += out + "\n";
-  }
-  return lines;
-}
-
 }  // namespace
 
 void add_rates(json& status, const json& earlier, std::chrono::nanoseconds between) {
@@ -239,7 +218,7 @@ void add_rates(json& status, const json& earlier, std::chrono::nanoseconds betwe
   }
 }
 
-std::string status_text(const json& status, const MountEntry& mount) {
+std::string status_text(const json& status, const MountEntry& mount, size_t columns) {
   std::string page = fmt::format("{}: {}, pid {}, for {}\n", mount.mountpoint, text(status, "role"),
                                  number(status, "pid"), age(status));
   page += line("data", fmt::format("{} verified, {}; {} stalls, {} parked readers",
@@ -261,18 +240,26 @@ std::string status_text(const json& status, const MountEntry& mount) {
   for (const json& peer : objects(status, "peers")) page += peer_line(peer);
   if (objects(status, "peers").empty()) page += line("peer", "none");
 
-  std::vector<Row> rows = {{"CHECKPOINT", "STATE", "FILES", "BYTES", "RATE", "AGE", "PEER"}};
-  for (const json& checkpoint : objects(status, "checkpoints")) {
+  const json& checkpoints = objects(status, "checkpoints");
+  if (checkpoints.empty()) return page + "  no checkpoints\n";
+  Table table({{"CHECKPOINT"},
+               {"STATE"},
+               {"FILES", true},
+               {"BYTES", true},
+               {"RATE", true},
+               {"AGE", true},
+               {"PEER"}},
+              /*indent=*/2);
+  for (const json& checkpoint : checkpoints) {
     std::string note = text(checkpoint, "peer");
     for (const char* key : {"error", "keep_error"}) {
       if (const std::string error = text(checkpoint, key); !error.empty()) note += ": " + error;
     }
-    rows.push_back({text(checkpoint, "name"), state_text(checkpoint),
-                    std::to_string(number(checkpoint, "files")),
-                    format_size(number(checkpoint, "bytes")), rate(checkpoint), age(checkpoint),
-                    note});
+    table.add({text(checkpoint, "name"), state_text(checkpoint),
+               std::to_string(number(checkpoint, "files")),
+               format_size(number(checkpoint, "bytes")), rate(checkpoint), age(checkpoint), note});
   }
-  return page + (rows.size() > 1 ? table(rows) : "  no checkpoints\n");
+  return page + table.text(columns);
 }
 
 std::string no_reply_text(const MountEntry& mount, const CommandError& error) {

@@ -16,7 +16,8 @@ void add_rates(nlohmann::json& status, const nlohmann::json& earlier,
 
 // Returns aligned lines; the last lines are for the checkpoints. Skips fields that are missing or
 // of another type, because the daemon may have another version.
-std::string status_text(const nlohmann::json& status, const MountEntry& mount);
+// `columns`: of the terminal; 0: lines of any length.
+std::string status_text(const nlohmann::json& status, const MountEntry& mount, size_t columns = 0);
 
 // Returns what `ppmr status` prints for a mount whose daemon does not reply.
 std::string no_reply_text(const MountEntry& mount, const CommandError& error);

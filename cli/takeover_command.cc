@@ -101,7 +101,7 @@ CommandResult<void> Takeover::list() const {
   const auto all = epochs_.list();
   if (!all) return command_failure(ExitCode::kFailure, all.error().message);
   if (command_.json) {
-    for (const EpochState& state : *all) print_to(stdout, "{}\n", json_text(describe(state)));
+    for (const EpochState& state : *all) print_whole(stdout, "{}\n", json_text(describe(state)));
     return {};
   }
   if (all->empty()) {
@@ -143,7 +143,7 @@ CommandResult<void> Takeover::discard() const {
   audit(known->audit_file, "epochs",
         {{"outcome", "discarded"}, {"protected_as", command_.name}, {"by_uid", getuid()}});
   if (command_.json) {
-    print_to(stdout, "{}\n", json_text({{"ok", true}, {"name", command_.name}}));
+    print_whole(stdout, "{}\n", json_text({{"ok", true}, {"name", command_.name}}));
   } else {
     print_to(stdout, "{}: its epochs are gone\n", command_.name);
   }
@@ -294,15 +294,15 @@ CommandResult<void> Takeover::take_over() {
                        {"bytes", file.now_bytes},
                        {"was_cut", command_.cuts_files && file.can_be_cut}});
     }
-    print_to(stdout, "{}\n",
-             json_text({{"ok", true},
-                        {"name", command_.name},
-                        {"changed_files", files},
-                        {"migration", runs->id},
-                        {"pid", tree.tasks.empty() ? tree.root : tree.tasks.front().pid},
-                        {"epoch", tree.epoch},
-                        {"took_ms", took.count()},
-                        {"lost_ms", lost_ms}}));
+    print_whole(stdout, "{}\n",
+                json_text({{"ok", true},
+                           {"name", command_.name},
+                           {"changed_files", files},
+                           {"migration", runs->id},
+                           {"pid", tree.tasks.empty() ? tree.root : tree.tasks.front().pid},
+                           {"epoch", tree.epoch},
+                           {"took_ms", took.count()},
+                           {"lost_ms", lost_ms}}));
     return {};
   }
   print_to(stdout, "{} runs here: pid {}, after {}. What it did in its last {} is lost\n",

@@ -8,10 +8,10 @@
 
 #include "base/unique_fd.h"
 #include "cli/find_migration.h"
-#include "cli/screen/terminal_text.h"
 #include "cli/timeline/timeline.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
+#include "daemon/command_line/terminal_text.h"
 
 namespace ppmr {
 namespace {
@@ -63,7 +63,7 @@ CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& record
 }
 
 size_t columns_of_stdout() {
-  const size_t columns = columns_of_terminal(STDOUT_FILENO);
+  const size_t columns = columns_of_output(stdout);
   return columns > 0 ? columns : kColumnsOfFile;
 }
 
@@ -85,8 +85,9 @@ int TimelineCommand::run() const {
   if (!timeline) return failed({ExitCode::kFailure, timeline.error().message});
   const bool utf8 = charset_of_environment() == Charset::kUtf8;
   const bool as_text = text || isatty(STDOUT_FILENO) != 0;
-  print_to(stdout, "{}",
-           as_text ? timeline_text(*timeline, columns_of_stdout(), utf8) : timeline_svg(*timeline));
+  print_whole(
+      stdout, "{}",
+      as_text ? timeline_text(*timeline, columns_of_stdout(), utf8) : timeline_svg(*timeline));
   if (as_text && !text) {
     const auto picture = write_picture(record->id, timeline_svg(*timeline));
     if (picture) {

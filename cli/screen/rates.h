@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/screen/terminal_text.h"
+#include "daemon/command_line/terminal_text.h"
 
 namespace ppmr {
 

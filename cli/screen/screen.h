@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "cli/screen/terminal_text.h"
+#include "daemon/command_line/terminal_text.h"
 
 namespace ppmr {
 

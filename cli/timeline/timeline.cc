@@ -7,7 +7,7 @@
 #include <cmath>
 #include <optional>
 
-#include "cli/screen/terminal_text.h"
+#include "daemon/command_line/terminal_text.h"
 #include "daemon/command_line/size_option.h"
 
 namespace ppmr {

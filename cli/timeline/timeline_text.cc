@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/screen/terminal_text.h"
+#include "daemon/command_line/terminal_text.h"
 #include "cli/timeline/timeline.h"
 
 namespace ppmr {

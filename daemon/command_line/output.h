@@ -1,5 +1,6 @@
 // Output of commands that must continue when their terminal has gone. Names come from processes,
-// peers and files, and may hold control sequences: none reaches a terminal.
+// peers and files, and may hold control sequences: none reaches a terminal. No line is wider than
+// the terminal. Elsewhere, and with --wide, lines stay whole.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,9 +21,24 @@ std::string without_controls(std::string_view text);
 // migration. The caller ignores SIGPIPE (ignore_sigpipe()). Threads: any.
 void print_as_it_is(std::FILE* stream, std::string_view text);
 
-// Writes the formatted text without_controls().
+// Returns the columns that lines and tables may have on this stream; 0: any number. Threads: any.
+size_t columns_of_output(std::FILE* stream);
+// Keeps all lines of this process, and of the programs that it starts, whole: --wide. Threads: call
+// before other threads start.
+void keep_lines_whole();
+
+// Writes the text without_controls(), and wrapped() on a terminal.
+void print_text(std::FILE* stream, std::string_view text);
+
+// Writes the formatted text with print_text(). A call holds whole lines.
 template <typename... Args>
 void print_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
+  print_text(stream, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Writes the formatted text without_controls(), but breaks no line: for what programs read.
+template <typename... Args>
+void print_whole(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
   print_as_it_is(stream, without_controls(fmt::format(format, std::forward<Args>(args)...)));
 }
 

@@ -45,6 +45,20 @@ TEST(WithoutControls, ShowsControlSequencesAndInvalidBytesAsNumbers) {
   EXPECT_EQ(without_controls(std::string(1, '\0')), "\\x00");
 }
 
+TEST(WithoutControls, ShowsMarksOfDirectionAndUnknownCharactersAsNumbers) {
+  EXPECT_EQ(without_controls("a\xe2\x80\xae"
+                             "b"),
+            "a\\xe2\\x80\\xaeb");
+  EXPECT_EQ(without_controls("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "a surrogate";
+}
+
+TEST(PrintTo, LeavesLinesWholeInAFile) {
+  const File file(std::tmpfile(), std::fclose);
+  EXPECT_EQ(columns_of_output(file.get()), 0u);
+  print_to(file.get(), "{}", std::string(500, 'x'));
+  EXPECT_EQ(std::ftell(file.get()), 500);
+}
+
 TEST(PrintTo, FlushesOutputAtOnce) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

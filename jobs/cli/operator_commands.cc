@@ -95,7 +95,7 @@ int JobEvacuateCommand::run() const {
     }
     moves.insert(moves.begin(), moved.begin(), moved.end());
     if (json) {
-      print_to(stdout, "{}\n", json_text(*answer));
+      print_whole(stdout, "{}\n", json_text(*answer));
     } else if (moves.empty()) {
       print_to(stdout, "host {} has no job nodes that you may move\n", host);
     } else {
@@ -119,7 +119,7 @@ int JobStatusCommand::run() const {
       return report("job status", {ExitCode::kFailure, status.error().message}, json);
     }
     if (json) {
-      print_to(stdout, "{}\n", json_text(*answer));
+      print_whole(stdout, "{}\n", json_text(*answer));
     } else {
       if (watch) print_as_it_is(stdout, "\033[H\033[2J");
       for (const auto& job : answer->at("jobs")) print_job(job);
