@@ -7,6 +7,7 @@
 
 #include "base/exit_code.h"
 #include "base/json_text.h"
+#include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "rdma_stream/verbs/verbs_device.h"
@@ -88,9 +89,16 @@ int DevicesCommand::run() const {
   const auto ports = find_rdma_ports();
   for (const RdmaPort& port : ports) {
     usable |= port.usable;
-    print_to(stdout, "{}", json ? json_text(port_json(port)) + "\n" : port_text(port));
+    if (json) {
+      print_whole(stdout, "{}\n", json_text(port_json(port)));
+    } else {
+      print_text(stdout, port_text(port));
+    }
   }
-  if (ports.empty() && !json) print_to(stdout, "no RDMA devices: ppmr uses TCP\n");
+  if (ports.empty() && json) {
+    return report("devices", {ExitCode::kFailure, "no RDMA devices: ppmr uses TCP"}, json);
+  }
+  if (ports.empty()) print_to(stdout, "no RDMA devices: ppmr uses TCP\n");
   return to_int(usable ? ExitCode::kSuccess : ExitCode::kFailure);
 }
 
