@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "cli/completion_values.h"
+
 namespace ppmr {
 namespace {
 
@@ -22,6 +24,21 @@ struct CommandWords {
   std::vector<std::pair<std::string, std::string>> subcommands;  // pairs of name and description
   std::vector<OptionWords> options;
 };
+
+// Returns "--pid=pids --mount=mounts argument=mounts": which values this node has.
+std::string kinds_of(const CommandWords& command) {
+  std::string out;
+  const auto add = [&](const std::string& option) {
+    const std::string kind = kind_of_values(command.path, option);
+    if (!kind.empty())
+      out += (out.empty() ? "" : " ") + (option.empty() ? "argument" : option) + "=" + kind;
+  };
+  for (const OptionWords& option : command.options) {
+    for (const std::string& name : option.names) add(name);
+  }
+  add("");
+  return out;
+}
 
 bool is_internal(const CLI::App* command) { return command->get_group().empty(); }
 
@@ -93,27 +110,33 @@ std::string bash_script(const std::vector<CommandWords>& commands) {
   out += "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n";
   out += "  local words_before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n";
   out += fmt::format(kFindCommand, paths(commands));
-  out += "  local names='' options='' valued=''\n  case $command in\n";
+  out += "  local names='' options='' valued='' kinds='' kind='' wanted='' each\n";
+  out += "  case $command in\n";
   for (const CommandWords& command : commands) {
     std::string names;
     for (const auto& [name, description] : command.subcommands)
       names += (names.empty() ? "" : " ") + name;
-    out += fmt::format("    {}) names={} options={} valued={} ;;\n", in_quotes(command.path),
-                       in_quotes(names), in_quotes(names_of_options(command, false)),
-                       in_quotes(names_of_options(command, true)));
+    out +=
+        fmt::format("    {}) names={} options={} valued={} kinds={} ;;\n", in_quotes(command.path),
+                    in_quotes(names), in_quotes(names_of_options(command, false)),
+                    in_quotes(names_of_options(command, true)), in_quotes(kinds_of(command)));
   }
-  out += R"(  esac
+  out += R"sh(  esac
   COMPREPLY=()
-  if [[ " $valued " != *" $previous "* ]]; then
-    if [[ $current == -* ]]; then
-      mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    elif [[ -n $names ]]; then
-      mapfile -t COMPREPLY < <(compgen -W "$names" -- "$current")
-    fi
+  [[ " $valued " == *" $previous "* ]] && wanted=$previous
+  for each in $kinds; do
+    [[ $each == "${wanted:-argument}="* ]] && kind=${each#*=}
+  done
+  if [[ -z $wanted && $current == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+  elif [[ -n $kind ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$(ppmr completion-values "$kind" 2>/dev/null)" -- "$current")
+  elif [[ -z $wanted && -n $names ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$names" -- "$current")
   fi
 }
 complete -o bashdefault -o default -F _ppmr ppmr
-)";
+)sh";
   return out;
 }
 
@@ -126,7 +149,7 @@ std::string zsh_script(const std::vector<CommandWords>& commands) {
   std::string out =
       "#compdef ppmr\n# Completion of ppmr for zsh, made by `ppmr completion zsh`.\n_ppmr() {\n";
   out += "  local current=${words[CURRENT]} previous=${words[CURRENT-1]}\n";
-  out += "  local -a words_before names options valued\n";
+  out += "  local -a words_before names options valued kinds values\n  local wanted='' kind=''\n";
   out += "  words_before=(${words[2,CURRENT-1]})\n";
   out += fmt::format(kFindCommand, paths(commands));
   out += "  case $command in\n";
@@ -138,11 +161,18 @@ std::string zsh_script(const std::vector<CommandWords>& commands) {
       for (const std::string& name : option.names)
         options += "\n        " + zsh_entry(name, option.description);
     }
-    out += fmt::format("    {})\n      names=({})\n      options=({})\n      valued=({}) ;;\n",
-                       in_quotes(command.path), names, options, names_of_options(command, true));
+    out += fmt::format(
+        "    {})\n      names=({})\n      options=({})\n      valued=({})\n      kinds=({}) ;;\n",
+        in_quotes(command.path), names, options, names_of_options(command, true),
+        kinds_of(command));
   }
-  out += R"(  esac
-  if (( ${valued[(Ie)$previous]} )); then
+  out += R"sh(  esac
+  (( ${valued[(Ie)$previous]} )) && wanted=$previous
+  kind=${${(M)kinds:#${wanted:-argument}=*}#*=}
+  if [[ -n $kind && ( -n $wanted || $current != -* ) ]]; then
+    values=(${(f)"$(ppmr completion-values $kind 2>/dev/null)"})
+    compadd -a values
+  elif [[ -n $wanted ]]; then
     _files
   elif [[ $current == -* ]]; then
     _describe -o option options
@@ -153,7 +183,7 @@ std::string zsh_script(const std::vector<CommandWords>& commands) {
   fi
 }
 _ppmr "$@"
-)";
+)sh";
   return out;
 }
 
@@ -176,8 +206,19 @@ std::string fish_script(const std::vector<CommandWords>& commands) {
       out += when;
       for (const std::string& name : option.names)
         out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      out += fmt::format("{} -d {}\n", option.takes_value ? " -r" : "",
+      const std::string kind =
+          option.names.empty() ? "" : kind_of_values(command.path, option.names.front());
+      const std::string values =
+          " -x -a " + in_quotes("(ppmr completion-values " + kind + ")", true);
+      out += fmt::format("{} -d {}\n",
+                         !kind.empty()        ? values
+                         : option.takes_value ? " -r"
+                                              : "",
                          in_quotes(option.description, true));
+    }
+    if (const std::string kind = kind_of_values(command.path, ""); !kind.empty()) {
+      out += fmt::format("{} -f -a {}\n", when,
+                         in_quotes("(ppmr completion-values " + kind + ")", true));
     }
   }
   return out;

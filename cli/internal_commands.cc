@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "cli/completion_values.h"
 #include "cli/option_helpers.h"
 #include "migration/protect/criu_session.h"
 #include "migration/protect/led_epochs.h"
@@ -81,6 +82,8 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--work-dir", relay->work_directory)->required();
   sub->add_flag("--alone", relay->alone);
   sub->add_option("arguments", relay->arguments)->take_all();
+  auto values = add_internal<CompletionValuesCommand>(app, "completion-values", exit_code, sub);
+  sub->add_option("KIND", values->kind)->required();
   add_dumping_criu_command(app, exit_code);
   add_criu_for_runc_command(app, exit_code);
   add_led_epochs_command(app, exit_code);

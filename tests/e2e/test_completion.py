@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from lab.ppmr import find_ppmr
 from test_documentation import options_of_help
 
 COMMANDS = [["target"], ["source"], ["migrate"], ["evacuate"], ["status"], ["job", "run"]]
@@ -88,7 +89,7 @@ def fish_offers(ppmr, command, tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
+        env={**os.environ, "HOME": str(tmp_path), "PATH": f"{ppmr.parent}:{os.environ['PATH']}"},
     )
     assert done.stderr == ""
     # A line of the answer is "--name<TAB>description".
@@ -114,3 +115,44 @@ def test_scripts_hold_exactly_the_options_of_help(ppmr):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_have_no_internal_command(ppmr, shell):
     assert "migration-agent" not in script(ppmr, shell)
+
+
+def bash_completes(ppmr, words, tmp_path):
+    """What bash offers for the last of these words."""
+    (tmp_path / "completion").write_text(script(ppmr, "bash"))
+    quoted = " ".join(f"'{word}'" for word in words)
+    ask = (
+        f"source {tmp_path}/completion; COMP_WORDS=({quoted}); "
+        f"COMP_CWORD={len(words) - 1}; _ppmr; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    path = {**os.environ, "PATH": f"{ppmr.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", ask], capture_output=True, text=True, check=True, env=path
+    )
+    return done.stdout.split()
+
+
+def test_bash_offers_pids_users_and_groups_of_this_node(ppmr, tmp_path):
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        offered = bash_completes(ppmr, ["ppmr", "migrate", "--pid", ""], tmp_path)
+        assert str(process.pid) in offered and "1" not in offered
+        few = bash_completes(ppmr, ["ppmr", "migrate", "--pid", str(process.pid)], tmp_path)
+        assert str(process.pid) in few and len(few) < len(offered)
+    finally:
+        process.kill()
+        process.wait()
+    assert "root" in bash_completes(ppmr, ["ppmr", "evacuate", "--user", "ro"], tmp_path)
+    assert bash_completes(ppmr, ["ppmr", "commit", ""], tmp_path) == []  # the files of bash
+
+
+def test_mounts_are_offered_to_options_and_arguments(mounts):
+    words = [find_ppmr(), "completion-values", "mounts"]
+    assert mounts.source_at.run(words).stdout.split() == [str(mounts.out)]
+
+
+@pytest.mark.parametrize("shell, run", [("zsh", ["zsh", "-n"]), ("fish", ["fish", "--no-execute"])])
+def test_scripts_with_values_have_no_syntax_error(ppmr, need_command, tmp_path, shell, run):
+    need_command(shell)
+    (tmp_path / "script").write_text(script(ppmr, shell))
+    subprocess.run([*run, tmp_path / "script"], check=True)
