@@ -80,6 +80,11 @@ Result<std::unique_ptr<SourceMount>> SourceMount::create(SourceOptions options,
     if (!outlet) return failure(outlet.error());
     MutexLock lock(mount->outlet_mutex_);
     mount->outlet_ = *outlet;
+    if (mount->options_.discard) return {};
+    mount->reconnector_.emplace(mount->options_.reconnect_interval, [&of = *mount]() -> Status {
+      const auto live = of.live_outlet();
+      return live ? Status{} : failure(live.error());
+    });
     return {};
   });
   if (!created) return failure(created.error());
@@ -120,6 +125,7 @@ SourceMount::SourceMount(SourceOptions options, Parts parts)
 }
 
 SourceMount::~SourceMount() {
+  reconnector_.reset();
   {
     MutexLock lock(events_->mutex);
     events_->mount = nullptr;
@@ -154,7 +160,8 @@ Result<std::shared_ptr<Outlet>> SourceMount::connect() {
 
 // Returns the outlet for a new checkpoint. A failed session stays failed, so a new session replaces
 // it.
-Result<std::shared_ptr<Outlet>> SourceMount::live_outlet_for_claim() {
+Result<std::shared_ptr<Outlet>> SourceMount::live_outlet() {
+  MutexLock one_at_a_time(sessions_mutex_);
   {
     MutexLock lock(outlet_mutex_);
     if (outlet_->status()) return outlet_;

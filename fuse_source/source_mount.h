@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <queue>
 #include <string>
 #include <thread>
@@ -31,6 +32,7 @@
 #include "daemon/privilege/confinement.h"
 #include "daemon/privilege/privileged_helper.h"
 #include "fuse_source/quiet_flusher.h"
+#include "fuse_source/reconnector.h"
 #include "fuse_source/slot_buffers.h"
 #include "fuse_source/source_tree.h"
 #include "fuse_source/wanted_blocks.h"
@@ -54,6 +56,7 @@ struct SourceOptions {
   std::shared_ptr<PrivilegedHelper> helper;
   Confinement confinement;          // only shown in the status
   std::shared_ptr<IdleClock> idle;  // null: the daemon stays when it is idle
+  std::chrono::milliseconds reconnect_interval{5000};
 };
 
 // Sums over all sessions of this mount. They never decrease.
@@ -201,7 +204,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
 
   // Changes of names.
   Result<std::shared_ptr<Outlet>> connect();
-  Result<std::shared_ptr<Outlet>> live_outlet_for_claim();
+  Result<std::shared_ptr<Outlet>> live_outlet();
   std::shared_ptr<Outlet> present_outlet();
   OutletTotals totals();
   Result<SourceNodePointer> directory(uint64_t id);
@@ -264,6 +267,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   Mutex changes_;
   Mutex attribute_changes_;
   const std::shared_ptr<EventGate> events_;
+  Mutex sessions_mutex_;  // serialises live_outlet()
   Mutex outlet_mutex_;
   std::shared_ptr<Outlet> outlet_ PPMR_GUARDED_BY(outlet_mutex_);  // outlet of the present session
   OutletTotals earlier_ PPMR_GUARDED_BY(outlet_mutex_);            // of earlier sessions
@@ -291,6 +295,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   // Declared last: the threads end before the members that they use.
   QuietFlusher flusher_;
   std::thread committer_;
+  std::optional<Reconnector> reconnector_;
 };
 
 // Returns the table of FUSE operations of a source mount. The userdata of its operations is the

@@ -58,6 +58,38 @@ TEST(SourceMount, CanBeDestroyedWhileTheTargetSendsRequests) {
   requesting.join();
 }
 
+bool becomes(const std::function<bool()>& wanted) {
+  for (int looks = 0; looks < 20'000; ++looks) {
+    if (wanted()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// No checkpoint begins here: the source connects because its target is there again.
+TEST(SourceMount, ConnectsAtRestToATargetThatHasStartedAgain) {
+  MemorySink first_sink;
+  auto first = std::make_unique<Receiver>(
+      ReceiverOptions{}, std::move(Security::none()->listener("127.0.0.1:0").value()), first_sink);
+  SourceOptions options = options_for(*first);
+  options.sender.peer_timeout = std::chrono::milliseconds(1000);
+  options.reconnect_interval = std::chrono::milliseconds(20);
+  const std::string address = first->address();
+  auto mount = std::move(SourceMount::create(options).value());
+  const auto is_connected = [&] {
+    PassedDescriptors none;
+    const auto status = mount->answer(to_request(request::Status{}), none);
+    return status.at("peers").at(0).at("connected").get<bool>();
+  };
+  ASSERT_TRUE(becomes(is_connected));
+  first.reset();
+  ASSERT_TRUE(becomes([&] { return !is_connected(); }));
+  MemorySink second_sink;
+  Receiver second({}, std::move(Security::none()->listener(address).value()), second_sink);
+  EXPECT_TRUE(becomes(is_connected));
+  EXPECT_EQ(second.sessions().size(), 1u);
+}
+
 // The root is a node without a checkpoint.
 TEST(SourceMount, IgnoresRequestsForDirectoriesThatAreNotCheckpoints) {
   MemorySink sink;
