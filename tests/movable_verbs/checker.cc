@@ -2,12 +2,15 @@
 // byte of messages, writes and reads, the order of messages, and the sum of atomics.
 //
 //     checker --name a --partner b --exchange DIR [--queue-pairs N] [--threads N]
-//             [--events] [--builder] [--extended] [--separate] [--wait]
+//             [--events] [--builder] [--extended] [--separate] [--shared] [--datagrams] [--wait]
 //
+// With --shared all queue pairs take their receives from one queue, which is filled up only when
+// the device reports its limit. With --datagrams each round includes a datagram and its answer.
 // The ends exchange addresses in files of DIR; with --wait they connect when DIR/go.now exists.
 // Traffic runs until DIR/stop.now exists, then both end what is on its way and print their sums. A
 // line of progress is written to DIR/NAME.progress after each round. Exit code: 0: everything was
 // right; 1: something was wrong; 3: a completion had an error, which is printed with its status.
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <unistd.h>
@@ -24,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/movable_verbs/talker.h"
+
 namespace {
 
 constexpr uint32_t kMessageBytes = 2048;
@@ -35,6 +40,7 @@ struct Options {
   std::string name, partner, exchange;
   int queue_pairs = 2, threads = 1;
   bool events = false, builder = false, extended = false, separate = false, waits = false;
+  bool shared = false, datagrams = false;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -70,11 +76,75 @@ struct Shared {
   uint64_t counter;
 };
 
+// The receives that all queue pairs share.
+class SharedQueue {
+ public:
+  SharedQueue(ibv_context* context, ibv_pd* pd, int slots)
+      : context_(context), buffers_(static_cast<size_t>(slots) * kMessageBytes) {
+    region_ = need(ibv_reg_mr(pd, buffers_.data(), buffers_.size(), IBV_ACCESS_LOCAL_WRITE),
+                   "register shared buffers");
+    ibv_srq_init_attr init = {};
+    init.attr.max_wr = static_cast<uint32_t>(slots);
+    init.attr.max_sge = 1;
+    srq_ = need(ibv_create_srq(pd, &init), "create a shared receive queue");
+    limit_ = static_cast<uint32_t>(slots / 2);
+    for (int slot = 0; slot < slots; ++slot) free_.push_back(slot);
+    fill_up();
+    fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
+  }
+
+  ibv_srq* srq() const { return srq_; }
+  uint8_t* buffer(int slot) { return buffers_.data() + slot * kMessageBytes; }
+  void free(int slot) { free_.push_back(slot); }
+
+  // Without the event nothing is posted, so a lost one ends the traffic.
+  void look_for_events() {
+    // What the device has taken comes back here; less than that would not lift the queue over its
+    // limit, and no event would follow.
+    if (has_event_ && free_.size() >= limit_) fill_up();
+    pollfd ready = {context_->async_fd, POLLIN, 0};
+    ibv_async_event event = {};
+    if (poll(&ready, 1, 0) != 1 || ibv_get_async_event(context_, &event) != 0) return;
+    if (event.event_type != IBV_EVENT_SRQ_LIMIT_REACHED || event.element.srq != srq_)
+      fail("a foreign event");
+    ibv_ack_async_event(&event);
+    has_event_ = true;
+  }
+
+ private:
+  void fill_up() {
+    has_event_ = false;
+    for (const int slot : free_) {
+      ibv_sge piece = {reinterpret_cast<uint64_t>(buffer(slot)), kMessageBytes, region_->lkey};
+      ibv_recv_wr request = {}, *bad = nullptr;
+      request.wr_id = kReceiveId | static_cast<uint64_t>(slot);
+      request.sg_list = &piece;
+      request.num_sge = 1;
+      need(ibv_post_srq_recv(srq_, &request, &bad), "post a shared receive");
+    }
+    free_.clear();
+    ibv_srq_attr wanted = {};
+    wanted.srq_limit = limit_;
+    need(ibv_modify_srq(srq_, &wanted, IBV_SRQ_LIMIT), "set the limit");
+  }
+
+  ibv_context* context_;
+  std::vector<uint8_t> buffers_;
+  ibv_mr* region_ = nullptr;
+  ibv_srq* srq_ = nullptr;
+  uint32_t limit_ = 0;
+  bool has_event_ = false;
+  std::vector<int> free_;
+};
+
 class Pair {
  public:
   Pair(const Options& options, ibv_context* context, ibv_pd* pd, ibv_cq* sends, ibv_cq* receives,
-       uint32_t number)
-      : options_(options), number_(number), buffers_(2 * kDepth * kMessageBytes) {
+       SharedQueue* shared, uint32_t number)
+      : options_(options),
+        shared_queue_(shared),
+        number_(number),
+        buffers_(2 * kDepth * kMessageBytes) {
     shared_ = std::make_unique<Shared>();
     for (uint32_t i = 0; i < kMessageBytes; ++i)
       shared_->readable[i] = pattern(options.name[0], number, 0, i);
@@ -92,6 +162,7 @@ class Pair {
     init.recv_cq = receives;
     init.cap = {4 * kDepth, kDepth, 2, 2, kInlineBytes};
     init.qp_type = IBV_QPT_RC;
+    if (shared) init.srq = shared->srq();
     init.comp_mask = IBV_QP_INIT_ATTR_PD;
     init.pd = pd;
     if (options.builder) {
@@ -108,7 +179,7 @@ class Pair {
     need(ibv_modify_qp(qp_, &attributes,
                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
          "INIT");
-    for (int i = 0; i < kDepth; ++i) post_receive(i);
+    for (int i = 0; i < kDepth && !shared; ++i) post_receive(i);
   }
 
   Address address(ibv_context* context) const {
@@ -223,6 +294,7 @@ class Pair {
   }
 
   void post_receive(int slot) {
+    if (shared_queue_) return shared_queue_->free(slot);
     ibv_sge piece = {reinterpret_cast<uint64_t>(receive_buffer(slot)), kMessageBytes,
                      buffer_region_->lkey};
     ibv_recv_wr request = {}, *bad = nullptr;
@@ -232,7 +304,10 @@ class Pair {
     need(ibv_post_recv(qp_, &request, &bad), "post a receive");
   }
 
-  uint8_t* receive_buffer(int slot) { return buffers_.data() + (kDepth + slot) * kMessageBytes; }
+  uint8_t* receive_buffer(int slot) {
+    if (shared_queue_) return shared_queue_->buffer(slot);
+    return buffers_.data() + (kDepth + slot) * kMessageBytes;
+  }
 
   void receive(const ibv_wc& completion) {
     const int slot = static_cast<int>(completion.wr_id & 0xffff);
@@ -335,6 +410,7 @@ class Pair {
   }
 
   const Options& options_;
+  SharedQueue* const shared_queue_;
   const uint32_t number_;
   std::vector<uint8_t> buffers_;
   std::unique_ptr<Shared> shared_;
@@ -381,9 +457,14 @@ class Checker {
     const int size = options.queue_pairs * 8 * kDepth;
     queues_.push_back(make_queue(size));
     if (options.separate) queues_.push_back(make_queue(size));
+    if (options.shared)
+      shared_ = std::make_unique<SharedQueue>(context_, pd_, options.queue_pairs * kDepth);
+    if (options.datagrams)
+      talker_ = std::make_unique<ppmr::verbs::Talker>(context_, pd_, options.name, options.partner);
     for (int i = 0; i < options.queue_pairs; ++i) {
       pairs_.push_back(std::make_unique<Pair>(options, context_, pd_, queues_.front(),
-                                              queues_.back(), static_cast<uint32_t>(i)));
+                                              queues_.back(), shared_.get(),
+                                              static_cast<uint32_t>(i)));
       by_number_[pairs_.back()->qpn()] = pairs_.back().get();
     }
   }
@@ -396,6 +477,8 @@ class Checker {
               std::to_string(address.key) + " " + std::to_string(address.memory) + " " +
               address.gid + "\n";
     }
+    if (talker_)
+      mine += std::to_string(talker_->qpn()) + " " + pairs_.front()->address(context_).gid + "\n";
     write_file(place(options_.name, "address"), mine);
     if (options_.waits) await_file(place("go", "now"));
     std::istringstream theirs(await_file(place(options_.partner, "address")));
@@ -404,6 +487,11 @@ class Checker {
       Address peer;
       theirs >> peer.qpn >> peer.psn >> peer.key >> peer.memory >> peer.gid;
       pair->connect(peer, 100 + number++);
+    }
+    if (talker_) {
+      ppmr::verbs::TalkerAddress peer;
+      theirs >> peer.qpn >> peer.gid;
+      talker_->connect(peer);
     }
     write_file(place(options_.name, "connected"), "yes\n");
     await_file(place(options_.partner, "connected"));
@@ -416,6 +504,7 @@ class Checker {
       if (!stops) stops = access(place("stop", "now").c_str(), F_OK) == 0;
       if (!stops && is_idle()) {
         for (const auto& pair : pairs_) pair->post_round();
+        if (talker_) talker_->talk();
         write_file(place(options_.name, "progress"), std::to_string(++rounds) + "\n");
       }
       poll_all();
@@ -473,7 +562,7 @@ class Checker {
     for (const auto& pair : pairs_) {
       if (!pair->is_idle()) return false;
     }
-    return true;
+    return !talker_ || talker_->is_idle();
   }
 
   int poll_queue(ibv_cq* queue) {
@@ -514,6 +603,11 @@ class Checker {
   }
 
   void poll_all() {
+    if (shared_) shared_->look_for_events();
+    if (talker_) {
+      talker_->poll();
+      if (!talker_->is_idle()) talker_->talk();
+    }
     int count = 0;
     for (ibv_cq* queue : queues_) count += poll_queue(queue);
     if (count > 0) return;
@@ -537,6 +631,8 @@ class Checker {
   ibv_pd* pd_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;
   std::vector<ibv_cq*> queues_;
+  std::unique_ptr<SharedQueue> shared_;
+  std::unique_ptr<ppmr::verbs::Talker> talker_;
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::map<uint32_t, Pair*> by_number_;
   std::vector<ibv_wc> held_;
@@ -567,6 +663,10 @@ int main(int argc, char** argv) {
       options.extended = true;
     else if (word == "--separate")
       options.separate = true;
+    else if (word == "--shared")
+      options.shared = true;
+    else if (word == "--datagrams")
+      options.datagrams = true;
     else if (word == "--wait")
       options.waits = true;
     else

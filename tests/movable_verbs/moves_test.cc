@@ -48,6 +48,9 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"--builder", "--separate"},
                     std::vector<std::string>{"--extended", "--queue-pairs", "7"},
                     std::vector<std::string>{"--events", "--extended", "--builder", "--separate"},
+                    std::vector<std::string>{"--shared", "--queue-pairs", "3"},
+                    std::vector<std::string>{"--datagrams"},
+                    std::vector<std::string>{"--datagrams", "--shared", "--separate"},
                     std::vector<std::string>{"--threads", "3"},
                     std::vector<std::string>{"--threads", "2", "--events"}));
 
@@ -131,13 +134,15 @@ TEST(Moves, PeerOfAnAbsentProcessMovesMeanwhile) {
 }
 
 TEST(Moves, NumbersOfNewProgramsDoNotCollideWithMovedOnes) {
-  Ends ends;
+  // The checkers also end if a datagram arrives that was meant for another one.
+  const std::vector<std::string> options = {"--datagrams"};
+  Ends ends(options);
   move(*ends.a, 2);  // its numbers of machine 1 are free for the device, but peers know them
   await_traffic(ends);
   const std::string exchange = ends.scratch.path("other");
   std::filesystem::create_directory(exchange);
-  End c(ends.scratch, "c", "d", exchange, 1, {}, {});
-  End d(ends.scratch, "d", "c", exchange, 2, {}, {});
+  End c(ends.scratch, "c", "d", exchange, 1, options, {});
+  End d(ends.scratch, "d", "c", exchange, 2, options, {});
   c.await_rounds(5);
   EXPECT_NE(c.log().find("is taken"), std::string::npos) << c.log();
   move(c, 2);
@@ -152,7 +157,7 @@ TEST(Moves, NumbersOfNewProgramsDoNotCollideWithMovedOnes) {
 
 TEST(Moves, ProcessMovesBeforeItIsConnected) {
   Scratch scratch;
-  const std::vector<std::string> waits = {"--wait"};
+  const std::vector<std::string> waits = {"--wait", "--datagrams", "--shared"};
   End a(scratch, "a", "b", scratch.path(""), 1, waits, {});
   End b(scratch, "b", "a", scratch.path(""), 2, waits, {});
   for (const char* name : {"a.address", "b.address"})
@@ -230,7 +235,7 @@ TEST(Moves, StopsAndCancelledReleasesLoseNothing) {
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
   SCOPED_TRACE("PPMR_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
-  Ends ends({"--queue-pairs", "3"}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "100"}});
+  Ends ends({"--queue-pairs", "3", "--datagrams"}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "100"}});
   int refused = 0;
   for (int i = 0; i < 10; ++i) {
     const End& mover = random() % 2 ? *ends.a : *ends.b;
@@ -257,7 +262,7 @@ TEST(Moves, RandomMovesOfBothEndsLoseNothing) {
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
   SCOPED_TRACE("PPMR_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
-  Ends ends({"--queue-pairs", "4"});
+  Ends ends({"--queue-pairs", "4", "--shared", "--datagrams"});
   const auto wander = [](const End& end, uint64_t seed_of_end, std::string& said) {
     std::mt19937_64 own(seed_of_end);
     const int base = end.name() == "a" ? 10 : 20;

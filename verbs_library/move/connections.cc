@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "verbs_library/move/datagrams.h"
 #include "verbs_library/move/directory.h"
 #include "verbs_library/move/replace.h"
 #include "verbs_library/move/settings.h"
@@ -154,6 +155,7 @@ bool is_broken(const Qp& qp) {
 }
 
 Time tend(Qp& qp, Time now, const ControlAddress& control) {
+  if (qp.datagrams) return tend_datagrams(qp, now);
   if (!qp.connection) return Time::max();
   Connection& connection = *qp.connection;
   Link& link = connection.link;
@@ -195,6 +197,16 @@ std::optional<Message> answer(const Message& request, const ControlAddress& cont
   if (!is_same_secret(request.secret, qp->secret)) return std::nullopt;
   if (is_broken(*qp) || !qp->real) return reply;
   const auto kind = static_cast<RequestKind>(request.kind);
+  if (kind == RequestKind::kHold) {
+    reply.kind = static_cast<uint8_t>(answer_hold(*qp, request.from));
+    return reply;
+  }
+  if (kind == RequestKind::kWatch) {
+    reply.kind = static_cast<uint8_t>(answer_watch(*qp, request.from, request.to));
+    reply.address = address_of(*qp, *name, control);
+    reply.address.keys.clear();
+    return reply;
+  }
   if (kind == RequestKind::kKeys) {
     reply.kind = static_cast<uint8_t>(ReplyKind::kKeys);
     reply.address = address_of(*qp, *name, control);

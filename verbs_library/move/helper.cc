@@ -18,6 +18,7 @@
 #include <list>
 
 #include "verbs_library/move/connections.h"
+#include "verbs_library/move/datagrams.h"
 #include "verbs_library/move/directory.h"
 #include "verbs_library/move/replace.h"
 #include "verbs_library/move/settings.h"
@@ -102,7 +103,7 @@ class Helper {
   void obey();
   void begin_release();
   void continue_release();
-  std::string what_hinders(Qp& qp, bool& is_ready);
+  std::string what_hinders(Qp& qp, bool& is_ready, std::string& slow);
   void cancel_release(const std::string& why);
   void leave();
   std::string come_back();  // what failed, or an empty text
@@ -252,7 +253,9 @@ void Helper::begin_release() {
 }
 
 // Why the queue pair cannot be destroyed at all; empty if that is only a matter of time.
-std::string Helper::what_hinders(Qp& qp, bool& is_ready) {
+// Else adds whom it waits for to `slow`.
+std::string Helper::what_hinders(Qp& qp, bool& is_ready, std::string& slow) {
+  if (qp.datagrams) return leave_datagrams(qp, is_ready, slow);
   if (qp.connection && is_broken(qp)) {
     qp.connection.reset();
     qp.qp_base.state = IBV_QPS_ERR;
@@ -280,7 +283,7 @@ void Helper::continue_release() {
   std::string slow;
   for_each_queue_pair([&](Qp& qp) {
     bool one_is_ready = true;
-    const std::string why = what_hinders(qp, one_is_ready);
+    const std::string why = what_hinders(qp, one_is_ready, slow);
     if (hindrance.empty()) hindrance = why;
     if (!one_is_ready && slow.empty() && qp.connection)
       slow = address_of(qp.connection->link.peer().gid) + ", queue pair " +
@@ -299,6 +302,7 @@ void Helper::cancel_release(const std::string& why) {
   phase_ = Phase::kHere;
   for_each_queue_pair([&](Qp& qp) {
     if (qp.connection) qp.connection->link.stay();
+    if (qp.datagrams) stay_datagrams(qp);
   });
   ppmr_rdma_done(&requests_, why.substr(0, 200).c_str());
 }
@@ -306,6 +310,7 @@ void Helper::cancel_release(const std::string& why) {
 void Helper::leave() {
   publish_all(true);
   for_each_queue_pair([&](Qp& qp) {
+    if (qp.datagrams) left_datagrams(qp);
     if (!qp.connection) return;
     qp.connection->call.end();
     qp.connection->link.left();
@@ -329,6 +334,7 @@ std::string Helper::come_back() {
   find_address();
   phase_ = Phase::kHere;
   for_each_queue_pair([&](Qp& qp) {
+    if (qp.datagrams) return_datagrams(qp);
     if (!qp.connection) return;
     qp.connection->link.returned();
     qp.connection->ask_again = {};

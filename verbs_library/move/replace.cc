@@ -8,13 +8,16 @@
 #include <cstring>
 
 #include "verbs_library/move/connection.h"
+#include "verbs_library/move/datagrams.h"
 #include "verbs_library/shadow/completion.h"
 #include "verbs_library/shadow/contexts.h"
 #include "verbs_library/shadow/creation.h"
 #include "verbs_library/shadow/devices.h"
 #include "verbs_library/shadow/log.h"
+#include "verbs_library/shadow/paths.h"
 #include "verbs_library/shadow/receive.h"
 #include "verbs_library/shadow/send.h"
+#include "verbs_library/shadow/shared_queues.h"
 
 namespace ppmr::verbs {
 namespace {
@@ -44,6 +47,7 @@ void destroy_queue_pairs(Context& context, Failures& failures) {
     keep_receives(*qp);
     gate_sends(*qp);
   }
+  for (Srq* srq : context.shared_queues) keep_shared_receives(*srq);
   for (Cq* cq : context.completion_queues) absorb_completions(*cq);
   for (Qp* qp : context.queue_pairs) {
     const std::lock_guard sends(qp->send_lock);
@@ -51,6 +55,18 @@ void destroy_queue_pairs(Context& context, Failures& failures) {
     if (!qp->real) continue;
     failures.note("destroy a queue pair", real().ibv_destroy_qp(qp->real));
     qp->real = nullptr;
+  }
+  for (Qp* qp : context.queue_pairs) forget_path(*qp, nullptr);
+}
+
+void destroy_shared_queues(Context& context, Failures& failures) {
+  for (Srq* srq : context.shared_queues) {
+    ibv_srq* old = nullptr;
+    {
+      const std::lock_guard guard(srq->lock);
+      std::swap(old, srq->real);
+    }
+    if (old) failures.note("destroy a shared receive queue", real().ibv_destroy_srq(old));
   }
 }
 
@@ -63,6 +79,7 @@ void destroy_completion_queues(Context& context, Failures& failures) {
       const std::lock_guard guard(cq->lock);
       std::swap(old, cq->real);
       cq->retired.clear();  // their completions are destroyed with the queue
+      cq->receivers.clear();
     }
     if (old) failures.note("destroy a completion queue", real().ibv_destroy_cq(old));
   }
@@ -81,6 +98,8 @@ void destroy_memory(Context& context, Failures& failures) {
     if (region->real) failures.note("release a memory region", real().ibv_dereg_mr(region->real));
     region->real = nullptr;
   }
+  for (Ah* path : context.paths)
+    failures.note("destroy an address handle", destroy_real_paths(*path));
   for (Pd* domain : context.domains) {
     if (domain->real)
       failures.note("release a protection domain", real().ibv_dealloc_pd(domain->real));
@@ -104,16 +123,40 @@ void make_tables(Context& context) {
     qp->local_keys = context.local_keys.get();
     qp->translates = !qp->local_keys->is_empty() || !qp->remote_keys->is_empty();
   }
+  for (Srq* srq : context.shared_queues) {
+    const std::lock_guard guard(srq->lock);
+    srq->local_keys = context.local_keys.get();
+  }
 }
 
 int to_init(Qp& qp) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
+  if (qp.sends_datagrams()) {
+    attributes.pkey_index = qp.attributes.pkey_index;
+    attributes.port_num = qp.attributes.port_num;
+    attributes.qkey = qp.attributes.qkey;
+    return real().ibv_modify_qp(qp.real, &attributes,
+                                IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+  }
   attributes.pkey_index = qp.attributes.pkey_index;
   attributes.port_num = qp.attributes.port_num;
   attributes.qp_access_flags = qp.attributes.qp_access_flags | IBV_ACCESS_REMOTE_WRITE;
   return real().ibv_modify_qp(qp.real, &attributes,
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+// A UD queue pair has no peer to wait for.
+int to_shown_state(Qp& qp) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RTR;
+  if (qp.qp_base.state != IBV_QPS_RTR && qp.qp_base.state != IBV_QPS_RTS) return 0;
+  if (const int error = real().ibv_modify_qp(qp.real, &attributes, IBV_QP_STATE); error != 0)
+    return error;
+  if (qp.qp_base.state == IBV_QPS_RTR) return 0;
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.sq_psn = new_psn();
+  return real().ibv_modify_qp(qp.real, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN);
 }
 
 int to_error(Qp& qp) {
@@ -132,10 +175,14 @@ int make_queue_pair(Qp& qp) {
     qp.real = made;
     qp.sends->signalled = qp.sends->posted;
   }
+  if (qp.shared_receives()) add_receiver(*qp.receive_cq, made->qp_num, qp.receives);
   const ibv_qp_state shown = qp.qp_base.state;
   if (shown == IBV_QPS_RESET) return post_receives_again(qp);  // there are none
   if (const int error = to_init(qp); error != 0) return error;
   if (const int error = post_receives_again(qp); error != 0) return error;
+  if (qp.sends_datagrams()) {
+    if (const int error = to_shown_state(qp); error != 0) return error;
+  }
   const bool was_broken = shown == IBV_QPS_ERR || shown == IBV_QPS_SQE;
   return was_broken ? to_error(qp) : 0;
 }
@@ -196,7 +243,11 @@ void make_domains(Context& context, Failures& failures) {
 std::string destroy_real_objects() {
   Failures failures;
   for (Context* context : world().contexts) {
+    absorb_device_events(*context);
     destroy_queue_pairs(*context, failures);
+    // Completions in the queue may name receives of a shared one.
+    for (Cq* cq : context->completion_queues) absorb_completions(*cq);
+    destroy_shared_queues(*context, failures);
     destroy_completion_queues(*context, failures);
     destroy_memory(*context, failures);
     if (!context->real) continue;
@@ -216,6 +267,8 @@ std::string make_real_objects() {
     make_domains(*context, failures);
     make_queues(*context, failures);
     make_tables(*context);
+    for (Srq* srq : context->shared_queues)
+      failures.note("make a shared receive queue", make_real_shared_queue(*srq));
     context->has_moved = true;
     for (Qp* qp : context->queue_pairs) {
       const int error = context->real ? make_queue_pair(*qp) : ENODEV;
@@ -242,7 +295,11 @@ int connect_again(Qp& qp, const QueuePairAddress& peer) {
     choose_address(qp);
     absorb_completions(*qp.send_cq);
     absorb_completions(*qp.receive_cq);
-    if (old) real().ibv_destroy_qp(old);
+    if (old) {
+      const uint32_t old_qpn = old->qp_num;
+      real().ibv_destroy_qp(old);
+      if (qp.shared_receives()) remove_receiver(*qp.receive_cq, old_qpn);
+    }
   }
   qp.connection->is_fresh = false;
   {

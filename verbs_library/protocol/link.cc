@@ -125,6 +125,8 @@ bool Link::answered(const LinkRequest& request, const LinkReply& reply) {
       }
       return false;
     case RequestKind::kKeys:
+    case RequestKind::kWatch:
+    case RequestKind::kHold:
       return false;
   }
   return false;
@@ -188,6 +190,9 @@ Link::Handled Link::handle(const LinkRequest& request, const Traffic& traffic) {
       return {reply(ReplyKind::kOk)};
     case RequestKind::kKeys:
       return {reply(ReplyKind::kKeys)};
+    case RequestKind::kWatch:
+    case RequestKind::kHold:
+      break;  // not of connections
   }
   return {reply(ReplyKind::kStale)};
 }

@@ -31,7 +31,15 @@
 
 namespace ppmr::verbs {
 
-enum class RequestKind : uint8_t { kSuspend = 1, kContinue, kReconnect, kGo, kKeys };
+enum class RequestKind : uint8_t {
+  kSuspend = 1,
+  kContinue,
+  kReconnect,
+  kGo,
+  kKeys,
+  kWatch,
+  kHold
+};  // of UD: destination.h
 
 enum class ReplyKind : uint8_t {
   kDrained = 1,  // to SUSPEND: nothing of either end is in flight towards the peer
@@ -42,7 +50,7 @@ enum class ReplyKind : uint8_t {
   kNotYet,       // the peer cannot do it now: ask again
   kStale,        // the request is older than one that has arrived
   kGone,         // the peer has no such queue pair any more, or has given the connection up
-  kKeys,         // to KEYS
+  kKeys,         // to KEYS and WATCH
 };
 
 // What the queue pair has done so far, measured at the time of the call.

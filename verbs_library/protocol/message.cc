@@ -67,7 +67,7 @@ class Reader {
 bool is_known(const Message& message) {
   return message.kind >= 1 &&
          message.kind <= (message.is_reply ? static_cast<uint8_t>(ReplyKind::kKeys)
-                                           : static_cast<uint8_t>(RequestKind::kKeys));
+                                           : static_cast<uint8_t>(RequestKind::kHold));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ struct Message {
   Secret secret = {};  // of the end `to`, in a request
   uint64_t serial = 0;
   uint64_t sent = 0;
-  QueuePairAddress address;  // in RECONNECT, CONNECTED and the reply to KEYS
+  QueuePairAddress address;  // in RECONNECT, CONNECTED and the reply KEYS
 
   bool operator==(const Message&) const = default;
 };

@@ -29,9 +29,8 @@ constexpr unsigned int kHiddenCapabilities =
 const char* refuse_queue_pair(const ibv_qp_init_attr_ex& wanted) {
   switch (wanted.qp_type) {
     case IBV_QPT_RC:
-      break;
     case IBV_QPT_UD:
-      return "a UD queue pair";
+      break;
     case IBV_QPT_UC:
       return "a UC queue pair";
     case IBV_QPT_XRC_SEND:
@@ -42,7 +41,6 @@ const char* refuse_queue_pair(const ibv_qp_init_attr_ex& wanted) {
     default:
       return "a queue pair of the vendor's own type";
   }
-  if (wanted.srq) return "a queue pair with a shared receive queue";
   if (wanted.comp_mask & ~kQueuePairExtensions) return "a queue pair with extensions";
   if ((wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
       (wanted.send_ops_flags & ~kSendOperations))
@@ -97,7 +95,6 @@ const char* refuse_change(const ibv_qp_attr& attributes, int mask) {
 void hide_refused(ibv_device_attr& attributes) {
   attributes.device_cap_flags &= ~kHiddenCapabilities;
   attributes.max_mw = 0;
-  attributes.max_srq = 0;
   attributes.max_mcast_grp = 0;
   --attributes.max_qp_wr;  // the marker's place
 }

@@ -14,19 +14,16 @@ ibv_qp_init_attr_ex queue_pair(ibv_qp_type type) {
   return wanted;
 }
 
-TEST(Refusals, OnlyReliableConnectionsAreMade) {
+TEST(Refusals, OnlyReliableConnectionsAndDatagramsAreMade) {
   EXPECT_EQ(refuse_queue_pair(queue_pair(IBV_QPT_RC)), nullptr);
-  for (const ibv_qp_type type : {IBV_QPT_UD, IBV_QPT_UC, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV,
-                                 IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER})
+  EXPECT_EQ(refuse_queue_pair(queue_pair(IBV_QPT_UD)), nullptr);
+  for (const ibv_qp_type type :
+       {IBV_QPT_UC, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV, IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER})
     EXPECT_NE(refuse_queue_pair(queue_pair(type)), nullptr) << type;
 }
 
-TEST(Refusals, QueuePairsWithSharedReceivesOrExtensionsAreNotMade) {
-  ibv_srq srq = {};
+TEST(Refusals, QueuePairsWithExtensionsAreNotMade) {
   auto wanted = queue_pair(IBV_QPT_RC);
-  wanted.srq = &srq;
-  EXPECT_NE(refuse_queue_pair(wanted), nullptr);
-  wanted = queue_pair(IBV_QPT_RC);
   wanted.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS;
   EXPECT_NE(refuse_queue_pair(wanted), nullptr);
   wanted = queue_pair(IBV_QPT_RC);
@@ -84,7 +81,7 @@ TEST(Refusals, DevicesDoNotShowWhatIsRefused) {
   EXPECT_EQ(attributes.xrc_odp_caps, 0u);
   EXPECT_EQ(attributes.max_dm_size, 0u);
   EXPECT_EQ(attributes.phys_port_cnt_ex, 2u);
-  EXPECT_EQ(attributes.orig_attr.max_srq, 0);
+  EXPECT_EQ(attributes.orig_attr.max_mcast_grp, 0);
   EXPECT_EQ(attributes.orig_attr.max_qp_wr, 99);
   EXPECT_EQ(attributes.orig_attr.device_cap_flags & IBV_DEVICE_XRC, 0u);
 }

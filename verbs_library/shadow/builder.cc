@@ -96,6 +96,15 @@ void compare_swap(ibv_qp_ex* qp, uint32_t key, uint64_t address, uint64_t compar
   add_atomic(qp, IBV_WR_ATOMIC_CMP_AND_SWP, key, address, compare, swap);
 }
 
+void set_datagram_address(ibv_qp_ex* qp, ibv_ah* path, uint32_t qpn, uint32_t key) {
+  Builder& builder = builder_of(qp);
+  if (ibv_send_wr* request = current(builder)) {
+    request->wr.ud = {.ah = path, .remote_qpn = qpn, .remote_qkey = key};
+  } else {
+    builder.error = EINVAL;
+  }
+}
+
 void set_pieces(ibv_qp_ex* qp, size_t count, const ibv_sge* pieces) {
   Builder& builder = builder_of(qp);
   ibv_send_wr* request = current(builder);
@@ -156,6 +165,7 @@ void set_builder(Qp& qp) {
   qp.wr_rdma_read = read;
   qp.wr_atomic_fetch_add = fetch_add;
   qp.wr_atomic_cmp_swp = compare_swap;
+  qp.wr_set_ud_addr = set_datagram_address;
   qp.wr_set_sge = set_piece;
   qp.wr_set_sge_list = set_pieces;
   qp.wr_set_inline_data = set_inline;

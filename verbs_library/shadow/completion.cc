@@ -27,7 +27,7 @@ int poll_device(Cq& cq, int count, ibv_wc* completions) {
   }
   int shown = 0;
   for (int i = 0; i < polled; ++i) {
-    if (!translate(completions[i])) [[unlikely]]
+    if (!translate(completions[i], cq.receivers)) [[unlikely]]
       continue;
     if (shown != i) completions[shown] = completions[i];
     ++shown;
@@ -72,7 +72,7 @@ int absorb_completions(Cq& cq) {
     const int polled = cq.real->context->ops.poll_cq(cq.real, kBatch, completions);
     if (polled <= 0) break;
     for (int i = 0; i < polled; ++i) {
-      if (!translate(completions[i])) continue;
+      if (!translate(completions[i], cq.receivers)) continue;
       cq.kept.push_back(completions[i]);
       ++absorbed;
     }
@@ -90,6 +90,17 @@ void keep_completion(Cq& cq, const ibv_wc& completion) {
 void retire(Cq& cq, std::shared_ptr<Ring> ring) {
   const std::lock_guard guard(cq.lock);
   cq.retired.push_back(std::move(ring));
+}
+
+void add_receiver(Cq& cq, uint32_t real_qpn, std::shared_ptr<ReceiveRing> ring) {
+  const std::lock_guard guard(cq.lock);
+  cq.receivers[real_qpn] = std::move(ring);
+}
+
+void remove_receiver(Cq& cq, uint32_t real_qpn) {
+  absorb_completions(cq);
+  const std::lock_guard guard(cq.lock);
+  cq.receivers.erase(real_qpn);
 }
 
 void absorb_events(Channel& channel) {

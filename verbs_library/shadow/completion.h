@@ -19,6 +19,11 @@ void keep_completion(Cq& cq, const ibv_wc& completion);
 // No completion of the device may refer to this ring any more once those in the queue are polled.
 void retire(Cq& cq, std::shared_ptr<Ring> ring);
 
+// Completions of a queue pair with a shared receive queue name it by its real number: adds and
+// removes one. Before it is removed, all completions are absorbed.
+void add_receiver(Cq& cq, uint32_t real_qpn, std::shared_ptr<ReceiveRing> ring);
+void remove_receiver(Cq& cq, uint32_t real_qpn);
+
 // Fetches the events of the device, so that none is lost with the real channel. The caller holds
 // World::control.
 void absorb_events(Channel& channel);

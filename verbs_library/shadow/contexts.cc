@@ -17,6 +17,7 @@
 #include "verbs_library/shadow/log.h"
 #include "verbs_library/shadow/receive.h"
 #include "verbs_library/shadow/send.h"
+#include "verbs_library/shadow/shared_queues.h"
 
 namespace ppmr::verbs {
 namespace {
@@ -44,7 +45,10 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   return error;
 }
 
-ibv_srq* no_srq(ibv_context*, ibv_srq_init_attr_ex*) { return refuse("a shared receive queue"); }
+// Those without extensions take the way of ibv_create_srq.
+ibv_srq* no_srq(ibv_context*, ibv_srq_init_attr_ex*) {
+  return refuse("a shared receive queue with extensions");
+}
 ibv_xrcd* no_xrcd(ibv_context*, ibv_xrcd_init_attr*) { return refuse("an XRC domain"); }
 ibv_flow* no_flow(ibv_qp*, ibv_flow_attr*) { return refuse("a flow"); }
 ibv_dm* no_dm(ibv_context*, ibv_alloc_dm_attr*) { return refuse("device memory"); }
@@ -77,6 +81,7 @@ void set_operations(Context& context) {
   operations.req_notify_cq = request_event;
   operations.post_send = post_send;
   operations.post_recv = post_receive;
+  operations.post_srq_recv = post_shared_receive;
 }
 
 // Turns an event of the real device into one for the program. Returns false if it is about an
@@ -101,12 +106,27 @@ bool translate(ibv_async_event& event) {
       return true;
     }
     case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED:
+    case IBV_EVENT_SRQ_LIMIT_REACHED: {
+      auto* srq = static_cast<Srq*>(event.element.srq->srq_context);
+      if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED) note_limit_reached(*srq);
+      event.element.srq = srq;
+      return true;
+    }
     case IBV_EVENT_WQ_FATAL:
       return false;
     default:
       return true;  // of a port or of the device
   }
+}
+
+// Fetches an event of the device. Returns true if it is one for the program.
+bool fetch_real_event(Context& context, ibv_async_event& event) {
+  if (!context.real || real().ibv_get_async_event(context.real, &event) != 0) return false;
+  ibv_async_event seen = event;
+  const bool is_known = translate(seen);
+  real().ibv_ack_async_event(&event);
+  event = seen;
+  return is_known;
 }
 
 // Returns true if there was an event. The caller holds World::control.
@@ -118,12 +138,7 @@ bool fetch_event(Context& context, ibv_async_event& event) {
     eventfd_read(context.device_raised_fd, &count);
     return true;
   }
-  if (!context.real || real().ibv_get_async_event(context.real, &event) != 0) return false;
-  ibv_async_event seen = event;
-  const bool is_known = translate(seen);
-  real().ibv_ack_async_event(&event);
-  event = seen;
-  return is_known;
+  return fetch_real_event(context, event);
 }
 
 bool blocks(int fd) { return (fcntl(fd, F_GETFL) & O_NONBLOCK) == 0; }
@@ -139,6 +154,15 @@ std::nullptr_t refuse(const char* what) {
 void raise_device_event(Context& context, const ibv_async_event& event) {
   context.device_raised.push_back(event);
   eventfd_write(context.device_raised_fd, 1);
+}
+
+void absorb_device_events(Context& context) {
+  if (!context.real) return;
+  pollfd ready = {.fd = context.real->async_fd, .events = POLLIN, .revents = 0};
+  while (poll(&ready, 1, 0) == 1 && (ready.revents & POLLIN)) {
+    ibv_async_event event = {};
+    if (fetch_real_event(context, event)) raise_device_event(context, event);
+  }
 }
 
 }  // namespace ppmr::verbs
@@ -245,6 +269,8 @@ void ibv_ack_async_event(ibv_async_event* event) {
       break;
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED:
+      if (is_shadow(event->element.srq->context)) return;
+      break;
     case IBV_EVENT_WQ_FATAL:
       break;
     default:

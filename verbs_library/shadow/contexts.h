@@ -20,4 +20,8 @@ void raise_device_event(Context& context, const ibv_async_event& event);
 // Logs and refuses. Returns null, and sets errno to EOPNOTSUPP.
 std::nullptr_t refuse(const char* what);
 
+// Keeps the events of the device that the program has not fetched: they are lost with the device.
+// The caller holds World::control.
+void absorb_device_events(Context& context);
+
 }  // namespace ppmr::verbs

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "verbs_library/move/connection.h"
+#include "verbs_library/move/datagrams.h"
 #include "verbs_library/move/directory.h"
 #include "verbs_library/move/helper.h"
 #include "verbs_library/move/peers.h"
@@ -53,6 +54,7 @@ void make_rings(Qp& qp) {
   qp.receives = std::make_shared<ReceiveRing>(std::max<uint32_t>(qp.init.cap.max_recv_wr, 1),
                                               std::max<uint32_t>(qp.init.cap.max_recv_sge, 1));
   qp.sends->shown_qpn = qp.receives->shown_qpn = qp.qp_base.qp_num;
+  if (qp.shared_receives() && qp.real) add_receiver(*qp.receive_cq, qp.real->qp_num, qp.receives);
 }
 
 // The program gives up what is in the queues.
@@ -73,6 +75,7 @@ void remember(Qp& qp, const ibv_qp_attr& from, int mask) {
   PPMR_REMEMBER(IBV_QP_ACCESS_FLAGS, qp_access_flags);
   PPMR_REMEMBER(IBV_QP_PKEY_INDEX, pkey_index);
   PPMR_REMEMBER(IBV_QP_PORT, port_num);
+  PPMR_REMEMBER(IBV_QP_QKEY, qkey);
   PPMR_REMEMBER(IBV_QP_AV, ah_attr);
   PPMR_REMEMBER(IBV_QP_PATH_MTU, path_mtu);
   PPMR_REMEMBER(IBV_QP_TIMEOUT, timeout);
@@ -137,16 +140,32 @@ void end_connection(Qp& qp) {
 
 }  // namespace
 
-ibv_qp* new_real_queue_pair(Qp& qp) {
-  if (!qp.domain->real || !qp.send_cq->real || !qp.receive_cq->real) {
-    errno = ENODEV;
-    return nullptr;
-  }
+namespace {
+
+bool has_real_parts(const Qp& qp) {
+  return qp.domain->real && qp.send_cq->real && qp.receive_cq->real &&
+         (!qp.shared_receives() || qp.shared_receives()->real);
+}
+
+// What to ask the device for.
+ibv_qp_init_attr real_attributes(Qp& qp) {
   ibv_qp_init_attr wanted = qp.init;
   wanted.qp_context = &qp;  // an event leads to our object
   wanted.send_cq = qp.send_cq->real;
   wanted.recv_cq = qp.receive_cq->real;
+  if (qp.shared_receives()) wanted.srq = qp.shared_receives()->real;
   ++wanted.cap.max_send_wr;  // the marker
+  return wanted;
+}
+
+}  // namespace
+
+ibv_qp* new_real_queue_pair(Qp& qp) {
+  if (!has_real_parts(qp)) {
+    errno = ENODEV;
+    return nullptr;
+  }
+  ibv_qp_init_attr wanted = real_attributes(qp);
   return real().ibv_create_qp(qp.domain->real, &wanted);
 }
 
@@ -163,18 +182,16 @@ ibv_qp* create_queue_pair(ibv_context* seen, ibv_qp_init_attr_ex* wanted) {
   qp->send_cq = &shadow_of(wanted->send_cq);
   qp->receive_cq = &shadow_of(wanted->recv_cq);
   std::memcpy(&qp->init, wanted, sizeof(qp->init));  // a prefix of the extended structure
-  if (!qp->domain->real || !qp->send_cq->real || !qp->receive_cq->real) {
+  if (qp->init.srq) qp->init.srq = &shadow_of(wanted->srq);
+  if (qp->sends_datagrams()) qp->datagrams = std::make_unique<Datagrams>();
+  if (!has_real_parts(*qp)) {
     delete qp;
     errno = ENODEV;
     return nullptr;
   }
   qp->secret = new_secret();
   // The first real one tells what sizes the device grants; those are asked for after a move, too.
-  ibv_qp_init_attr granted = qp->init;
-  granted.qp_context = qp;
-  granted.send_cq = qp->send_cq->real;
-  granted.recv_cq = qp->receive_cq->real;
-  ++granted.cap.max_send_wr;
+  ibv_qp_init_attr granted = real_attributes(*qp);
   ibv_qp* probe = real().ibv_create_qp(qp->domain->real, &granted);
   if (!probe) {
     const int error = errno;
@@ -205,6 +222,7 @@ ibv_qp* create_queue_pair(ibv_context* seen, ibv_qp_init_attr_ex* wanted) {
   shown.pd = wanted->pd;
   shown.send_cq = wanted->send_cq;
   shown.recv_cq = wanted->recv_cq;
+  shown.srq = wanted->srq;
   shown.handle = qp->real->handle;
   shown.qp_num = qp->real->qp_num;
   shown.state = IBV_QPS_RESET;
@@ -293,6 +311,7 @@ int ibv_query_qp(ibv_qp* seen, ibv_qp_attr* attributes, int mask, ibv_qp_init_at
   init->qp_context = seen->qp_context;
   init->send_cq = seen->send_cq;
   init->recv_cq = seen->recv_cq;
+  init->srq = seen->srq;
   attributes->cap = qp.init.cap;
   attributes->qp_access_flags = qp.attributes.qp_access_flags;
   if (qp.connection) {
@@ -316,7 +335,9 @@ int ibv_destroy_qp(ibv_qp* seen) {
   const Control control;
   Qp* qp = &shadow_of(seen);
   if (qp->real) {
+    const uint32_t real_qpn = qp->real->qp_num;
     if (const int error = real().ibv_destroy_qp(qp->real); error != 0) return error;
+    if (qp->shared_receives()) remove_receiver(*qp->receive_cq, real_qpn);
   }
   retire(*qp->send_cq, qp->sends);
   retire(*qp->receive_cq, qp->receives);

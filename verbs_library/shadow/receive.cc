@@ -51,6 +51,10 @@ size_t post_slots(Qp& qp, uint64_t first, uint64_t end, int& error) {
 
 int post_receive(ibv_qp* qp_seen, ibv_recv_wr* requests, ibv_recv_wr** bad) {
   Qp& qp = shadow_of(qp_seen);
+  if (qp.shared_receives()) {
+    *bad = requests;
+    return EINVAL;
+  }
   const std::lock_guard guard(qp.receive_lock);
   ReceiveRing& ring = *qp.receives;
   while (requests) {
@@ -92,6 +96,7 @@ void keep_receives(Qp& qp) {
 }
 
 int post_receives_again(Qp& qp) {
+  if (qp.shared_receives()) return 0;
   const std::lock_guard guard(qp.receive_lock);
   ReceiveRing& ring = *qp.receives;
   for (uint64_t next = ring.done.load(std::memory_order_acquire); next != ring.posted;) {
@@ -104,6 +109,7 @@ int post_receives_again(Qp& qp) {
 }
 
 void fail_receives(Qp& qp) {
+  if (qp.shared_receives()) return;  // they are for others, too
   const std::lock_guard guard(qp.receive_lock);
   ReceiveRing& ring = *qp.receives;
   for (uint64_t next = ring.done.load(std::memory_order_acquire); next != ring.posted; ++next) {

@@ -8,21 +8,6 @@ using namespace ppmr::verbs;
 
 extern "C" {
 
-ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted) {
-  if (!is_shadow(pd->context)) return real().ibv_create_srq(pd, wanted);
-  return refuse("a shared receive queue");
-}
-
-ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* wanted) {
-  if (!is_shadow(pd->context)) return real().ibv_create_ah(pd, wanted);
-  return refuse("an address handle (UD)");
-}
-
-ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* completion, ibv_grh* header, uint8_t port) {
-  if (!is_shadow(pd->context)) return real().ibv_create_ah_from_wc(pd, completion, header, port);
-  return refuse("an address handle (UD)");
-}
-
 int ibv_attach_mcast(ibv_qp* qp, const union ibv_gid* gid, uint16_t lid) {
   if (!is_shadow(qp->context)) return real().ibv_attach_mcast(qp, gid, lid);
   refuse("a multicast group");

@@ -12,18 +12,23 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
+
+#include "verbs_library/shadow/shared_receives.h"
 
 namespace ppmr::verbs {
 
-// Of an identifier: a slot of a receive ring. Slots have even addresses.
+// Of an identifier: a slot of a receive ring, or with both bits one of a shared receive queue. The
+// addresses of slots are multiples of 8.
 inline constexpr uint64_t kReceiveBit = 1;
+inline constexpr uint64_t kSharedBit = 2;
 
 struct Ring {
   explicit Ring(uint32_t slots_min) : mask(std::bit_ceil(slots_min) - 1) {}
   virtual ~Ring() = default;
 
   uint32_t shown_qpn = 0;   // constant after construction
-  uint32_t shown_peer = 0;  // the peer's number, or 0 before the queue pair is connected
+  uint32_t shown_peer = 0;  // the peer's number; 0: not connected, so the sender's is shown
   const uint64_t mask;
   uint64_t posted = 0;                   // guarded by the lock of the queue
   std::atomic<uint64_t> done = 0;        // written under the lock of the completion queue
@@ -73,15 +78,36 @@ struct ReceiveRing : Ring {
   std::unique_ptr<ibv_sge[]> pieces;  // with the keys that programs know
 };
 
+// The receive rings of queue pairs that have a shared receive queue, by their real number. A
+// completion says to which of them it belongs, also a failed one.
+using Receivers = std::unordered_map<uint32_t, std::shared_ptr<ReceiveRing>>;
+
+inline bool translate_shared(ibv_wc& completion, const Receivers& receivers) {
+  auto* slot = reinterpret_cast<SharedSlot*>(completion.wr_id & ~(kReceiveBit | kSharedBit));
+  completion.wr_id = slot->shown_id;
+  slot->owner->release(*slot);
+  const auto found = receivers.find(completion.qp_num);
+  // The program has destroyed the queue pair: no completion of it may follow.
+  if (found == receivers.end()) return false;
+  ReceiveRing& ring = *found->second;
+  completion.qp_num = ring.shown_qpn;
+  if (ring.shown_peer) completion.src_qp = ring.shown_peer;
+  if (completion.status != IBV_WC_SUCCESS) [[unlikely]]
+    ring.has_failed.store(true, std::memory_order_relaxed);
+  ring.done.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
 // Turns a completion of the device into one for the program. Returns false if the program must not
 // see it. The caller holds the lock of the completion queue.
-inline bool translate(ibv_wc& completion) {
+inline bool translate(ibv_wc& completion, const Receivers& receivers) {
   if (completion.wr_id & kReceiveBit) {
+    if (completion.wr_id & kSharedBit) return translate_shared(completion, receivers);
     auto* slot = reinterpret_cast<ReceiveSlot*>(completion.wr_id & ~kReceiveBit);
     ReceiveRing& ring = *slot->ring;
     completion.wr_id = slot->shown_id;
     completion.qp_num = ring.shown_qpn;
-    completion.src_qp = ring.shown_peer;
+    if (ring.shown_peer) completion.src_qp = ring.shown_peer;
     if (completion.status != IBV_WC_SUCCESS) [[unlikely]]
       ring.has_failed.store(true, std::memory_order_relaxed);
     ring.done.store(slot->number + 1, std::memory_order_release);

@@ -14,11 +14,13 @@
 #include "verbs_library/protocol/refusals.h"
 #include "verbs_library/shadow/completion.h"
 #include "verbs_library/shadow/doorbell.h"
+#include "verbs_library/shadow/paths.h"
 
 namespace ppmr::verbs {
 namespace {
 
 constexpr size_t kBatch = 8;  // requests per call of the device
+constexpr int kNoRoute = -1;  // an error of our own: the helper thread must find the route
 
 bool takes_receive(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM ||
@@ -49,6 +51,20 @@ void translate_keys(const Qp& qp, ibv_send_wr& request, ibv_sge* pieces) {
   }
 }
 
+// Sets where a datagram goes. Returns false if that is not known.
+bool take_route(Qp& qp, ibv_send_wr& request) {
+  const RouteKey key{static_cast<Ah*>(request.wr.ud.ah), request.wr.ud.remote_qpn};
+  if (qp.last_route_key != key) {
+    const auto found = qp.routes.find(key);
+    if (found == qp.routes.end()) return false;
+    qp.last_route_key = key;
+    qp.last_route = found->second;
+  }
+  request.wr.ud.ah = qp.last_route.path;
+  request.wr.ud.remote_qpn = qp.last_route.qpn;
+  return true;
+}
+
 void take_slot(Qp& qp, ibv_send_wr& request) {
   SendRing& ring = *qp.sends;
   SendSlot& slot = ring.slots[ring.posted & ring.mask];
@@ -74,6 +90,10 @@ size_t post_batch(Qp& qp, const ibv_send_wr* requests, size_t room, int& error) 
     }
     ibv_send_wr& copy = copies[count];
     copy = *request;
+    if (qp.sends_datagrams() && !take_route(qp, copy)) {
+      error = kNoRoute;
+      break;
+    }
     if (qp.translates) [[unlikely]]
       translate_keys(qp, copy, &qp.send_pieces[count * qp.init.cap.max_send_sge]);
     take_slot(qp, copy);
@@ -173,8 +193,14 @@ ibv_wc failed_completion(const Qp& qp, const ibv_send_wr& request, ibv_wc_status
 int post_send(ibv_qp* qp_seen, ibv_send_wr* requests, ibv_send_wr** bad) {
   Qp& qp = shadow_of(qp_seen);
   const std::lock_guard guard(qp.send_lock);
-  if (!qp.is_gated) [[likely]]
-    return post_to_device(qp, requests, bad);
+  if (!qp.is_gated) [[likely]] {
+    const int error = post_to_device(qp, requests, bad);
+    if (error != kNoRoute) [[likely]]
+      return error;
+    requests = *bad;
+    qp.is_gated = true;
+    wake_helper();
+  }
   if (qp.wakes_helper) wake_helper();
   for (; requests; requests = requests->next) {
     if (qp.has_ended) {
@@ -221,6 +247,7 @@ void mark_end_of_sends(Qp& qp) {
   if (!qp.real || ring.signalled == ring.posted ||
       ring.posted == ring.done.load(std::memory_order_acquire))
     return;
+  if (qp.sends_datagrams() && !qp.last_route.path) return;
   // The real queue has one place more than the program knows of, and the ring, too.
   SendSlot& slot = ring.slots[ring.posted & ring.mask];
   slot.number = ring.posted;
@@ -229,10 +256,50 @@ void mark_end_of_sends(Qp& qp) {
   request.wr_id = reinterpret_cast<uint64_t>(&slot);
   request.opcode = IBV_WR_RDMA_WRITE;  // of no bytes
   request.send_flags = IBV_SEND_SIGNALED;
+  if (qp.sends_datagrams()) {
+    request.opcode = IBV_WR_SEND;
+    request.wr.ud.ah = qp.last_route.path;
+    request.wr.ud.remote_qpn = kNoQueuePair;
+  }
   ibv_send_wr* bad = nullptr;
   const int failure = qp.real->context->ops.post_send(qp.real, &request, &bad);
   if (failure != 0 && !(failure == EACCES && !bad && ring_doorbell(*qp.real))) return;
   ring.signalled = ++ring.posted;
+}
+
+bool are_sends_gated(Qp& qp) {
+  const std::lock_guard guard(qp.send_lock);
+  return qp.is_gated;
+}
+
+std::vector<RouteKey> missing_routes(Qp& qp) {
+  const std::lock_guard guard(qp.send_lock);
+  std::vector<RouteKey> missing;
+  for (const HeldSend& held : qp.held) {
+    const auto& to = held.request.wr.ud;
+    const RouteKey key{static_cast<const Ah*>(to.ah), to.remote_qpn};
+    if (!qp.routes.contains(key)) missing.push_back(key);
+  }
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  return missing;
+}
+
+void add_route(Qp& qp, const RouteKey& key, const Route& route) {
+  const std::lock_guard guard(qp.send_lock);
+  qp.routes[key] = route;
+}
+
+void remove_routes(Qp& qp, const std::function<bool(const RouteKey&)>& is_removed) {
+  const std::lock_guard guard(qp.send_lock);
+  std::erase_if(qp.routes, [&](const auto& route) { return is_removed(route.first); });
+  qp.last_route_key = {};  // the address handle stays, for a marker
+}
+
+void forget_path(Qp& qp, const Ah* path) {
+  remove_routes(qp, [&](const RouteKey& key) { return !path || key.path == path; });
+  const std::lock_guard guard(qp.send_lock);
+  qp.last_route = {};
 }
 
 bool fail_held_sends(Qp& qp) {

@@ -1,6 +1,9 @@
 // The send queue: posting, holding back, draining.
 #pragma once
 
+#include <functional>
+#include <vector>
+
 #include "verbs_library/shadow/shadow.h"
 
 namespace ppmr::verbs {
@@ -19,6 +22,16 @@ bool open_sends(Qp& qp);
 // Makes the device report when all sends are done: posts a marker if the last send has no
 // completion. The caller has gated the queue, or does not care.
 void mark_end_of_sends(Qp& qp);
+
+// Whether sends are held back.
+bool are_sends_gated(Qp& qp);
+
+// Of UD: the routes that held sends lack, each once; adding and removing routes.
+std::vector<RouteKey> missing_routes(Qp& qp);
+void add_route(Qp& qp, const RouteKey& key, const Route& route);
+void remove_routes(Qp& qp, const std::function<bool(const RouteKey&)>& is_removed);
+// The real address handles behind this path, or behind all, will be destroyed.
+void forget_path(Qp& qp, const Ah* path);
 
 // Completes held sends with errors, as if the peer had died. Returns whether there were any.
 bool fail_held_sends(Qp& qp);

@@ -4,7 +4,7 @@
 // Locks, in the order in which a thread takes them:
 //   World::control        all objects and lists; every call that is not on the data path holds it,
 //                         and the helper thread holds it while the process is away
-//   Qp::send_lock, Qp::receive_lock     the two queues: posting and holding back
+//   Qp::send_lock, Qp::receive_lock, Srq::lock     the queues: posting and holding back
 //   Cq::lock              the completion queue
 //   Channel::lock         events that were not fetched
 #pragma once
@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,7 @@
 namespace ppmr::verbs {
 
 struct Connection;  // verbs_library/move/connection.h
+struct Datagrams;   // verbs_library/move/datagrams.h
 struct Builder;     // verbs_library/shadow/builder.h
 struct Context;
 
@@ -77,6 +79,7 @@ struct Cq : ibv_cq_ex {
   ibv_cq* real = nullptr;                      // guarded by lock
   std::deque<ibv_wc> kept;                     // guarded by lock: taken from the device, not polled
   std::vector<std::shared_ptr<Ring>> retired;  // guarded by lock
+  Receivers receivers;                         // guarded by lock
   std::atomic<int> armed = 0;  // 0: no, 1: for every completion, 2: for solicited ones
 
   // Of the extended interface: one completion between start_poll and end_poll.
@@ -86,6 +89,43 @@ struct Cq : ibv_cq_ex {
   std::mutex acknowledge_lock;
   std::condition_variable acknowledged;
   uint64_t events_fetched = 0, events_acknowledged = 0;  // guarded by acknowledge_lock
+};
+
+struct Srq : ibv_srq {
+  Context* owner = nullptr;
+  Pd* domain = nullptr;
+  ibv_srq_init_attr init = {};  // with the sizes that the device granted
+  uint32_t armed_limit = 0;     // guarded by control: asked for, and not reported yet
+
+  FastLock lock;
+  ibv_srq* real = nullptr;               // guarded by lock, and changes with control held
+  bool keeps_receives = false;           // guarded by lock: not posted to the device
+  uint64_t posted = 0;                   // guarded by lock
+  const KeyTable* local_keys = nullptr;  // guarded by lock
+  std::vector<ibv_sge> room;             // guarded by lock: for translated requests
+  std::unique_ptr<SharedReceives> receives;
+};
+
+// An address handle: a path to one GID, which the program may use for any queue pair number there.
+struct Ah : ibv_ah {
+  Context* owner = nullptr;
+  Pd* domain = nullptr;
+  ibv_ah_attr attributes = {};        // as the program gave them
+  std::optional<GidEntry> shown_gid;  // of this end
+  // Guarded by control: the real ones, by the GID to which they lead on the present machines.
+  std::map<Gid, ibv_ah*> real;
+};
+
+// Where a UD queue pair really sends what the program sends to a number behind an address handle.
+struct RouteKey {
+  const Ah* path = nullptr;
+  uint32_t qpn = 0;
+
+  auto operator<=>(const RouteKey&) const = default;
+};
+struct Route {
+  ibv_ah* path = nullptr;
+  uint32_t qpn = 0;
 };
 
 // A send that was posted while sends are held back.
@@ -113,6 +153,8 @@ struct Qp : ibv_qp_ex {
   Cq* receive_cq = nullptr;
   ibv_qp_init_attr init = {};  // with the sizes that the device granted
   ibv_qp* real = nullptr;      // changes with control and both queues' locks held
+  Srq* shared_receives() const { return static_cast<Srq*>(init.srq); }
+  bool sends_datagrams() const { return init.qp_type == IBV_QPT_UD; }
 
   // What the program has set, for the time after a move. Guarded by control.
   ibv_qp_attr attributes = {};
@@ -121,6 +163,7 @@ struct Qp : ibv_qp_ex {
   Secret secret = {};
   std::vector<EndName> names;              // under which the directory has it
   std::unique_ptr<Connection> connection;  // of a connected queue pair
+  std::unique_ptr<Datagrams> datagrams;    // of a UD queue pair
   std::unique_ptr<Builder> builder;        // of ibv_wr_*
 
   FastLock send_lock;
@@ -133,6 +176,9 @@ struct Qp : ibv_qp_ex {
   std::unique_ptr<const KeyTable> remote_keys;  // guarded by send_lock
   bool translates = false;           // guarded by send_lock: one of the tables is not empty
   std::vector<ibv_sge> send_pieces;  // guarded by send_lock: room for translated requests
+  std::map<RouteKey, Route> routes;  // guarded by send_lock: of UD; missing ones must be found
+  Route last_route;                  // guarded by send_lock: of the last datagram
+  RouteKey last_route_key;           // guarded by send_lock
 
   FastLock receive_lock;
   bool keeps_receives = false;  // guarded by receive_lock: not posted to the device
@@ -149,6 +195,8 @@ struct Context : verbs_context {
   std::vector<Mr*> regions;
   std::vector<Channel*> channels;
   std::vector<Cq*> completion_queues;
+  std::vector<Srq*> shared_queues;
+  std::vector<Ah*> paths;
   std::vector<Qp*> queue_pairs;
   // Keys as the program knows them, of regions whose real key differs.
   std::unique_ptr<const KeyTable> local_keys = std::make_unique<KeyTable>();
@@ -176,6 +224,8 @@ inline Context& shadow_of(ibv_context* context) {
 inline Device& shadow_of(ibv_device* device) { return *static_cast<Device*>(device); }
 inline Pd& shadow_of(ibv_pd* pd) { return *static_cast<Pd*>(pd); }
 inline Mr& shadow_of(ibv_mr* mr) { return *static_cast<Mr*>(mr); }
+inline Srq& shadow_of(ibv_srq* srq) { return *static_cast<Srq*>(srq); }
+inline Ah& shadow_of(ibv_ah* ah) { return *static_cast<Ah*>(ah); }
 inline Channel& shadow_of(ibv_comp_channel* channel) { return *static_cast<Channel*>(channel); }
 inline Cq& shadow_of(ibv_cq* cq) { return *static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
 inline Qp& shadow_of(ibv_qp* qp) { return *static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(qp)); }

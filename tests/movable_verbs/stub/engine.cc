@@ -18,7 +18,7 @@
 namespace stub {
 namespace {
 
-enum class Kind : uint32_t { kRequest, kAnswer, kNotReady, kRefused };
+enum class Kind : uint32_t { kRequest, kAnswer, kNotReady, kRefused, kDatagram };
 
 struct Header {
   Kind kind;
@@ -39,15 +39,20 @@ int64_t retry_ms() {
   return text ? std::atoll(text) : 1000;
 }
 
-bool send_to(const Qp& qp, const std::vector<uint8_t>& packet) {
+bool send_to(const Qp& qp, const ibv_ah_attr& path, uint32_t qpn,
+             const std::vector<uint8_t>& packet) {
   char ip[INET_ADDRSTRLEN];
-  inet_ntop(AF_INET, qp.attributes.ah_attr.grh.dgid.raw + 12, ip, sizeof(ip));
+  inet_ntop(AF_INET, path.grh.dgid.raw + 12, ip, sizeof(ip));
   sockaddr_un to = {};
   to.sun_family = AF_UNIX;
   std::snprintf(to.sun_path, sizeof(to.sun_path), "%s/%s-%x", std::getenv("PPMR_STUB_FABRIC"), ip,
-                qp.attributes.dest_qp_num);
+                qpn);
   return sendto(qp.fd, packet.data(), packet.size(), MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&to),
                 sizeof(to)) == static_cast<ssize_t>(packet.size());
+}
+
+bool send_to(const Qp& qp, const std::vector<uint8_t>& packet) {
+  return send_to(qp, qp.attributes.ah_attr, qp.attributes.dest_qp_num, packet);
 }
 
 std::vector<uint8_t> make_packet(const Header& header, const void* data) {
@@ -142,6 +147,17 @@ void begin_send(Device& device, Qp& qp, int64_t now) {
       }
     }
   }
+  if (qp.qp_type == IBV_QPT_UD) {
+    Ah* path = static_cast<Ah*>(request.wr.ud.ah);
+    if (!device.paths.contains(path)) give_up("an address handle in use is destroyed");
+    header.kind = Kind::kDatagram;
+    header.to_qpn = request.wr.ud.remote_qpn;
+    header.key = request.wr.ud.remote_qkey;
+    header.length = static_cast<uint32_t>(data.size());
+    // Nobody learns whether it has arrived.
+    send_to(qp, path->attributes, header.to_qpn, make_packet(header, data.data()));
+    return end_send(qp, IBV_WC_SUCCESS);
+  }
   if (is_atomic(request.opcode)) {
     header.key = request.wr.atomic.rkey;
     header.address = request.wr.atomic.remote_addr;
@@ -195,7 +211,7 @@ Kind execute(Device& device, Qp& qp, const Header& header, const uint8_t* data,
   const auto opcode = static_cast<ibv_wr_opcode>(header.opcode);
   const bool takes_receive = opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM ||
                              opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  if (takes_receive && qp.receives.empty()) return Kind::kNotReady;
+  if (takes_receive && qp.waiting().empty()) return Kind::kNotReady;
   if (writes(opcode)) {
     if (!(static_cast<unsigned int>(qp.attributes.qp_access_flags) & IBV_ACCESS_REMOTE_WRITE))
       return Kind::kRefused;
@@ -224,8 +240,7 @@ Kind execute(Device& device, Qp& qp, const Header& header, const uint8_t* data,
     std::memcpy(answer.data(), &before, sizeof(before));
   }
   if (!takes_receive) return Kind::kAnswer;
-  const Receive receive = std::move(qp.receives.front());
-  qp.receives.pop_front();
+  const Receive receive = take_receive(device, qp);
   ibv_wc completion = {};
   completion.wr_id = receive.id;
   completion.qp_num = qp.qp_num;
@@ -275,6 +290,27 @@ void take_request(Device& device, Qp& qp, const Header& header, const uint8_t* d
   if (kind == Kind::kRefused) fail_queue_pair(device, qp);
 }
 
+// Without a receive it is lost. The first 40 bytes are for the header.
+void take_datagram(Device& device, Qp& qp, const Header& header, const uint8_t* data) {
+  if (qp.qp_type != IBV_QPT_UD || qp.state < IBV_QPS_RTR || qp.state > IBV_QPS_RTS) return;
+  if (header.key != qp.attributes.qkey || qp.waiting().empty()) return;
+  const Receive receive = take_receive(device, qp);
+  std::vector<uint8_t> bytes(sizeof(ibv_grh) + header.length);
+  std::memcpy(bytes.data() + sizeof(ibv_grh), data, header.length);
+  ibv_wc completion = {};
+  completion.wr_id = receive.id;
+  completion.qp_num = qp.qp_num;
+  completion.src_qp = header.from_qpn;
+  completion.byte_len = static_cast<uint32_t>(bytes.size());
+  completion.opcode = IBV_WC_RECV;
+  completion.wc_flags = IBV_WC_GRH;
+  const int64_t room = check_pieces(device, receive.pieces, true);
+  if (room < 0 || room < static_cast<int64_t>(bytes.size()))
+    give_up("a receive of datagrams has no room");
+  scatter(receive.pieces, bytes.data(), bytes.size());
+  complete(*static_cast<Cq*>(qp.recv_cq), completion);
+}
+
 void receive_packets(Device& device, Qp& qp) {
   std::vector<uint8_t> packet(sizeof(Header) + kMessageBytesMax);
   for (;;) {
@@ -282,7 +318,12 @@ void receive_packets(Device& device, Qp& qp) {
     if (size < static_cast<ssize_t>(sizeof(Header))) return;
     Header header;
     std::memcpy(&header, packet.data(), sizeof(header));
-    if (header.to_qpn != qp.qp_num || header.from_qpn != qp.attributes.dest_qp_num) continue;
+    if (header.to_qpn != qp.qp_num) continue;
+    if (header.kind == Kind::kDatagram) {
+      take_datagram(device, qp, header, packet.data() + sizeof(header));
+      continue;
+    }
+    if (header.from_qpn != qp.attributes.dest_qp_num) continue;
     const uint8_t* data = packet.data() + sizeof(header);
     if (header.kind == Kind::kRequest) {
       take_request(device, qp, header, data);

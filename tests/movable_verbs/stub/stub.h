@@ -1,6 +1,6 @@
-// A device without hardware, behind the interface of libibverbs: reliable connections between
-// processes of one machine, over UNIX datagram sockets. Real bytes move, and keys, ranges, access
-// and packet numbers are checked as a device checks them.
+// A device without hardware, behind the interface of libibverbs: reliable connections and datagrams
+// between processes of one machine, over UNIX datagram sockets. Real bytes move, and keys, ranges,
+// access and packet numbers are checked as a device checks them.
 //
 // The environment: PPMR_STUB_FABRIC is the directory of the sockets. PPMR_STUB_PLACE is a file with
 // the number of the machine on which the process is; it is read when the device is opened, so a
@@ -8,8 +8,8 @@
 // silent peer is an error.
 //
 // It is stricter than a device: it ends the process when a completion queue overflows, when events
-// are not acknowledged, and when a failed completion is read beyond its valid fields (they have no
-// sense).
+// are not acknowledged, when a send uses an address handle that is destroyed, and when a failed
+// completion is read beyond its valid fields (they have no sense).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -64,7 +64,19 @@ struct Receive {
   std::vector<ibv_sge> pieces;
 };
 
+struct Srq : ibv_srq {
+  std::deque<Receive> receives;
+  ibv_srq_attr attributes = {};
+  int users = 0;
+};
+
+struct Ah : ibv_ah {
+  ibv_ah_attr attributes = {};
+};
+
 struct Qp : ibv_qp {
+  std::deque<Receive>& waiting() { return srq ? static_cast<Srq*>(srq)->receives : receives; }
+
   ibv_qp_init_attr init = {};
   ibv_qp_attr attributes = {};
   int fd = -1;
@@ -86,6 +98,7 @@ struct Device : verbs_context {
   int async_write_fd = -1;
   std::string machine;  // its IPv4 address
   std::set<Qp*> queue_pairs;
+  std::set<Ah*> paths;
   std::map<uint32_t, Mr*> regions;  // by number: the key without its lowest byte
   int objects = 0;                  // that close() must not find
 };
@@ -99,6 +112,7 @@ void run_engine(Device& device);
 void wake(Device& device);
 // The caller holds the lock in these.
 void complete(Cq& cq, const ibv_wc& completion);
+Receive take_receive(Device& device, Qp& qp);  // there is one
 void fail_queue_pair(Device& device, Qp& qp);
 Mr* find_region(Device& device, uint32_t key, bool is_remote);
 

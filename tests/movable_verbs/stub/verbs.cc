@@ -65,6 +65,20 @@ void fail_queue_pair(Device& device, Qp& qp) {
   (void)device;
 }
 
+Receive take_receive(Device& device, Qp& qp) {
+  Receive taken = std::move(qp.waiting().front());
+  qp.waiting().pop_front();
+  auto* srq = static_cast<Srq*>(qp.srq);
+  if (!srq || srq->receives.size() >= srq->attributes.srq_limit) return taken;
+  srq->attributes.srq_limit = 0;
+  ibv_async_event event = {};
+  event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
+  event.element.srq = srq;
+  if (write(device.async_write_fd, &event, sizeof(event)) != sizeof(event))
+    give_up("an event is lost");
+  return taken;
+}
+
 Mr* find_region(Device& device, uint32_t key, bool is_remote) {
   const auto found = device.regions.find((key & ~kRemoteKeyBit) >> 8);
   if (found == device.regions.end()) return nullptr;
@@ -108,6 +122,8 @@ int post_send(ibv_qp* seen, ibv_send_wr* requests, ibv_send_wr** bad) {
     int error = 0;
     if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_ERR) error = EINVAL;
     if (requests->num_sge > static_cast<int>(qp.init.cap.max_send_sge)) error = EINVAL;
+    if (qp.qp_type == IBV_QPT_UD && !device.paths.contains(static_cast<Ah*>(requests->wr.ud.ah)))
+      give_up("a send over an address handle that does not exist");
     if (qp.sends.size() >= qp.init.cap.max_send_wr) error = ENOMEM;
     Send send;
     send.request = *requests;
@@ -144,7 +160,7 @@ int post_recv(ibv_qp* seen, ibv_recv_wr* requests, ibv_recv_wr** bad) {
   Device& device = device_of(seen->context);
   const std::lock_guard guard(device.lock);
   for (; requests; requests = requests->next) {
-    int error = qp.state == IBV_QPS_RESET ? EINVAL : 0;
+    int error = qp.state == IBV_QPS_RESET || qp.srq ? EINVAL : 0;
     if (requests->num_sge > static_cast<int>(qp.init.cap.max_recv_sge)) error = EINVAL;
     if (qp.receives.size() >= qp.init.cap.max_recv_wr) error = ENOMEM;
     if (error != 0) {
@@ -157,6 +173,22 @@ int post_recv(ibv_qp* seen, ibv_recv_wr* requests, ibv_recv_wr** bad) {
       qp.state = IBV_QPS_RTS;
       fail_queue_pair(device, qp);
     }
+  }
+  return 0;
+}
+
+int post_srq_recv(ibv_srq* seen, ibv_recv_wr* requests, ibv_recv_wr** bad) {
+  Srq& srq = *static_cast<Srq*>(seen);
+  const std::lock_guard guard(device_of(seen->context).lock);
+  for (; requests; requests = requests->next) {
+    int error = requests->num_sge > static_cast<int>(srq.attributes.max_sge) ? EINVAL : 0;
+    if (srq.receives.size() >= srq.attributes.max_wr) error = ENOMEM;
+    if (error != 0) {
+      *bad = requests;
+      return error;
+    }
+    srq.receives.push_back(
+        {requests->wr_id, {requests->sg_list, requests->sg_list + requests->num_sge}});
   }
   return 0;
 }
@@ -218,6 +250,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
   context.ops.req_notify_cq = req_notify_cq;
   context.ops.post_send = post_send;
   context.ops.post_recv = post_recv;
+  context.ops.post_srq_recv = post_srq_recv;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) give_up("pipe");
   context.async_fd = ends[0];
@@ -410,9 +443,72 @@ void ibv_ack_cq_events(ibv_cq* cq, unsigned int count) {
   static_cast<Cq*>(cq)->events_acknowledged += count;
 }
 
+ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
+  const std::lock_guard guard(device_of(pd->context).lock);
+  auto* srq = new Srq();
+  srq->context = pd->context;
+  srq->srq_context = init->srq_context;
+  srq->pd = pd;
+  srq->attributes = init->attr;
+  ++static_cast<Pd*>(pd)->users;
+  ++device_of(pd->context).objects;
+  return srq;
+}
+
+int ibv_modify_srq(ibv_srq* seen, ibv_srq_attr* wanted, int mask) {
+  const std::lock_guard guard(device_of(seen->context).lock);
+  if (mask & ~IBV_SRQ_LIMIT) return EINVAL;
+  static_cast<Srq*>(seen)->attributes.srq_limit = wanted->srq_limit;
+  return 0;
+}
+
+int ibv_query_srq(ibv_srq* seen, ibv_srq_attr* attributes) {
+  const std::lock_guard guard(device_of(seen->context).lock);
+  *attributes = static_cast<Srq*>(seen)->attributes;
+  return 0;
+}
+
+int ibv_destroy_srq(ibv_srq* seen) {
+  Device& device = device_of(seen->context);
+  const std::lock_guard guard(device.lock);
+  if (static_cast<Srq*>(seen)->users) return EBUSY;
+  --static_cast<Pd*>(seen->pd)->users;
+  --device.objects;
+  delete static_cast<Srq*>(seen);
+  return 0;
+}
+
+ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
+  Device& device = device_of(pd->context);
+  const std::lock_guard guard(device.lock);
+  if (!attributes->is_global || attributes->grh.sgid_index != 1) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  auto* path = new Ah();
+  path->context = pd->context;
+  path->pd = pd;
+  path->attributes = *attributes;
+  device.paths.insert(path);
+  ++static_cast<Pd*>(pd)->users;
+  ++device.objects;
+  return path;
+}
+
+int ibv_destroy_ah(ibv_ah* seen) {
+  Device& device = device_of(seen->context);
+  const std::lock_guard guard(device.lock);
+  device.paths.erase(static_cast<Ah*>(seen));
+  --static_cast<Pd*>(seen->pd)->users;
+  --device.objects;
+  delete static_cast<Ah*>(seen);
+  return 0;
+}
+
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   Device& device = device_of(pd->context);
-  if (init->srq || init->qp_type != IBV_QPT_RC || init->cap.max_send_wr > 4096) {
+  const bool is_known = init->qp_type == IBV_QPT_RC || init->qp_type == IBV_QPT_UD;
+  if (!is_known || init->cap.max_send_wr > 4096) {
     errno = EINVAL;
     return nullptr;
   }
@@ -441,6 +537,8 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp->recv_cq = init->recv_cq;
   qp->qp_type = init->qp_type;
   qp->init = *init;
+  qp->srq = init->srq;
+  if (init->srq) ++static_cast<Srq*>(init->srq)->users;
   ++static_cast<Pd*>(pd)->users;
   ++static_cast<Cq*>(init->send_cq)->users;
   ++static_cast<Cq*>(init->recv_cq)->users;
@@ -455,6 +553,7 @@ int ibv_modify_qp(ibv_qp* seen, ibv_qp_attr* wanted, int mask) {
   Device& device = device_of(seen->context);
   const std::lock_guard guard(device.lock);
   if (mask & IBV_QP_ACCESS_FLAGS) qp.attributes.qp_access_flags = wanted->qp_access_flags;
+  if (mask & IBV_QP_QKEY) qp.attributes.qkey = wanted->qkey;
   if (mask & IBV_QP_AV) qp.attributes.ah_attr = wanted->ah_attr;
   if (mask & IBV_QP_DEST_QPN) qp.attributes.dest_qp_num = wanted->dest_qp_num;
   if (mask & IBV_QP_RQ_PSN) qp.expected_psn = wanted->rq_psn;
@@ -466,7 +565,8 @@ int ibv_modify_qp(ibv_qp* seen, ibv_qp_attr* wanted, int mask) {
                        (to == IBV_QPS_RTS && qp.state == IBV_QPS_RTR) || to == IBV_QPS_RESET ||
                        to == IBV_QPS_ERR;
   if (!is_step) return EINVAL;
-  if (to == IBV_QPS_RTR && wanted->ah_attr.grh.sgid_index != 1) return EINVAL;
+  if (to == IBV_QPS_RTR && qp.qp_type == IBV_QPT_RC && wanted->ah_attr.grh.sgid_index != 1)
+    return EINVAL;
   if (to == IBV_QPS_ERR) {
     fail_queue_pair(device, qp);
   } else {
@@ -504,6 +604,7 @@ int ibv_destroy_qp(ibv_qp* seen) {
   --static_cast<Pd*>(qp->pd)->users;
   --static_cast<Cq*>(qp->send_cq)->users;
   --static_cast<Cq*>(qp->recv_cq)->users;
+  if (qp->srq) --static_cast<Srq*>(qp->srq)->users;
   --device.objects;
   delete qp;
   return 0;
