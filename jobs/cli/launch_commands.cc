@@ -27,13 +27,18 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStartTimeout{180'000};
 constexpr milliseconds kCheckTimeout{60'000};
 constexpr milliseconds kConnectTimeout{20'000};
+// A job node that has moved or was restored answers at once, or never.
+constexpr milliseconds kReconnectTimeout{10'000};
+constexpr std::chrono::seconds kResumptionPatience{120};
 // While a new agent replaces the old one, requests fail for a moment.
 constexpr int kEndAttempts = 10;
 constexpr std::chrono::milliseconds kBetweenAttempts{500};
 
 int fail(const CommandError& error) { return report("job run", error, false); }
 
-// Ends the job, also if the command could not be started.
+void tell(const std::string& text) { print_to(stderr, "ppmr job run: {}\n", text); }
+
+// Ends the job, also if the command could not be started. Threads: one.
 class Job {
  public:
   Job(std::string socket, std::string id) : socket_(std::move(socket)), id_(std::move(id)) {}
@@ -47,18 +52,40 @@ class Job {
     // Does nothing on failure: the agent ends the job when it notices the end of this process.
   }
 
-  // Returns an error if the agent no longer has the job. Ignores an agent that does not answer,
-  // because it may be about to return.
-  Status check() const {
+  // Returns whether the job's nodes were rolled back since the last connection. Returns an error if
+  // the agent no longer has the job. Ignores an agent that does not answer, because it may be about
+  // to return.
+  Result<bool> check() const {
     auto answer = call(socket_, {{"op", "exists"}, {"job", id_}}, kConnectTimeout);
-    if (!answer || answer->value("ok", false)) return {};
-    if (answer->value("errno", 0) != ENOENT) return {};
+    if (!answer) return false;
+    if (answer->value("ok", false)) return rollbacks_of(*answer) != rollbacks_;
+    if (answer->value("errno", 0) != ENOENT) return false;
     return failure(ECANCELED, "the agent has ended the job: " + answer->value("error", ""));
   }
 
+  // Connects to the first node again. Errors: EAGAIN while the nodes are rolled back; other ones of
+  // the agent.
+  Result<UniqueFd> reconnect() {
+    ControlCall request;
+    if (Status sent = request.send(socket_, {{"op", "reconnect"}, {"job", id_}}, kReconnectTimeout);
+        !sent) {
+      return failure(sent.error());
+    }
+    auto answer = request.answer(kReconnectTimeout);
+    if (!answer) return failure(answer.error());
+    if (Status status = accepted(*answer); !status) return failure(status.error());
+    UniqueFd connection = request.descriptor();
+    if (!connection) return failure(EPROTO, "the agent sent no connection to the job");
+    rollbacks_ = rollbacks_of(*answer);
+    return connection;
+  }
+
  private:
+  static uint64_t rollbacks_of(const json& answer) { return answer.value("rollbacks", 0); }
+
   const std::string socket_;
   const std::string id_;
+  uint64_t rollbacks_ = 0;  // of the job, when the agent made the connection
 };
 
 int check_hosts(const std::string& socket, const std::vector<std::string>& hosts) {
@@ -120,18 +147,24 @@ int JobRunCommand::run() {
     return fail({ExitCode::kFailure, status.error().message});
   }
   const std::string id = answer->at("job");
-  const Job job(socket, id);
+  Job job(socket, id);
   CommandRequest request{
       .token = answer->at("token"),
       .argv = {"/bin/sh", "-c", start_script(slots > 0 ? slots : slots_of_host()), "sh"},
       .environment = job_environment(id, environ),
       .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
+  // The command of a protected job survives a rollback of the nodes, and its connection does not.
+  if (answer->value("protected", false)) {
+    request.resumption = Resumption{.id = new_command_id(), .patience = kResumptionPatience};
+  }
   auto end = run_command_in_job_node(start.descriptor(), request,
-                                     {.check = [&job] { return job.check(); }});
+                                     {.check = [&job] { return job.check(); },
+                                      .reconnect = [&job] { return job.reconnect(); },
+                                      .tell = tell});
   if (end) return end->shell_code();
   // If the agent has ended the job, its answer has the reason.
-  const Status known = job.check();
+  const auto known = job.check();
   return fail({ExitCode::kFailure, (known ? end.error() : known.error()).message});
 }
 

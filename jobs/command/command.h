@@ -3,7 +3,9 @@
 // other nodes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,16 +15,47 @@ namespace ppmr {
 
 // The port on every job node's address.
 inline constexpr uint16_t kCommandPort = 7474;
+// A directory in every job node, for its process 1 and for the servers of commands. Only the job's
+// user can enter it.
+inline constexpr const char* kRunDirectory = "/run/ppmr";
 // The file with the job's token in every job node. Only the job's user can read it.
 inline constexpr const char* kTokenFile = "/run/ppmr/token";
 // The program in every job node that replaces ssh for MPI launchers.
 inline constexpr const char* kRshFile = "/run/ppmr/rsh";
+
+// How many bytes of a command's output and errors its client has.
+struct OutputPositions {
+  uint64_t output = 0;
+  uint64_t errors = 0;
+};
+
+// How many bytes of its client's streams a job node has.
+struct InputPositions {
+  uint64_t input = 0;
+  uint64_t input_passed_on = 0;  // to the command; the rest waits in the job node
+  uint64_t signals = 0;
+};
+
+// For a command that survives the connection of its client. The client sends the same request, with
+// the same ID, again on a new connection. If the job node runs the command, the new connection
+// replaces the old one. Otherwise the job node starts the command, unless it has ended: a job node
+// that was rolled back to a moment before the start has no trace of the command.
+struct Resumption {
+  std::string id;  // new_command_id(); secret like the token
+  // The job node ends a command whose client is away for longer.
+  std::chrono::seconds patience{};
+  OutputPositions got{};  // what the client has when it sends this request
+};
+
+inline constexpr std::chrono::seconds kResumptionPatienceMax{3600};
 
 struct CommandRequest {
   std::string token;  // proves that the client belongs to the job
   std::vector<std::string> argv;
   std::vector<std::string> environment;  // NAME=value
   std::string directory;                 // working directory of the command
+  // Without it, the command ends with its connection.
+  std::optional<Resumption> resumption{};
 };
 
 // The end of a command: by a signal, or with an exit code.
@@ -35,9 +68,14 @@ struct CommandEnd {
 
 std::string to_text(const CommandRequest& request);
 std::string to_text(const CommandEnd& end);
+std::string to_text(const InputPositions& positions);
 // Parses a request. Errors: EPROTO.
 Result<CommandRequest> parse_command_request(const std::string& text);
 Result<CommandEnd> parse_command_end(const std::string& text);
+Result<InputPositions> parse_input_positions(const std::string& text);
+
+// Returns 32 random hexadecimal digits.
+std::string new_command_id();
 
 // Returns whether two tokens are equal. The time that it takes does not depend on their contents.
 bool equal_tokens(const std::string& left, const std::string& right);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -16,17 +17,23 @@
 
 #include "jobs/command/byte_outlet.h"
 #include "jobs/command/frame_socket.h"
+#include "jobs/command/stream_resumption.h"
 
 namespace ppmr {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 constexpr std::array kRelayedSignals = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                         SIGUSR1, SIGUSR2, SIGCONT};
 constexpr std::chrono::seconds kCheckInterval{1};
-constexpr std::chrono::milliseconds kBetweenAttempts{50};
-constexpr size_t kReadBytes = 64 << 10;
+constexpr milliseconds kBetweenAttempts{50};
+constexpr size_t kReadBytes = kStreamPieceMaxBytes;
+// Between attempts to connect again: twice as long each time.
+constexpr milliseconds kAttemptIntervalMax{1000};
+constexpr std::chrono::seconds kAttachTimeout{20};
+constexpr std::chrono::seconds kQuietTime{5};
 
 Result<UniqueFd> watch_signals() {
   sigset_t signals;
@@ -40,59 +47,64 @@ Result<UniqueFd> watch_signals() {
 
 class CommandClient {
  public:
-  CommandClient(UniqueFd socket, UniqueFd signals, const CommandClientOptions& options)
-      : socket_(std::move(socket)),
-        signals_(std::move(signals)),
+  CommandClient(UniqueFd signals, CommandRequest request, const CommandClientOptions& options)
+      : signals_(std::move(signals)),
+        request_(std::move(request)),
         options_(options),
         input_(options.input),
         output_{.fd = options.output},
         errors_{.fd = options.errors} {}
 
-  Result<CommandEnd> run(const CommandRequest& request) {
-    socket_.send(FrameType::kStart, to_text(request));
-    if (input_ < 0) socket_.send(FrameType::kInputEnd, "");
+  Result<CommandEnd> run(UniqueFd socket) {
+    begin(std::move(socket));
+    if (input_ < 0) streams_.end_input();
     auto next_check = Clock::now() + kCheckInterval;
-    while (!end_ || !output_.is_empty() || !errors_.is_empty()) {
+    while (!has_end() || !has_room()) {
       poll_once();
-      // The job node may have sent kEnd before it stopped reading: take_frames() decides.
-      if (!socket_.flush()) {
-        sends_ = false;
-        socket_.give_up_sending();
-      }
       output_.flush();
       errors_.flush();
+      if (has_room()) streams_.pass_on();
       relay_signals();
       relay_input();
-      if (Status taken = take_frames(); !taken) return failure(taken.error());
-      if (!end_ && options_.check && Clock::now() >= next_check) {
-        if (Status checked = options_.check(); !checked) return failure(checked.error());
+      if (Status exchanged = connection_ ? exchange() : connect_again(); !exchanged) {
+        return failure(exchanged.error());
+      }
+      if (!has_end() && options_.check && Clock::now() >= next_check) {
+        const auto rolled_back = options_.check();
+        if (!rolled_back) return failure(rolled_back.error());
+        if (*rolled_back && request_.resumption) connection_.reset();
         next_check = Clock::now() + kCheckInterval;
       }
     }
-    return *end_;
+    return *streams_.end();
   }
 
  private:
+  bool has_end() const { return streams_.end().has_value(); }
   bool has_room() const { return output_.is_empty() && errors_.is_empty(); }
-  bool wants_input() const { return input_ >= 0 && sends_ && !socket_.has_unsent() && !end_; }
+  bool wants_input() const { return input_ >= 0 && sends_ && !has_end() && streams_.wants_input(); }
 
   void poll_once() {
     std::vector<pollfd> fds{{signals_.get(), POLLIN, 0}};
     short events = 0;
-    if (has_room() && !end_) events |= POLLIN;
-    if (socket_.has_unsent()) events |= POLLOUT;
-    if (events != 0) fds.push_back({socket_.fd(), events, 0});
+    if (has_room() && !has_end()) events |= POLLIN;
+    if (connection_ && connection_->has_unsent()) events |= POLLOUT;
+    if (connection_ && events != 0) fds.push_back({connection_->fd(), events, 0});
     if (wants_input()) fds.push_back({input_, POLLIN, 0});
     output_.add_to(fds);
     errors_.add_to(fds);
-    poll(fds.data(), fds.size(),
-         static_cast<int>(std::chrono::milliseconds(kCheckInterval).count()));
+    auto patience = std::chrono::ceil<milliseconds>(kCheckInterval);
+    if (!connection_) {
+      const auto left = std::chrono::ceil<milliseconds>(next_attempt_ - Clock::now());
+      patience = std::clamp(left, milliseconds(0), patience);
+    }
+    poll(fds.data(), fds.size(), static_cast<int>(patience.count()));
   }
 
   void relay_signals() {
     signalfd_siginfo signal{};
     while (read(signals_.get(), &signal, sizeof(signal)) == sizeof(signal)) {
-      if (sends_) socket_.send(FrameType::kSignal, std::to_string(signal.ssi_signo));
+      streams_.put_signal(static_cast<int>(signal.ssi_signo));
     }
   }
 
@@ -103,21 +115,60 @@ class CommandClient {
     std::array<char, kReadBytes> bytes;
     const ssize_t count = read(input_, bytes.data(), bytes.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (count > 0)
-      return socket_.send(FrameType::kInput, {bytes.data(), static_cast<size_t>(count)});
+    if (count > 0) return streams_.put_input({bytes.data(), static_cast<size_t>(count)});
     // n == 0: the end of the input. EIO: the foreground of the terminal is another process group.
     input_ = -1;
-    socket_.send(FrameType::kInputEnd, "");
+    streams_.end_input();
+  }
+
+  // Begins to use a connection. If the command is resumable, the job node answers with kAttached,
+  // before which this sends nothing more.
+  void begin(UniqueFd socket) {
+    connection_.emplace(std::move(socket));
+    sends_ = true;
+    is_attached_ = !request_.resumption;
+    attach_deadline_ = Clock::now() + kAttachTimeout;
+    if (request_.resumption) request_.resumption->got = streams_.positions();
+    connection_->send({.type = FrameType::kStart, .payload = to_text(request_)});
+  }
+
+  // Sends and receives what it can. If the connection is lost, closes it. Errors: those that end
+  // the client.
+  Status exchange() {
+    send_frames();
+    if (Status taken = take_frames(); !taken) {
+      if (!request_.resumption || is_final_) return taken;
+      last_failure_ = taken.error().message;
+      connection_.reset();
+    } else if (!is_attached_ && Clock::now() >= attach_deadline_) {
+      connection_.reset();
+    }
+    send_frames();  // the answer to kEnd, before the client closes the connection
+    return {};
+  }
+
+  void send_frames() {
+    while (connection_ && sends_) {
+      // The job node may have sent kEnd before it stopped reading: take_frames() decides.
+      if (!connection_->flush()) {
+        sends_ = false;
+        return connection_->give_up_sending();
+      }
+      if (!is_attached_ || connection_->has_unsent()) return;
+      const auto frame = streams_.take_next();
+      if (!frame) return;
+      connection_->send(*frame);
+    }
   }
 
   Status take_frames() {
-    while (!end_ && has_room()) {
-      auto frame = socket_.next();
+    while (!has_end() && has_room()) {
+      auto frame = connection_->next();
       if (!frame) return failure(frame.error());
       if (!*frame) {
-        pollfd readable{socket_.fd(), POLLIN, 0};
+        pollfd readable{connection_->fd(), POLLIN, 0};
         if (poll(&readable, 1, 0) <= 0) return {};
-        if (Status received = socket_.receive(); !received) return received;
+        if (Status received = connection_->receive(); !received) return received;
         continue;
       }
       if (Status taken = take(**frame); !taken) return taken;
@@ -126,43 +177,84 @@ class CommandClient {
   }
 
   Status take(const Frame& frame) {
-    switch (frame.type) {
-      case FrameType::kOutput:
-        output_.put(frame.payload);
-        return {};
-      case FrameType::kErrors:
-        errors_.put(frame.payload);
-        return {};
-      case FrameType::kRefusal:
-        return failure(ENOEXEC, frame.payload);
-      case FrameType::kEnd: {
-        auto end = parse_command_end(frame.payload);
-        if (!end) return failure(end.error());
-        end_ = *end;
-        return {};
-      }
-      default:
-        return failure(EPROTO, "the job node sent a frame that only clients send");
+    if (frame.type == FrameType::kRefusal) {
+      // The other reasons do not pass.
+      is_final_ = frame.position != ETIMEDOUT && frame.position != EAGAIN;
+      return failure(request_.resumption ? static_cast<int>(frame.position) : ENOEXEC,
+                     frame.payload);
     }
+    if (frame.type == FrameType::kAttached && !is_attached_) return attach(frame);
+    if (!is_attached_) return failure(EPROTO, "the job node sent frames before its answer");
+    if (Status taken = streams_.take(frame); !taken) return taken;
+    if (frame.type == FrameType::kOutput) output_.put(frame.payload);
+    if (frame.type == FrameType::kErrors) errors_.put(frame.payload);
+    return {};
   }
 
-  FrameSocket socket_;
+  Status attach(const Frame& frame) {
+    const auto positions = parse_input_positions(frame.payload);
+    if (!positions) return failure(positions.error());
+    if (Status attached = streams_.attached(*positions); !attached) {
+      is_final_ = true;
+      return attached;
+    }
+    is_attached_ = true;
+    if (has_told_) options_.tell("the connection to the job is there again");
+    has_told_ = false;
+    lost_since_.reset();
+    attempt_interval_ = kBetweenAttempts;
+    return {};
+  }
+
+  Status connect_again() {
+    const auto now = Clock::now();
+    if (has_end() || now < next_attempt_) return {};
+    if (!lost_since_) lost_since_ = patient_since_ = now;
+    if (now - patient_since_ >= request_.resumption->patience) {
+      return failure(ETIMEDOUT, "the connection to the job is lost: " + last_failure_);
+    }
+    if (!has_told_ && options_.tell && now - *lost_since_ >= kQuietTime) {
+      options_.tell("the connection to the job is lost; connecting again");
+      has_told_ = true;
+    }
+    auto socket = options_.reconnect();
+    next_attempt_ = Clock::now() + attempt_interval_;
+    attempt_interval_ = std::min(2 * attempt_interval_, kAttemptIntervalMax);
+    if (socket) {
+      begin(std::move(*socket));
+      return {};
+    }
+    last_failure_ = socket.error().message;
+    if (socket.error().errno_value == EAGAIN) patient_since_ = Clock::now();
+    return {};
+  }
+
   const UniqueFd signals_;
+  CommandRequest request_;
   const CommandClientOptions& options_;
+  std::optional<FrameSocket> connection_;
+  ClientResumption streams_;
   int input_;
-  bool sends_ = true;  // whether the job node still accepts bytes
   ByteOutlet output_, errors_;
-  std::optional<CommandEnd> end_;
+  bool sends_ = true;         // whether the job node still accepts bytes
+  bool is_attached_ = false;  // whether the job node has answered on this connection
+  bool is_final_ = false;     // the last error does not pass
+  Clock::time_point attach_deadline_;
+  std::optional<Clock::time_point> lost_since_;
+  Clock::time_point patient_since_, next_attempt_;
+  milliseconds attempt_interval_ = kBetweenAttempts;
+  std::string last_failure_ = "no answer";
+  bool has_told_ = false;
 };
 
 }  // namespace
 
-Result<CommandEnd> run_command_in_job_node(UniqueFd socket, const CommandRequest& request,
+Result<CommandEnd> run_command_in_job_node(UniqueFd socket, CommandRequest request,
                                            const CommandClientOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   auto signals = watch_signals();
   if (!signals) return failure(signals.error());
-  return CommandClient(std::move(socket), std::move(*signals), options).run(request);
+  return CommandClient(std::move(*signals), std::move(request), options).run(std::move(socket));
 }
 
 Result<UniqueFd> connect_to_job_node(const std::string& host, std::chrono::milliseconds timeout) {
@@ -180,7 +272,7 @@ Result<UniqueFd> connect_to_job_node(const std::string& host, std::chrono::milli
     UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!socket) return system_failure("create", "a socket");
     // Limits only the time of connect(2), because the socket has sent nothing yet.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     const timeval limit{left.count() / 1000, left.count() % 1000 * 1000};
     if (left.count() > 0) setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     if (connect(socket.get(), found->ai_addr, found->ai_addrlen) == 0) {

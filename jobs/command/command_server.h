@@ -4,12 +4,17 @@
 #include <string>
 
 #include "base/unique_fd.h"
+#include "jobs/command/command.h"
 
 namespace ppmr {
 
 // Serves the client on `socket` and returns when its command has ended. Relays the command's output
-// as fast as the client takes it. When the connection ends first, kills the command's process
-// group. Threads: one; the caller is a process with this one task, because it handles SIGCHLD.
-void serve_command(UniqueFd socket, const std::string& token);
+// as fast as the client takes it, and keeps what the client has not confirmed. When the connection
+// ends first, kills the command's process group; if the command is resumable, only when its client
+// has been away for too long. If another process serves the command already, passes the connection
+// to that process and returns. `directory` holds what belongs to resumable commands. Threads: one;
+// the caller is a process with this one task, because it handles SIGCHLD.
+void serve_command(UniqueFd socket, const std::string& token,
+                   const std::string& directory = kRunDirectory);
 
 }  // namespace ppmr

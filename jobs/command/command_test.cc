@@ -102,18 +102,28 @@ Frame await_frame(FrameSocket& socket) {
     poll(&readable, 1, 10'000);
     const Status received = socket.receive();
     EXPECT_TRUE(received) << received.error().message;
-    if (!frame || !received) return {FrameType::kRefusal, "no frame"};
+    if (!frame || !received) return {FrameType::kRefusal, 0, "no frame"};
   }
+}
+
+// A frame as bytes: kOutput, position 258, "abc".
+const std::string kFrameBytes(
+    "\x06\x00\x00\x00\x00\x00\x00\x01\x02\x00\x00\x00\x03\x37\xcb\x62\xfe"
+    "abc",
+    20);
+
+Result<std::optional<Frame>> receive_frame(const std::string& bytes) {
+  Pair pair = connect_pair();
+  FrameSocket receiver(std::move(pair.right));
+  EXPECT_EQ(write(pair.left.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(receiver.receive());
+  return receiver.next();
 }
 
 TEST(FrameSocket, FrameThatArrivesByteByByteIsWhole) {
   Pair pair = connect_pair();
   FrameSocket receiver(std::move(pair.right));
-  const std::string bytes(
-      "\x05\x00\x00\x00\x03"
-      "abc",
-      8);
-  for (const char byte : bytes) {
+  for (const char byte : kFrameBytes) {
     EXPECT_FALSE(receiver.next()->has_value());
     ASSERT_EQ(write(pair.left.get(), &byte, 1), 1);
     ASSERT_TRUE(receiver.receive());
@@ -121,20 +131,29 @@ TEST(FrameSocket, FrameThatArrivesByteByByteIsWhole) {
   const auto frame = receiver.next();
   ASSERT_TRUE(frame && frame->has_value());
   EXPECT_EQ((*frame)->type, FrameType::kOutput);
+  EXPECT_EQ((*frame)->position, 258u);
   EXPECT_EQ((*frame)->payload, "abc");
 }
 
 TEST(FrameSocket, UnknownTypeAndExcessiveLengthAreErrors) {
-  for (const std::string& bytes :
-       {std::string("\x09\x00\x00\x00\x00", 5), std::string("\x00\x00\x00\x00\x00", 5),
-        std::string("\x05\x7f\x00\x00\x00", 5)}) {
-    Pair pair = connect_pair();
-    FrameSocket receiver(std::move(pair.right));
-    ASSERT_EQ(write(pair.left.get(), bytes.data(), bytes.size()), 5);
-    ASSERT_TRUE(receiver.receive());
-    const auto frame = receiver.next();
+  for (const auto& [at, byte] : {std::pair(0, '\0'), std::pair(0, '\x0c'), std::pair(9, '\x7f')}) {
+    std::string bytes = kFrameBytes;
+    bytes[static_cast<size_t>(at)] = byte;
+    const auto frame = receive_frame(bytes);
     ASSERT_FALSE(frame);
     EXPECT_EQ(frame.error().errno_value, EPROTO);
+  }
+}
+
+// As after a rollback of the job node, whose kernel continues the old stream at any byte.
+TEST(FrameSocket, FrameWithAWrongByteIsAnError) {
+  ASSERT_TRUE(receive_frame(kFrameBytes));
+  for (size_t at = 0; at < kFrameBytes.size(); ++at) {
+    if (at >= 9 && at < 13) continue;  // another length: the frame is not complete
+    std::string bytes = kFrameBytes;
+    bytes[at] = static_cast<char>(bytes[at] ^ 1);
+    const auto frame = receive_frame(bytes);
+    EXPECT_FALSE(frame) << "byte " << at;
   }
 }
 
@@ -231,7 +250,7 @@ TEST(Command, ProgramIsFoundInThePathOfTheRequest) {
 TEST(Command, LostClientEndsTheCommand) {
   Server server;
   FrameSocket client(std::move(server.socket));
-  client.send(FrameType::kStart, to_text(shell("echo $$; exec sleep 60")));
+  client.send({.type = FrameType::kStart, .payload = to_text(shell("echo $$; exec sleep 60"))});
   ASSERT_TRUE(client.flush_all());
   const Frame frame = await_frame(client);
   ASSERT_EQ(frame.type, FrameType::kOutput);
@@ -252,15 +271,15 @@ TEST(Command, LostClientEndsTheCommand) {
 TEST(Command, SignalFromTheClientReachesTheProcessGroup) {
   Server server;
   FrameSocket client(std::move(server.socket));
-  client.send(
-      FrameType::kStart,
-      to_text(shell("trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.05; done")));
+  client.send({.type = FrameType::kStart,
+               .payload = to_text(shell(
+                   "trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.05; done"))});
   ASSERT_TRUE(client.flush_all());
   EXPECT_EQ(await_frame(client).payload, "ready\n");
-  client.send(FrameType::kSignal, std::to_string(SIGUSR1));
+  client.send({.type = FrameType::kSignals, .payload = std::string(1, SIGUSR1)});
   ASSERT_TRUE(client.flush_all());
   std::string output;
-  Frame frame{FrameType::kOutput, ""};
+  Frame frame{.type = FrameType::kOutput};
   while (frame.type != FrameType::kEnd && frame.type != FrameType::kRefusal) {
     frame = await_frame(client);
     if (frame.type == FrameType::kOutput) output += frame.payload;
@@ -270,26 +289,57 @@ TEST(Command, SignalFromTheClientReachesTheProcessGroup) {
 }
 
 TEST(Command, RequestsKeepAllBytesOfArgumentsAndEnvironment) {
-  const CommandRequest request{.token = "t",
-                               .argv = {"echo", "", "\xff\n"},
-                               .environment = {"A=\xfe", "B="},
-                               .directory = "/home/a b"};
-  const auto parsed = parse_command_request(to_text(request));
-  ASSERT_TRUE(parsed) << parsed.error().message;
-  EXPECT_EQ(parsed->token, request.token);
-  EXPECT_EQ(parsed->argv, request.argv);
-  EXPECT_EQ(parsed->environment, request.environment);
-  EXPECT_EQ(parsed->directory, request.directory);
+  CommandRequest request{.token = "t",
+                         .argv = {"echo", "", "\xff\n"},
+                         .environment = {"A=\xfe", "B="},
+                         .directory = "/home/a b"};
+  for (const bool resumable : {false, true}) {
+    if (resumable) {
+      request.resumption =
+          Resumption{.id = new_command_id(), .patience = std::chrono::seconds(7), .got = {8, 9}};
+    }
+    const auto parsed = parse_command_request(to_text(request));
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    EXPECT_EQ(parsed->token, request.token);
+    EXPECT_EQ(parsed->argv, request.argv);
+    EXPECT_EQ(parsed->environment, request.environment);
+    EXPECT_EQ(parsed->directory, request.directory);
+    ASSERT_EQ(parsed->resumption.has_value(), resumable);
+    if (!resumable) continue;
+    EXPECT_EQ(parsed->resumption->id, request.resumption->id);
+    EXPECT_EQ(parsed->resumption->patience.count(), 7);
+    EXPECT_EQ(parsed->resumption->got.output, 8u);
+    EXPECT_EQ(parsed->resumption->got.errors, 9u);
+  }
 }
 
 TEST(Command, MalformedRequestsAreErrors) {
   CommandRequest without_command = shell("");
   without_command.argv.clear();
   using namespace std::string_literals;
+  const std::string start = "t\0d\0\0\0\0\0"s;
   for (const std::string& text :
-       {""s, "t"s, "t\0d"s, "t\0d\0"s, "t\0d\0001"s, "t\0d\0001\0"s, "t\0d\0002\0a\0"s,
-        "t\0d\0x\0a\0"s, "t\0d\00018446744073709551615\0a\0"s, to_text(without_command)}) {
+       {""s, "t"s, "t\0d"s, "t\0d\0"s, start, start + "1", start + "1\0"s, start + "2\0a\0"s,
+        start + "x\0a\0"s, start + "18446744073709551615\0a\0"s, to_text(without_command)}) {
     EXPECT_FALSE(parse_command_request(text)) << testing::PrintToString(text);
+  }
+  EXPECT_TRUE(parse_command_request(start + "1\0a\0"s));
+}
+
+TEST(Command, MalformedResumptionsAreErrors) {
+  CommandRequest request = shell("");
+  const Resumption good{.id = new_command_id(), .patience = std::chrono::seconds(1)};
+  request.resumption = good;
+  EXPECT_TRUE(parse_command_request(to_text(request)));
+  for (const std::string& id : {std::string("x"), good.id + "0", "../" + good.id.substr(3)}) {
+    request.resumption->id = id;
+    EXPECT_FALSE(parse_command_request(to_text(request))) << id;
+  }
+  request.resumption = good;
+  for (const std::chrono::seconds patience : {std::chrono::seconds(0), std::chrono::seconds(-1),
+                                              kResumptionPatienceMax + std::chrono::seconds(1)}) {
+    request.resumption->patience = patience;
+    EXPECT_FALSE(parse_command_request(to_text(request))) << patience.count();
   }
 }
 

@@ -1,18 +1,42 @@
 #include "jobs/command/frame_socket.h"
 
-#include <arpa/inet.h>
+#include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <cstring>
+#include <span>
+
+#include "base/crc32c.h"
 
 namespace ppmr {
 namespace {
 
-constexpr size_t kHeaderBytes = 5;
+// Offsets in a header.
+constexpr size_t kPositionAt = 1;
+constexpr size_t kLengthAt = 9;
+constexpr size_t kChecksumAt = 13;
+constexpr size_t kHeaderBytes = 17;
 constexpr size_t kReceiveBytes = 64 << 10;
+
+template <typename Number>
+Number number_at(const char* bytes) {
+  Number number;
+  std::memcpy(&number, bytes, sizeof(number));
+  return number;
+}
+
+template <typename Number>
+void append(std::string& text, Number number) {
+  text.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+uint32_t checksum_of(std::string_view header, std::string_view payload) {
+  return crc32c(std::as_bytes(std::span(payload)),
+                crc32c(std::as_bytes(std::span(header.substr(0, kChecksumAt)))));
+}
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -22,11 +46,13 @@ FrameSocket::FrameSocket(UniqueFd socket) : socket_(std::move(socket)) {
   fcntl(fd(), F_SETFL, fcntl(fd(), F_GETFL) | O_NONBLOCK);
 }
 
-void FrameSocket::send(FrameType type, std::string_view payload) {
-  const uint32_t length = htonl(static_cast<uint32_t>(payload.size()));
-  unsent_ += static_cast<char>(type);
-  unsent_.append(reinterpret_cast<const char*>(&length), sizeof(length));
-  unsent_ += payload;
+void FrameSocket::send(const Frame& frame) {
+  std::string header(1, static_cast<char>(frame.type));
+  append(header, htobe64(frame.position));
+  append(header, htobe32(static_cast<uint32_t>(frame.payload.size())));
+  append(header, htobe32(checksum_of(header, frame.payload)));
+  unsent_ += header;
+  unsent_ += frame.payload;
 }
 
 Status FrameSocket::flush() {
@@ -60,15 +86,18 @@ Status FrameSocket::receive() {
 
 Result<std::optional<Frame>> FrameSocket::next() {
   if (received_.size() < kHeaderBytes) return std::nullopt;
-  uint32_t length = 0;
-  std::memcpy(&length, received_.data() + 1, sizeof(length));
-  length = ntohl(length);
+  const uint32_t length = be32toh(number_at<uint32_t>(received_.data() + kLengthAt));
   const auto type = static_cast<FrameType>(received_[0]);
+  const auto malformed = failure(EPROTO, "the command's peer sent a malformed frame");
   if (type < FrameType::kStart || type > FrameType::kRefusal || length > kFrameMaxBytes) {
-    return failure(EPROTO, "the command's peer sent a malformed frame");
+    return malformed;
   }
   if (received_.size() < kHeaderBytes + length) return std::nullopt;
-  Frame frame{type, received_.substr(kHeaderBytes, length)};
+  Frame frame{.type = type,
+              .position = be64toh(number_at<uint64_t>(received_.data() + kPositionAt)),
+              .payload = received_.substr(kHeaderBytes, length)};
+  const uint32_t checksum = be32toh(number_at<uint32_t>(received_.data() + kChecksumAt));
+  if (checksum != checksum_of(received_, frame.payload)) return malformed;
   received_.erase(0, kHeaderBytes + length);
   return frame;
 }

@@ -2,7 +2,13 @@
 // connection moves with the job node. So each frame arrives exactly once, even if the node moves in
 // the meantime.
 //
-// A frame is one byte (FrameType), the length of the payload (4 bytes, big endian), the payload.
+// A frame is one byte (FrameType), a position (8 bytes), the length of the payload (4 bytes), the
+// CRC32C of these and of the payload (4 bytes), the payload. Numbers are big endian.
+//
+// Position and checksum are for job nodes that are rolled back. Such a node goes on from an earlier
+// state of its connection. When it has sent again as many bytes as the client already has, the
+// kernel of the client takes what follows as the continuation of the old stream, at any byte of a
+// frame. The receiver finds that out here (checksum) or in stream_resumption.h (position).
 #pragma once
 
 #include <cstdint>
@@ -15,20 +21,29 @@
 
 namespace ppmr {
 
+// Four streams of bytes: kInput and kSignals from the client, kOutput and kErrors to it. The
+// position of their frames is the number of bytes that the stream had before this frame.
 enum class FrameType : uint8_t {
   kStart = 1,  // client: a CommandRequest (command.h), the first frame
+  kAttached,   // job node: InputPositions (command.h), the answer if the command is resumable
   kInput,      // client: bytes for the command's standard input
-  kInputEnd,   // client: end of the standard input
-  kSignal,     // client: a signal number, in decimal
+  kInputEnd,   // client: end of the standard input; the position is its length
+  kSignals,    // client: signal numbers, one byte each
   kOutput,     // job node: bytes of the standard output
   kErrors,     // job node: bytes of the standard error
-  kEnd,        // job node: a CommandEnd, the last frame
-  kRefusal,    // job node: why the command was not started, the last frame
+  kConfirm,    // both: the receiver of a stream has passed on so many bytes (position); the payload
+               // is the stream's FrameType
+  kEnd,        // job node: a CommandEnd, after all output; the position is that of output and
+               // errors together
+  kEndTaken,   // client: the answer to kEnd, the last frame
+  kRefusal,    // job node: why the command was not started or not attached to, the last frame; the
+               // position is an errno
 };
 
 struct Frame {
   FrameType type;
-  std::string payload;
+  uint64_t position = 0;
+  std::string payload{};
 };
 
 // The limit allows for a large environment in a request.
@@ -41,8 +56,10 @@ class FrameSocket {
   explicit FrameSocket(UniqueFd socket);
 
   int fd() const { return socket_.get(); }
+  // Gives the connection away. Bytes that were received and not taken are lost.
+  UniqueFd take() { return std::move(socket_); }
   // Queues a frame; flush() sends it.
-  void send(FrameType type, std::string_view payload);
+  void send(const Frame& frame);
   bool has_unsent() const { return !unsent_.empty(); }
   // Sends what the socket accepts without blocking. Errors: those of send(2).
   Status flush();
@@ -55,8 +72,8 @@ class FrameSocket {
   void discard() { received_.clear(); }
   // Drops the bytes that are not sent yet.
   void give_up_sending() { unsent_.clear(); }
-  // Returns the next complete frame, or nullopt. Errors: EPROTO for an unknown type or a frame that
-  // is too long.
+  // Returns the next complete frame, or nullopt. Errors: EPROTO for an unknown type, a frame that
+  // is too long, or a wrong checksum.
   Result<std::optional<Frame>> next();
 
  private:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import struct
 
 import pytest
 
@@ -457,14 +458,27 @@ def test_processes_of_a_job_have_the_rights_of_their_user_only(make_hosts):
     assert "Read-only file system" in done.stderr
 
 
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 def test_job_node_refuses_commands_without_the_token_of_its_job(make_hosts):
     hosts = make_hosts(1)
     script = "/run/ppmr/rsh h1 echo allowed; exec /usr/bin/python3 -c '{}'"
-    # A request with a token of the right length: token, directory, number of arguments, argument.
+    # A request with a token of the right length: token, directory, nothing about a resumption,
+    # number of arguments, argument.
+    fields = (b"0" * 32, b"/", b"", b"", b"", b"", b"1", b"id")
+    request = b"".join(field + b"\0" for field in fields)
+    header = struct.pack(">BQI", 1, 0, len(request))
+    frame = header + struct.pack(">I", crc32c(header + request)) + request
     stranger = (
-        'import socket,struct; s=socket.create_connection(("h1",7474));'
-        'r=b"".join(f+b"\\0" for f in (b"0"*32,b"/",b"1",b"id"));'
-        's.sendall(struct.pack(">BI",1,len(r))+r); print(s.recv(1000)[5:].decode())'
+        'import socket; s=socket.create_connection(("h1",7474));'
+        f's.sendall(bytes.fromhex("{frame.hex()}")); print(s.recv(1000)[17:].decode())'
     )
     job = hosts.run(["--", "sh", "-c", script.format(stranger)])
     assert job.wait() == 0, job.error_text()

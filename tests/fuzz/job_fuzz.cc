@@ -35,6 +35,7 @@ void check_request(const std::string& text) {
   REQUIRE(!request->argv.empty());
   const auto again = parse_command_request(to_text(*request));
   REQUIRE(again && again->argv == request->argv && again->environment == request->environment);
+  REQUIRE(again->resumption.has_value() == request->resumption.has_value());
 }
 
 void check_messages(const std::string& text) {
@@ -45,6 +46,7 @@ void check_messages(const std::string& text) {
     REQUIRE(again && to_json(*again) == to_json(*spec));
   }
   (void)parse_command_end(text);
+  (void)parse_input_positions(text);
 }
 
 }  // namespace

@@ -1,0 +1,143 @@
+// One stream of bytes between a command's client and its job node that continues on another
+// connection: the half of the sender and the half of the receiver. A position is a number of bytes
+// since the start of the stream. Both are values: a copy is a snapshot. Threads: one.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+// The sender sends at most this much that the receiver has not confirmed.
+inline constexpr size_t kStreamWindowBytes = 256 << 10;
+// The most bytes in one frame.
+inline constexpr size_t kStreamPieceMaxBytes = 64 << 10;
+
+struct StreamPiece {
+  uint64_t position;
+  std::string_view bytes;
+};
+
+// The sender's half. Keeps the bytes that are not confirmed, and of the confirmed ones at least the
+// last `history_bytes`, for a receiver that is rolled back. Memory: the window, one put(), and
+// twice the history.
+class SentStream {
+ public:
+  explicit SentStream(size_t history_bytes) : history_bytes_(history_bytes) {}
+
+  // The number of bytes that the stream has so far.
+  uint64_t produced() const { return base_ + bytes_.size(); }
+  // Returns whether the caller may put() more.
+  bool has_room() const { return produced() < confirmed_ + kStreamWindowBytes; }
+  // The number of bytes that the receiver has, or will get on this connection.
+  uint64_t sent() const { return sent_; }
+  bool is_all_sent() const { return sent_ >= produced(); }
+
+  void put(std::string_view bytes) {
+    // A sender that was rolled back produces again what the receiver has: drops that.
+    const uint64_t again = sent_ > produced() ? sent_ - produced() : 0;
+    const size_t skipped = static_cast<size_t>(std::min<uint64_t>(again, bytes.size()));
+    base_ += skipped;
+    bytes_.append(bytes.substr(skipped));
+  }
+
+  // Takes the next bytes to send on this connection. They are valid until the next call.
+  std::optional<StreamPiece> take_next() {
+    const uint64_t end = std::min(produced(), confirmed_ + kStreamWindowBytes);
+    if (sent_ >= end) return std::nullopt;
+    const auto size = static_cast<size_t>(std::min<uint64_t>(end - sent_, kStreamPieceMaxBytes));
+    const StreamPiece piece{
+        sent_, std::string_view(bytes_).substr(static_cast<size_t>(sent_ - base_), size)};
+    sent_ += size;
+    return piece;
+  }
+
+  // The receiver has passed on the bytes before `position`. Errors: EPROTO if they were not sent.
+  Status confirm(uint64_t position) {
+    if (position < confirmed_ || position > sent_) {
+      return failure(EPROTO, "the command's peer confirmed bytes that were not sent");
+    }
+    confirmed_ = position;
+    forget();
+    return {};
+  }
+
+  // Continues on a new connection, at the end of what the receiver has. If this sender is behind
+  // the receiver, skips as many bytes. Errors: ENOBUFS if bytes that the receiver lacks are no
+  // longer here; EPROTO if it has passed on more than it has.
+  Status resume(uint64_t received, uint64_t passed_on) {
+    if (passed_on > received) return failure(EPROTO, "the command's peer named a wrong position");
+    if (received < base_) {
+      return failure(ENOBUFS, std::to_string(base_ - received) +
+                                  " bytes that the command's peer lacks are no longer kept");
+    }
+    if (received > produced()) {
+      base_ = produced();
+      bytes_.clear();
+    }
+    sent_ = received;
+    confirmed_ = passed_on;
+    forget();
+    return {};
+  }
+
+ private:
+  void forget() {
+    const uint64_t needed =
+        std::min(confirmed_ - std::min<uint64_t>(confirmed_, history_bytes_), produced());
+    // Moves the rest of the bytes only when it is the smaller part.
+    if (needed <= base_ || needed - base_ < bytes_.size() / 2) return;
+    bytes_.erase(0, static_cast<size_t>(needed - base_));
+    base_ = needed;
+  }
+
+  size_t history_bytes_;
+  std::string bytes_;  // from base_ to produced()
+  uint64_t base_ = 0;
+  uint64_t confirmed_ = 0;  // not above sent_
+  uint64_t sent_ = 0;       // above produced(): the receiver has bytes that are produced again
+};
+
+// The receiver's half. Counts only: the bytes are the caller's.
+class ReceivedStream {
+ public:
+  uint64_t received() const { return received_; }
+  uint64_t passed_on() const { return passed_on_; }
+  // The bytes that wait in the caller.
+  uint64_t waiting() const { return received_ - passed_on_; }
+
+  // Errors: EPROTO if the bytes do not continue the stream.
+  Status take(uint64_t position, size_t bytes) {
+    if (position != received_) {
+      return failure(EPROTO, "the command's peer does not continue its stream");
+    }
+    received_ += bytes;
+    return {};
+  }
+  // The caller has passed on all bytes.
+  void pass_on() { passed_on_ = received_; }
+
+  // Returns the position to confirm now, or nullopt. Confirms early enough that the sender need not
+  // stop, and seldom enough that short lines are not confirmed one by one.
+  std::optional<uint64_t> take_confirmation() {
+    if (passed_on_ - confirmed_ < kStreamWindowBytes / 4) return std::nullopt;
+    confirmed_ = passed_on_;
+    return confirmed_;
+  }
+
+  // Continues on a new connection, whose sender resumes with these positions.
+  void resume() { confirmed_ = passed_on_; }
+
+ private:
+  uint64_t received_ = 0;
+  uint64_t passed_on_ = 0;
+  uint64_t confirmed_ = 0;
+};
+
+}  // namespace ppmr

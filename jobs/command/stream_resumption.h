@@ -1,0 +1,111 @@
+// Decides what a command's client and its job node send on a connection: what each of them sends
+// again on the next connection, and what the job node skips after it was rolled back to an earlier
+// state of itself. Frames go in and come out; nothing here waits or does input and output. Both are
+// values: a copy is a snapshot, as an epoch of the job node has one. Threads: one.
+//
+//   client                                   job node
+//   kStart: what it has of the output  --->  continues there: sends again, or skips
+//   continues there: sends again       <---  kAttached: what it has of the input
+//
+// A rolled-back job node is behind its client. The command then writes the same bytes again, and
+// the job node skips as many as the client has. If the command writes other bytes this time, the
+// client gets those behind that position: its output has as many bytes as the command has written,
+// but the seam may be in a line. A signal since the epoch is sent again, because the command as it
+// is now did not get it; its order to the input is kept only as far as one connection keeps it.
+#pragma once
+
+#include <optional>
+
+#include "jobs/command/command.h"
+#include "jobs/command/frame_socket.h"
+#include "jobs/command/resumable_stream.h"
+
+namespace ppmr {
+
+// A client keeps at least so many of the last bytes that the command got. A rollback to a moment
+// before them ends the job.
+inline constexpr size_t kInputKeptBytes = 16 << 20;
+inline constexpr size_t kSignalsKeptBytes = 64 << 10;
+
+// The client's end.
+class ClientResumption {
+ public:
+  explicit ClientResumption(size_t input_kept_bytes = kInputKeptBytes) : input_(input_kept_bytes) {}
+
+  bool wants_input() const { return !input_ended_ && input_.has_room(); }
+  void put_input(std::string_view bytes) { input_.put(bytes); }
+  void end_input() { input_ended_ = true; }
+  void put_signal(int number) { signals_.put(std::string(1, static_cast<char>(number))); }
+
+  // What the next kStart must say.
+  OutputPositions positions() const { return {output_.received(), errors_.received()}; }
+  // Continues on a new connection after kAttached. Errors: ENOBUFS if the job node was rolled back
+  // so far that its input is no longer kept; EPROTO.
+  Status attached(const InputPositions& job_node);
+
+  // Checks a frame other than kAttached and kRefusal. After success the caller writes the payload
+  // of kOutput and kErrors. Errors: EPROTO, also if the frame does not continue its stream; this
+  // connection is then useless.
+  Status take(const Frame& frame);
+  // All output has been written.
+  void pass_on();
+  // Returns the end of the command, when it has arrived; all output is before it.
+  const std::optional<CommandEnd>& end() const { return end_; }
+
+  // Returns the next frame to send on this connection, or nullopt.
+  std::optional<Frame> take_next();
+
+ private:
+  SentStream input_;
+  SentStream signals_{kSignalsKeptBytes};
+  ReceivedStream output_, errors_;
+  bool input_ended_ = false;
+  bool input_end_sent_ = false;  // on this connection, as is the next one
+  bool end_answered_ = false;
+  std::optional<CommandEnd> end_;
+};
+
+// The job node's end.
+class ServerResumption {
+ public:
+  // `stream`: kOutput or kErrors.
+  bool has_room(FrameType stream) const { return stream_of(stream).has_room(); }
+  void put(FrameType stream, std::string_view bytes) { stream_of(stream).put(bytes); }
+  // The command has ended, and all its output was put.
+  void end(const CommandEnd& end) { end_ = end; }
+  bool has_ended() const { return end_.has_value(); }
+
+  // Continues on a new connection. Returns the payload of kAttached. Errors: those of
+  // SentStream::resume(); the old connection then stays.
+  Result<InputPositions> attach(const OutputPositions& client);
+
+  // Checks a frame other than kStart. After success the caller passes on the payload of kInput, and
+  // sends the signals of kSignals. Errors: EPROTO; this connection is then useless.
+  Status take(const Frame& frame);
+  // The command has got all input so far.
+  void pass_on_input() { input_.pass_on(); }
+  bool input_ended() const { return input_ended_; }
+  // Returns whether the client has the end of the command.
+  bool is_done() const { return end_taken_; }
+
+  // Returns the next frame to send on this connection, or nullopt.
+  std::optional<Frame> take_next();
+
+ private:
+  SentStream& stream_of(FrameType stream) {
+    return stream == FrameType::kErrors ? errors_ : output_;
+  }
+  const SentStream& stream_of(FrameType stream) const {
+    return stream == FrameType::kErrors ? errors_ : output_;
+  }
+
+  SentStream output_{0}, errors_{0};
+  ReceivedStream input_, signals_;
+  bool input_ended_ = false;
+  bool errors_first_ = false;  // so that neither of output and errors waits for the other
+  bool end_sent_ = false;      // on this connection
+  bool end_taken_ = false;
+  std::optional<CommandEnd> end_;
+};
+
+}  // namespace ppmr
