@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStartTimeout{180'000};
 constexpr milliseconds kCheckTimeout{60'000};
 constexpr milliseconds kConnectTimeout{20'000};
-// A job node that has moved or was restored answers at once, or never.
-constexpr milliseconds kReconnectTimeout{10'000};
+// This is longer than the agent waits for the job node.
+constexpr milliseconds kReconnectTimeout{30'000};
 constexpr std::chrono::seconds kResumptionPatience{120};
 // While a new agent replaces the old one, requests fail for a moment.
 constexpr int kEndAttempts = 10;
@@ -155,7 +155,7 @@ int JobRunCommand::run() {
       .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
   // The command of a protected job survives a rollback of the nodes, and its connection does not.
-  if (answer->value("protected", false)) {
+  if (protect_every.count() > 0) {
     request.resumption = Resumption{.id = new_command_id(), .patience = kResumptionPatience};
   }
   auto end = run_command_in_job_node(start.descriptor(), request,

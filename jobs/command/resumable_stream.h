@@ -60,10 +60,10 @@ class SentStream {
 
   // The receiver has passed on the bytes before `position`. Errors: EPROTO if they were not sent.
   Status confirm(uint64_t position) {
-    if (position < confirmed_ || position > sent_) {
+    if (position > sent_) {
       return failure(EPROTO, "the command's peer confirmed bytes that were not sent");
     }
-    confirmed_ = position;
+    confirmed_ = std::max(confirmed_, position);
     forget();
     return {};
   }
@@ -130,9 +130,6 @@ class ReceivedStream {
     confirmed_ = passed_on_;
     return confirmed_;
   }
-
-  // Continues on a new connection, whose sender resumes with these positions.
-  void resume() { confirmed_ = passed_on_; }
 
  private:
   uint64_t received_ = 0;

@@ -15,14 +15,14 @@ using Random = std::mt19937_64;
 
 constexpr int kSeeds = 10'000;
 constexpr size_t kStepsMax = 200'000;
-constexpr size_t kLongBytes = 2000;
+constexpr size_t kLongBytes = 1000;
 
 size_t below(Random& random, size_t limit) { return limit == 0 ? 0 : random() % limit; }
 bool chance(Random& random, size_t one_in) { return below(random, one_in) == 0; }
 
 std::string random_bytes(Random& random) {
   // Some streams are longer than the window.
-  const size_t size = below(random, chance(random, 100) ? 3 * kStreamWindowBytes : kLongBytes);
+  const size_t size = below(random, chance(random, 200) ? 3 * kStreamWindowBytes : kLongBytes);
   std::string bytes;
   while (bytes.size() < size) {
     const uint64_t word = random();

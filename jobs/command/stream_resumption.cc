@@ -36,8 +36,6 @@ Status ClientResumption::attached(const InputPositions& job_node) {
   if (Status resumed = signals_.resume(job_node.signals, job_node.signals); !resumed) {
     return failure(resumed.error().errno_value, "signals: " + resumed.error().message);
   }
-  output_.resume();
-  errors_.resume();
   input_end_sent_ = false;
   return {};
 }
@@ -95,8 +93,6 @@ Result<InputPositions> ServerResumption::attach(const OutputPositions& client) {
     return failure(resumed.error());
   }
   output_ = std::move(output);
-  input_.resume();
-  signals_.resume();
   end_sent_ = false;
   return InputPositions{.input = input_.received(),
                         .input_passed_on = input_.passed_on(),
