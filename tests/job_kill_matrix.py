@@ -113,6 +113,7 @@ def one_run(hosts, slurm, rng, number, only=None):
     victim = only or rng.choice(VICTIMS + (VICTIMS_OF_SLURM if slurm else ()))
     hosts_to_leave = rng.sample(NODES, rng.choice((1, 1, 2)))
     words = ["--spares", "2", "--slots", "1", "--", "sh", "-c", command_line(directory)]
+    hosts.return_all()
     job = (slurm or hosts).run(words, directory=directory)
     job.await_lines(5)
     evacuations = [

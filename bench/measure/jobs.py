@@ -9,8 +9,7 @@ first plain run.
 
 The stall: while two ranks pass a token, the hosts are evacuated one after the other. The gap is the
 longest time that a rank waited for the token. It is compared with the downtime that ppmr reports
-for the move. A host that a job has left cannot take a node of the same job again, so each job moves
-as often as it has spares, and then the next one starts.
+for the move. Each job moves as often as it has spares, and then the next one starts.
 """
 import shutil
 import signal
@@ -68,6 +67,7 @@ class Bench:
         return iperf(source, target, target.address, IPERF_PORT, 1, IPERF_SECONDS)["rate"]
 
     def job(self, words, ranks_per_node):
+        self.hosts.return_all()  # those that earlier jobs have left
         options = ["--spares", SPARES, "--slots", ranks_per_node, "--"]
         return self.hosts.run([str(word) for word in [*options, *words]], environment=ENVIRONMENT)
 

@@ -1,6 +1,9 @@
 // How the agent of a host moves its job nodes away.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "jobs/agent/job_agent.h"
 #include "jobs/agent/parallel.h"
 #include "migration/records/ownership_record.h"
@@ -14,7 +17,10 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kHomePatience{20'000};
 constexpr std::chrono::milliseconds kPreparePatience{60'000};
 constexpr std::chrono::seconds kBetweenQuestions{2};
-constexpr int kSparesTried = 4;
+// A host that lives answers within this time.
+constexpr std::chrono::milliseconds kAlivePatience{2500};
+// A move has no time limit of its own. TCP finds within seconds that the other host has died.
+constexpr std::chrono::hours kEvacuatePatience{24 * 7};
 // The value in a node's record while the home has not named the spare yet.
 constexpr const char* kNotChosen = "?";
 
@@ -30,6 +36,8 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
                                         "--to out",
                                         options_.host, movable.size())});
   }
+  // First, so that nothing comes to this host while its nodes leave.
+  if (Status out = pool_.take_out(uid); !out) return refusal(out.error());
   std::vector<json> results(movable.size());
   (void)for_each_in_parallel(movable.size(), [&](size_t i) -> Status {
     results[i] = answer_safely([&] { return evacuate_node(movable[i], to); });
@@ -39,11 +47,43 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
     results[i]["from"] = options_.host;
     return {};
   });
-  return {{"ok", true}, {"host", options_.host}, {"moves", results}};
+  const bool all = std::all_of(results.begin(), results.end(),
+                               [](const json& move) { return move.value("ok", false); });
+  return {{"ok", true}, {"evacuation", {{"ok", all}, {"host", options_.host}, {"moves", results}}}};
+}
+
+json JobAgent::evacuate_other(const std::string& host, uid_t uid, const std::string& to) {
+  if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
+  // A host that is dead is known within seconds; a connection to it would take minutes to fail.
+  auto alive = ask_peer(options_.peers, host, {{"op", "alive"}}, kAlivePatience);
+  if (!alive && contact_of(alive.error()) != Contact::kAnswers) {
+    return refusal({alive.error().errno_value,
+                    explain_silence(host, alive.error(), options_.home.host_timeout)});
+  }
+  auto answer = ask_peer(options_.peers, host, {{"op", "evacuate"}, {"uid", uid}, {"to", to}},
+                         kEvacuatePatience);
+  if (!answer && contact_of(answer.error()) != Contact::kAnswers) {
+    return refusal({answer.error().errno_value,
+                    explain_silence(host, answer.error(), options_.home.host_timeout)});
+  }
+  return answer ? *answer : refusal(answer.error());
+}
+
+json JobAgent::give_back(uid_t uid) {
+  const bool was_out = pool_.report().is_out_for(uid);
+  if (Status returned = pool_.give_back(uid); !returned) return refusal(returned.error());
+  return {{"ok", true}, {"host", options_.host}, {"was_out", was_out}};
+}
+
+Status JobAgent::check_pool(uid_t user) const {
+  if (!pool_.report().is_out_for(user)) return {};
+  return failure(EACCES, fmt::format("it was evacuated and takes no job nodes: ppmr job return {} "
+                                     "makes it a host for jobs again",
+                                     options_.host));
 }
 
 Result<json> JobAgent::reserve(const HostNode& node, const std::string& to) {
-  return ask_peer(options_.home.peers, node.spec.home,
+  return ask_peer(options_.peers, node.spec.home,
                   {{"op", "reserve"},
                    {"job", node.spec.job},
                    {"index", node.spec.index},
@@ -62,8 +102,9 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!unmoved->moving_to.empty()) {
     return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
   }
-  Error last{EIO, "no spare could take the node"};
-  for (int tried = 0; tried < kSparesTried; ++tried) {
+  std::optional<Error> last;  // of the last spare that could not prepare for the node
+  // A spare that fails is not chosen again, so the home refuses at some time.
+  for (;;) {
     // Records the move first: if the agent dies after this line, the next agent gives the spare
     // back.
     if (Status noted = nodes_.note_move(container, kNotChosen, ""); !noted) {
@@ -74,7 +115,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     if (!reserved) return refusal(reserved.error());
     if (reserved->contains("refusal")) {
       (void)nodes_.note_move(container, "", "");
-      return tried == 0 ? reserved->at("refusal") : refusal(last);
+      return last ? refusal(*last) : reserved->at("refusal");
     }
     const std::string spare = reserved->at("to");
     // The ID is noted before the migration begins: the next agent finds it by the ID.
@@ -83,16 +124,16 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     }
     auto moving = nodes_.find(container);
     if (!moving) return refusal(moving.error());
-    auto prepared = ask_peer(options_.home.peers, spare,
+    auto prepared = ask_peer(options_.peers, spare,
                              {{"op", "join"}, {"spec", to_json(node.spec)}, {"expected", true}},
                              kPreparePatience);
     if (!prepared) {
       last = {prepared.error().errno_value,
               fmt::format("spare {}: {}", spare, prepared.error().message)};
-      spdlog::warn("{}: {}", container, last.message);
+      spdlog::warn("{}: {}", container, last->message);
       const auto concluded =
-          conclude_move(*moving, {.result = MoveResult::kStayed, .error = last.message}, true);
-      if (!concluded || !to.empty()) return refusal(last);
+          conclude_move(*moving, {.result = MoveResult::kStayed, .error = last->message}, true);
+      if (!concluded || !to.empty()) return refusal(*last);
       continue;
     }
     spdlog::info("{} moves to {}", container, spare);
@@ -117,7 +158,6 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     }
     return refusal({ECANCELED, report.error});
   }
-  return refusal(last);
 }
 
 Result<bool> JobAgent::tell_home(const HostNode& node, const MoveReport& report,
@@ -130,7 +170,7 @@ Result<bool> JobAgent::tell_home(const HostNode& node, const MoveReport& report,
                   {"spare_failed", spare_failed},
                   {"error", report.error}};
   if (report.downtime_s >= 0) request["downtime_s"] = report.downtime_s;
-  auto answer = ask_peer(options_.home.peers, node.spec.home, request, kHomePatience);
+  auto answer = ask_peer(options_.peers, node.spec.home, request, kHomePatience);
   if (!answer) return failure(answer.error());
   return answer->value("job_ended", false);
 }
@@ -144,8 +184,8 @@ Result<bool> JobAgent::conclude_move(const HostNode& node, const MoveReport& rep
   remove_source_mount(options_.evacuation, node);
   if (node.moving_to != kNotChosen) {
     const char* op = moved && !*job_ended ? "arrived" : "leave";
-    auto answer = ask_peer(options_.home.peers, node.moving_to,
-                           {{"op", op}, {"container", container}}, kPreparePatience);
+    auto answer = ask_peer(options_.peers, node.moving_to, {{"op", op}, {"container", container}},
+                           kPreparePatience);
     // The other host also asks the home by itself.
     if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
   }

@@ -17,8 +17,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHelloPatience{10'000};
 constexpr milliseconds kStatusPatience{5'000};
-// This is longer than evacuations take, except an evacuation whose result stays open.
-constexpr milliseconds kEvacuatePatience{1'200'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
 // The time limit for the step of a scheduler, which starts at the same time as the job's nodes.
 constexpr milliseconds kStepPatience{30'000};
@@ -78,7 +76,7 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
                            std::vector<UniqueFd>& descriptors) {
   const std::string op = request.at("op");
   if (op == "run") return start_job(request, client, descriptors);
-  if (op == "check") return check_hosts(request);
+  if (op == "check") return check_hosts(request, client.uid);
   if (op == "exists") {
     return answer_of(home_.exists(request.at("job")));
   }
@@ -97,11 +95,14 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
   if (op == "evacuate") {
     const std::string host = request.at("host");
     const std::string to = request.value("to", "");
-    if (host == options_.host) return evacuate(client.uid, to);
+    return host == options_.host ? evacuate(client.uid, to) : evacuate_other(host, client.uid, to);
+  }
+  if (op == "return") {
+    const std::string host = request.at("host");
+    if (host == options_.host) return give_back(client.uid);
     if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
     auto answer =
-        ask_peer(options_.home.peers, host, {{"op", "evacuate"}, {"uid", client.uid}, {"to", to}},
-                 kEvacuatePatience);
+        ask_peer(options_.peers, host, {{"op", "return"}, {"uid", client.uid}}, kHelloPatience);
     return answer ? *answer : refusal(answer.error());
   }
   return refusal({EINVAL, "unknown request '" + op + "'"});
@@ -122,14 +123,15 @@ json JobAgent::start_job(const json& request, const ControlClient& client,
   return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
 }
 
-json JobAgent::check_hosts(const json& request) const {
+json JobAgent::check_hosts(const json& request, uid_t uid) const {
   const auto hosts = request.at("hosts").get<std::vector<std::string>>();
   if (hosts.size() > kHostsMax) return refusal({EINVAL, "too many hosts"});
   std::vector<json> found(hosts.size());
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
-    auto answer = is_host_name(hosts[i])
-                      ? ask_peer(options_.home.peers, hosts[i], {{"op", "hello"}}, kHelloPatience)
-                      : Result<json>(failure(EINVAL, "not the name of a host"));
+    auto answer =
+        is_host_name(hosts[i])
+            ? ask_peer(options_.peers, hosts[i], {{"op", "hello"}, {"user", uid}}, kHelloPatience)
+            : Result<json>(failure(EINVAL, "not the name of a host"));
     found[i] = {{"host", hosts[i]}, {"problem", answer ? "" : answer.error().message}};
     return {};
   });
@@ -138,14 +140,16 @@ json JobAgent::check_hosts(const json& request) const {
 
 json JobAgent::status(uid_t uid) const {
   std::map<std::string, json> jobs;
-  for (const JobRecord& job : home_.list(uid)) jobs[job.id] = public_view(job);
+  for (json& job : home_.views(uid)) {
+    const std::string id = job.at("job");
+    jobs[id] = std::move(job);
+  }
   std::map<std::string, std::string> silent;
   for (const HostNode& node : nodes_.list()) {
     const std::string& home = node.spec.home;
     const bool visible = uid == 0 || uid == node.spec.user.uid;
     if (!visible || jobs.contains(node.spec.job) || silent.contains(home)) continue;
-    auto answer =
-        ask_peer(options_.home.peers, home, {{"op", "status"}, {"uid", uid}}, kStatusPatience);
+    auto answer = ask_peer(options_.peers, home, {{"op", "status"}, {"uid", uid}}, kStatusPatience);
     if (!answer) {
       silent[home] = answer.error().message;
       continue;
@@ -154,7 +158,11 @@ json JobAgent::status(uid_t uid) const {
   }
   json list = json::array();
   for (auto& [id, job] : jobs) list.push_back(std::move(job));
-  return {{"ok", true}, {"host", options_.host}, {"jobs", list}, {"silent_homes", silent}};
+  return {{"ok", true},
+          {"host", options_.host},
+          {"out", pool_.report().is_out_for(uid)},
+          {"jobs", list},
+          {"silent_homes", silent}};
 }
 
 json JobAgent::answer_peer(const json& request) {
@@ -165,7 +173,13 @@ json JobAgent::answer_peer(const json& request) {
     return refusal({EINVAL, "the agent at " + asked + " serves the host " + options_.host +
                                 ": use that name (ppmr job agent --host)"});
   }
+  if (op == "alive") return {{"ok", true}, {"pool", to_json(pool_.report())}};
+  if (request.contains("pool")) {
+    home_.note_host(request.value("asker", request.value("from", "")),
+                    parse_pool_report(request.at("pool")));
+  }
   if (op == "hello") {
+    if (Status in = check_pool(request.at("user")); !in) return refusal(in.error());
     if (auto runc = Runc::find(); !runc) return refusal(runc.error());
     if (auto criu = find_criu(); !criu) return refusal(criu.error());
     const auto mtu = bridge_mtu_bytes(options_.nodes.network.bridge);
@@ -177,6 +191,7 @@ json JobAgent::answer_peer(const json& request) {
   if (op == "join") {
     auto spec = parse_node_spec(request.at("spec"));
     if (!spec) return refusal(spec.error());
+    if (Status in = check_pool(spec->user.uid); !in) return refusal(in.error());
     if (Status admitted = admit(spec->user); !admitted) return refusal(admitted.error());
     const auto step = find_step(spec->user.uid, spec->allocation);
     if (!step) return refusal(step.error());
@@ -186,6 +201,7 @@ json JobAgent::answer_peer(const json& request) {
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
   if (op == "leave") return answer_of(remove_node(request.at("container")));
   if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));
+  if (op == "return") return give_back(request.at("uid"));
   if (op == "reserve") {
     auto spare =
         home_.reserve(request.at("job"), request.at("index"), request.at("from"), request.at("to"));
@@ -218,7 +234,7 @@ json JobAgent::answer_peer(const json& request) {
   }
   if (op == "status") {
     json jobs = json::array();
-    for (const JobRecord& job : home_.list(request.at("uid"))) jobs.push_back(public_view(job));
+    for (json& job : home_.views(request.at("uid"))) jobs.push_back(std::move(job));
     return {{"ok", true}, {"jobs", jobs}};
   }
   return refusal({EINVAL, "unknown request '" + op + "'"});

@@ -20,15 +20,10 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kJoinPatience{60'000};   // a loaded host needs this long for runc
 constexpr milliseconds kLeavePatience{30'000};  // for the same reason
 constexpr milliseconds kCheckPatience{10'000};
-constexpr milliseconds kProtectedPatience{3'000};
 // This is longer than agents wait for the step of a scheduler.
 constexpr milliseconds kSparePatience{50'000};
 constexpr milliseconds kConnectPatience{20'000};
-constexpr milliseconds kCapturePatience{30'000};
 constexpr size_t kReasonsMax = 1000;
-// Limits for the history of a node: a user can cause any number of failed moves.
-constexpr size_t kMovesMax = 16;
-constexpr size_t kErrorMaxBytes = 1000;
 
 std::string random_hexadecimal(size_t digits) {
   std::vector<unsigned char> bytes(digits / 2);
@@ -89,7 +84,7 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
   for (const std::string& name : request.spares) {
     job.hosts.push_back({.name = name, .state = HostState::kSpare});
   }
-  for (JobHost& host : job.hosts) set_state(host, host.state);
+  for (JobHost& host : job.hosts) host.since_ns = unix_time_ns();
   if (job.protection.every_ms > 0) {
     for (const std::string& name : request.hosts) job.nodes.push_back({.name = name, .host = name});
     if (const auto partners = choose_partners(job); !partners) return failure(partners.error());
@@ -138,12 +133,15 @@ Status HomeJobs::make_nodes(const JobRecord& job) const {
   return for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const std::string& host = job.hosts[i].name;
     const bool spare = i >= job.nodes.size();
-    json request = {{"op", "hello"}, {"uid", job.user.uid}, {"allocation", job.allocation}};
+    json request = {{"op", "hello"},
+                    {"user", job.user.uid},
+                    {"uid", job.user.uid},
+                    {"allocation", job.allocation}};
     if (!spare) {
       const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host, hosts_text);
       request = {{"op", "join"}, {"spec", to_json(spec)}, {"expected", false}};
     }
-    auto answer = ask_peer(options_.peers, host, request, spare ? kSparePatience : kJoinPatience);
+    auto answer = options_.ask(host, request, spare ? kSparePatience : kJoinPatience);
     if (answer) return {};
     return failure(answer.error().errno_value, on_host(host, answer.error()));
   });
@@ -199,7 +197,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
     job = found->second;
   }
   remove(job);
-  if (job.protection.every_ms > 0) forget_epochs(job, asker());
+  if (job.protection.every_ms > 0) forget_epochs(job, options_.ask);
   MutexLock lock(mutex_);
   records_.remove(id);
   epoch_began_.erase(id);
@@ -221,8 +219,7 @@ void HomeJobs::remove(const JobRecord& job) {
     const std::string container = job.container_of(static_cast<unsigned>(i));
     for (const std::string& host : {job.nodes[i].host, job.nodes[i].moving_to}) {
       if (host.empty()) continue;
-      auto answer = ask_peer(options_.peers, host, {{"op", "leave"}, {"container", container}},
-                             kLeavePatience);
+      auto answer = options_.ask(host, {{"op", "leave"}, {"container", container}}, kLeavePatience);
       if (!answer) spdlog::warn("job {}: {}", job.id, on_host(host, answer.error()));
     }
     return {};
@@ -262,86 +259,6 @@ Status HomeJobs::replace_locked(JobRecord& known, JobRecord changed) {
   return {};
 }
 
-Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
-                                      const std::string& from, const std::string& to) {
-  MutexLock lock(mutex_);
-  // Both an epoch and a move capture the node.
-  captured_.wait_for(mutex_, kCapturePatience,
-                     [&]() PPMR_REQUIRES(mutex_) { return !capturing_.contains(id); });
-  if (capturing_.contains(id)) {
-    return failure(EBUSY, "an epoch of job " + id + " is under way: try again");
-  }
-  auto found = find_locked(id);
-  if (!found) return failure(found.error());
-  JobRecord job = **found;
-  if (!job.protection.going_back.empty()) {
-    return failure(EBUSY, fmt::format("job {} goes back to epoch {} ({}): try again", id,
-                                      job.protection.agreed, job.protection.going_back));
-  }
-  if (index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
-  JobNodePlace& node = job.nodes[index];
-  JobHost* source = job.find_host(from);
-  if (source == nullptr || node.host != from) {
-    return failure(
-        ENOENT, "move node " + node.name + " from host " + from + ": it is on host " + node.host);
-  }
-  if (!node.moving_to.empty()) {
-    return failure(EBUSY, "node " + node.name + " is moving to " + node.moving_to + " already");
-  }
-  JobHost* spare = nullptr;  // a spare that failed before is the last choice
-  for (JobHost& host : job.hosts) {
-    const bool fits = host.state == HostState::kSpare && (to.empty() || host.name == to);
-    if (fits && (spare == nullptr || host.failed_moves < spare->failed_moves)) spare = &host;
-  }
-  if (spare == nullptr) {
-    return failure(ENOSPC, to.empty()
-                               ? "job " + id +
-                                     " has no spare host left: start jobs with more "
-                                     "(--spares); the node stays"
-                               : to + " is not a spare of job " + id + " (see ppmr job status)");
-  }
-  set_state(*spare, HostState::kMoving);
-  set_state(*source, HostState::kMoving);
-  node.moving_to = spare->name;
-  const std::string chosen = spare->name;
-  if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
-  return chosen;
-}
-
-Status HomeJobs::settle(const MoveSettlement& settlement) {
-  MutexLock lock(mutex_);
-  auto found = find_locked(settlement.job);
-  if (!found) return failure(found.error());
-  JobRecord job = **found;
-  if (settlement.index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
-  JobNodePlace& node = job.nodes[settlement.index];
-  // Settled by an earlier call.
-  if (node.host != settlement.from || node.moving_to.empty()) return {};
-  JobHost* source = job.find_host(settlement.from);
-  JobHost* spare = job.find_host(node.moving_to);
-  node.moves.push_back({.from = settlement.from,
-                        .to = node.moving_to,
-                        .ended_ns = unix_time_ns(),
-                        .downtime_s = settlement.moved ? settlement.downtime_s : -1,
-                        .error = settlement.error.substr(0, kErrorMaxBytes)});
-  if (node.moves.size() > kMovesMax) node.moves.erase(node.moves.begin());
-  if (settlement.moved) node.host = node.moving_to;
-  node.moving_to.clear();
-  if (source != nullptr) {
-    set_state(*source, settlement.moved ? HostState::kInactive : HostState::kReady,
-              settlement.moved ? "evacuated" : "");
-  }
-  if (spare != nullptr) {
-    const bool failed = !settlement.moved && settlement.spare_failed;
-    if (!settlement.moved) ++spare->failed_moves;
-    set_state(
-        *spare,
-        settlement.moved ? HostState::kReady : (failed ? HostState::kInactive : HostState::kSpare),
-        failed ? settlement.error : "");
-  }
-  return replace_locked(**found, std::move(job));
-}
-
 Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& id, unsigned index,
                                                             const std::string& asker) {
   MutexLock lock(mutex_);
@@ -379,12 +296,10 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
     if (node.host != asker || !node.moving_to.empty()) return;
     message = fmt::format("node {} on host {} was lost: {}", node.name, node.host, why);
   }
-  on_loss(id, message.substr(0, kErrorMaxBytes));
+  on_loss(id, message.substr(0, kMoveErrorMaxBytes));
 }
 
 std::string HomeJobs::find_loss(const JobRecord& job) {
-  const bool goes_back = job.protection.every_ms > 0 && can_go_back(job.protection);
-  const auto limit = goes_back ? options_.dead_after : options_.host_timeout;
   const int64_t limit_ns = std::chrono::nanoseconds(options_.host_timeout).count();
   for (unsigned i = 0; i < job.nodes.size(); ++i) {
     const JobNodePlace& node = job.nodes[i];
@@ -396,12 +311,11 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
     {
       MutexLock lock(mutex_);
       const auto asked = asked_.emplace(container, Clock::now()).first;
-      if (!moves_for_long && Clock::now() - asked->second < limit) continue;
+      if (!moves_for_long && Clock::now() - asked->second < options_.host_timeout) continue;
     }
     for (const std::string& name : {node.host, moves_for_long ? node.moving_to : std::string()}) {
       if (name.empty()) continue;
-      const std::string loss =
-          probe(name, container, goes_back ? kProtectedPatience : kCheckPatience);
+      const std::string loss = probe(name, container);
       if (loss.empty()) continue;
       // A host removes a moved node only after the home has recorded the move.
       MutexLock lock(mutex_);
@@ -416,27 +330,14 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
 }
 
 // Returns why the host has lost the node; empty: it has not lost the node.
-std::string HomeJobs::probe(const std::string& host, const std::string& container,
-                            milliseconds patience) const {
-  auto answer =
-      ask_peer(options_.peers, host, {{"op", "present"}, {"container", container}}, patience);
+std::string HomeJobs::probe(const std::string& host, const std::string& container) const {
+  auto answer = options_.ask(host, {{"op", "present"}, {"container", container}}, kCheckPatience);
   if (answer && answer->value("present", true)) return "";
   if (answer) return fmt::format("host {} has lost its job node", host);
   // A host whose agent is away does not lose the node: that host still refuses connections.
-  const int error = answer.error().errno_value;
-  const bool silent =
-      error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;
-  if (!silent) return "";
-  return fmt::format("host {} does not answer: its job node is lost", host);
-}
-
-std::vector<JobRecord> HomeJobs::list(uid_t uid) const {
-  MutexLock lock(mutex_);
-  std::vector<JobRecord> found;
-  for (const auto& [id, job] : jobs_) {
-    if (!job.ending && (uid == 0 || uid == job.user.uid)) found.push_back(job);
-  }
-  return found;
+  if (contact_of(answer.error()) != Contact::kSilent) return "";
+  return fmt::format("host {} does not answer for {} s: its job node is lost", host,
+                     options_.host_timeout.count());
 }
 
 void HomeJobs::tend() {
@@ -454,7 +355,8 @@ void HomeJobs::tend() {
       continue;
     }
     if (!job.protection.going_back.empty()) continue;
-    const std::string loss = find_loss(job);
+    std::string loss = find_silent_host(job);
+    if (loss.empty()) loss = find_loss(job);
     if (!loss.empty()) on_loss(job.id, loss);
   }
 }

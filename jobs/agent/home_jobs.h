@@ -1,32 +1,40 @@
 // The jobs whose home is this host: a user has started them here with `ppmr job run`.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "jobs/agent/address_range.h"
+#include "jobs/agent/host_contacts.h"
+#include "jobs/agent/host_pool.h"
 #include "jobs/agent/job_epochs.h"
 #include "jobs/agent/job_record.h"
-#include "jobs/agent/peers.h"
 #include "jobs/agent/record_files.h"
 #include "jobs/node/job_network.h"
 
 namespace ppmr {
 
+// The error of a move is kept in the job's record; users can cause any number of them.
+inline constexpr size_t kMoveErrorMaxBytes = 1000;
+
 struct HomeOptions {
   std::string host;  // the name of this host for the other agents
   AddressRange addresses;
   JobNetwork network;
-  PeerOptions peers;
+  // Asks the agent of a host, see ask_peer().
+  AskHost ask;
   size_t jobs_per_user_max = 64;
   // After this time without a question about its nodes, a host that cannot be reached has failed.
   // After this time without an answer of their home, a host removes nodes.
   std::chrono::seconds host_timeout{300};
-  // The same for a host of a protected job, which goes back to its last epoch then.
-  std::chrono::seconds dead_after{10};
+  // How long a host of a protected job is silent until the fence is asked, and the job goes back.
+  std::chrono::seconds dead_after{3};
   // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
   // job whose host does not answer ends after `host_timeout`.
   std::string fence;
@@ -76,7 +84,9 @@ class HomeJobs {
             const std::string& why);
 
   // Chooses a spare for a node that has to leave `from`, and marks both hosts as moving. `to` may
-  // name the spare. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left.
+  // name the spare. Asks all spares first, at once, and passes over those that do not answer within
+  // seconds. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left, and what has
+  // become of them.
   Result<std::string> reserve(const std::string& job, unsigned index, const std::string& from,
                               const std::string& to);
   // Records the end of a move. Idempotent. Errors: ENOENT: the job has ended.
@@ -96,6 +106,14 @@ class HomeJobs {
 
   // Returns the jobs of a user; for root, the jobs of all users.
   std::vector<JobRecord> list(uid_t uid) const;
+  // The same as users see them, see public_view().
+  std::vector<nlohmann::json> views(uid_t uid) const;
+
+  // Notes that a host lives, and its report about the pool.
+  void note_host(const std::string& host, const PoolReport& report);
+  // Asks hosts of jobs that have been quiet for some seconds, many at once. The caller calls this
+  // about once a second. So a host that died is lost within 10 s in jobs of up to 200 hosts.
+  void watch_hosts();
 
   // Ends jobs whose launcher has ended, and jobs with a host that does not answer. The caller calls
   // this about once a second.
@@ -116,8 +134,10 @@ class HomeJobs {
   // Returns a sentence about the node of the job that is lost with its host; empty: no node is
   // lost.
   std::string find_loss(const JobRecord& job);
-  std::string probe(const std::string& host, const std::string& container,
-                    std::chrono::milliseconds patience) const;
+  // For a job that can go back: the host of a node that does not answer. Empty: there is none.
+  std::string find_silent_host(const JobRecord& job) const;
+  // Waits for the end of an epoch, which captures the node as a move does. Errors: EBUSY.
+  Status await_epoch(const std::string& job) PPMR_REQUIRES(mutex_);
   // A node is lost. The job goes back to an epoch, or ends.
   void on_loss(const std::string& job, const std::string& why);
   // Claims the job for an epoch. Errors: why there is none now.
@@ -129,7 +149,11 @@ class HomeJobs {
   // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: one is silent, and the
   // fence does not say that it is dead.
   Result<std::set<std::string>> find_dead_hosts(const JobRecord& job) const;
-  AskHost asker() const;
+  std::string probe(const std::string& host, const std::string& container) const;
+  // Asks the hosts whether they live, all at once, and notes the answers.
+  void ask_hosts(const std::vector<std::string>& hosts);
+  // Returns why the job has no spare for a node, host by host.
+  std::string why_no_spare(const JobRecord& job, const std::string& to) const PPMR_REQUIRES(mutex_);
 
   const HomeOptions options_;
   const RecordFiles records_;
@@ -145,6 +169,7 @@ class HomeJobs {
   std::map<std::string, std::chrono::steady_clock::time_point> epoch_began_ PPMR_GUARDED_BY(mutex_);
   std::map<std::string, std::chrono::steady_clock::time_point> stuck_since_ PPMR_GUARDED_BY(mutex_);
   AddressPool addresses_ PPMR_GUARDED_BY(mutex_);
+  HostContacts contacts_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr

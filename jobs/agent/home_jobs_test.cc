@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "jobs/agent/parallel.h"
 
@@ -38,14 +39,31 @@ struct HomeJobsTest : testing::Test {
   // Opens the records again, as a new agent does.
   void reopen() {
     home = std::make_unique<HomeJobs>(
-        HomeOptions{.host = "a", .addresses = *parse_address_range("10.0.0.0/24")},
+        HomeOptions{
+            .host = "a",
+            .addresses = *parse_address_range("10.0.0.0/24"),
+            .ask = [this](const std::string& host, const auto&, auto) -> Result<nlohmann::json> {
+              MutexLock lock(mutex);
+              if (failures.contains(host)) return failure(failures[host], "no answer");
+              return nlohmann::json{{"pool", to_json(pools[host])}};
+            }},
         *RecordFiles::open(directory));
   }
+  // Returns the states of the hosts as users see them.
   std::string states() const {
     std::string text;
-    const JobRecord job = home->list(0).at(0);
-    for (const JobHost& host : job.hosts) text += to_string(host.state) + " ";
+    const nlohmann::json job = home->views(0).at(0);
+    for (const auto& host : job.at("hosts")) text += host.at("state").get<std::string>() + " ";
     return text;
+  }
+  // The host is evacuated, or returned.
+  void report(const std::string& host, int64_t changed_ns, bool out) {
+    MutexLock lock(mutex);
+    pools[host] = {.changed_ns = changed_ns, .out = out ? std::set<uid_t>{0} : std::set<uid_t>{}};
+  }
+  void fail(const std::string& host, int error) {
+    MutexLock lock(mutex);
+    failures[host] = error;
   }
   std::string place(unsigned index) const {
     const auto place = home->place(id, index, "x");
@@ -63,15 +81,18 @@ struct HomeJobsTest : testing::Test {
 
   const std::string id = "0123abcd";
   const std::string directory = testing::TempDir() + "/home_jobs_test";
+  Mutex mutex;
+  std::map<std::string, int> failures PPMR_GUARDED_BY(mutex);  // errors of hosts' agents
+  std::map<std::string, PoolReport> pools PPMR_GUARDED_BY(mutex);
   std::unique_ptr<HomeJobs> home;
 };
 
-TEST_F(HomeJobsTest, MovedNodeBelongsToTheSpareAndItsHostIsInactive) {
+TEST_F(HomeJobsTest, MovedNodeBelongsToTheSpareAndItsHostIsOut) {
   EXPECT_EQ(home->reserve(id, 0, "a", "").value(), "c");
   EXPECT_EQ(states(), "moving ready moving spare ");
   EXPECT_EQ(place(0), "a>c");
   ASSERT_TRUE(settle("a", true));
-  EXPECT_EQ(states(), "inactive ready ready spare ");
+  EXPECT_EQ(states(), "out ready ready spare ");
   EXPECT_EQ(place(0), "c>");
   EXPECT_EQ(home->list(0)[0].nodes[0].moves.at(0).downtime_s, 0.5);
 }
@@ -97,6 +118,61 @@ TEST_F(HomeJobsTest, SpareOfAFailedMoveIsTheLastChoice) {
   ASSERT_EQ(home->reserve(id, 0, "a", "").value(), "d");
   ASSERT_TRUE(settle("a", false));
   EXPECT_EQ(home->reserve(id, 0, "a", "").value(), "c");
+}
+
+TEST_F(HomeJobsTest, DeadSparesArePassedOver) {
+  fail("c", ETIMEDOUT);
+  EXPECT_EQ(home->reserve(id, 0, "a", "").value(), "d");
+  EXPECT_EQ(states(), "moving ready lost moving ");
+}
+
+TEST_F(HomeJobsTest, WithoutASpareTheRefusalSaysWhatHasBecomeOfThem) {
+  fail("c", ETIMEDOUT);
+  report("d", 1, true);
+  const auto reserved = home->reserve(id, 0, "a", "");
+  ASSERT_FALSE(reserved);
+  EXPECT_EQ(reserved.error().errno_value, ENOSPC);
+  EXPECT_NE(reserved.error().message.find("c is lost (no answer); d is out (evacuated)"),
+            std::string::npos)
+      << reserved.error().message;
+  EXPECT_EQ(states(), "ready ready lost out ");
+}
+
+TEST_F(HomeJobsTest, LostHostThatAnswersIsWhatItWas) {
+  fail("b", EHOSTUNREACH);
+  fail("c", EHOSTUNREACH);
+  EXPECT_FALSE(home->reserve(id, 0, "a", "c"));
+  EXPECT_EQ(states(), "ready ready lost spare ");
+  home->note_host("c", {});
+  EXPECT_EQ(states(), "ready ready spare spare ");
+}
+
+TEST_F(HomeJobsTest, HostThatItsNodeHasLeftIsASpareAgainOnceReturned) {
+  home->note_host("a", {.changed_ns = 5, .out = {0}});
+  EXPECT_EQ(states(), "ready ready spare spare ") << "its node has not left yet";
+  ASSERT_TRUE(home->reserve(id, 0, "a", ""));
+  ASSERT_TRUE(settle("a", true));
+  home->note_host("a", {.changed_ns = 4});
+  EXPECT_EQ(states(), "out ready ready spare ") << "the report is old";
+  home->note_host("a", {.changed_ns = 6});
+  EXPECT_EQ(states(), "spare ready ready spare ");
+  reopen();
+  EXPECT_EQ(states(), "spare ready ready spare ");
+}
+
+TEST_F(HomeJobsTest, SpareThatFailedIsASpareAgainOnceReturned) {
+  ASSERT_TRUE(home->reserve(id, 0, "a", "c"));
+  ASSERT_TRUE(settle("a", false, true));
+  home->note_host("c", {});
+  EXPECT_EQ(states(), "ready ready inactive spare ");
+  home->note_host("c", {.changed_ns = 1});
+  EXPECT_EQ(states(), "ready ready spare spare ");
+}
+
+TEST_F(HomeJobsTest, HostThatAUserEvacuatedIsOutForThatUsersJobs) {
+  home->note_host("c", {.changed_ns = 1, .out = {kOwner + 1}});
+  home->note_host("d", {.changed_ns = 1, .out = {kOwner}});
+  EXPECT_EQ(states(), "ready ready spare out ");
 }
 
 TEST_F(HomeJobsTest, JobThatIsEndingHasNoNodes) {
@@ -143,7 +219,7 @@ TEST_F(HomeJobsTest, RepeatedSettlementChangesNothing) {
   ASSERT_TRUE(settle("a", true));
   ASSERT_TRUE(settle("a", true));
   ASSERT_TRUE(settle("a", false));
-  EXPECT_EQ(states(), "inactive ready ready spare ");
+  EXPECT_EQ(states(), "out ready ready spare ");
   EXPECT_EQ(home->list(0)[0].nodes[0].moves.size(), 1u);
 }
 
@@ -161,7 +237,7 @@ TEST_F(HomeJobsTest, WithoutASpareTheNodeStays) {
   ASSERT_TRUE(home->reserve(id, 1, "b", "c"));
   ASSERT_TRUE(settle("a", true));
   EXPECT_EQ(home->reserve(id, 0, "d", "").error().errno_value, ENOSPC);
-  EXPECT_EQ(states(), "inactive moving moving ready ");
+  EXPECT_EQ(states(), "out moving moving ready ");
 }
 
 TEST_F(HomeJobsTest, HostThatDoesNotHaveTheNodeCannotReserveASpare) {
@@ -195,7 +271,7 @@ TEST_F(HomeJobsTest, JobWhoseLauncherLivesIsKept) {
 }
 
 TEST_F(HomeJobsTest, UsersDoNotSeeTheToken) {
-  EXPECT_EQ(public_view(home->list(0)[0]).dump().find("secret"), std::string::npos);
+  EXPECT_EQ(home->views(0)[0].dump().find("secret"), std::string::npos);
 }
 
 TEST(AddressRange, FirstAndLastAddressAreLeftOut) {

@@ -17,18 +17,9 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kProbePatience{3'000};
 constexpr milliseconds kFencePatience{120'000};
 constexpr milliseconds kConnectPatience{20'000};
-
-bool is_silence(int error) {
-  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;
-}
+constexpr milliseconds kCapturePatience{30'000};
 
 }  // namespace
-
-AskHost HomeJobs::asker() const {
-  return [this](const std::string& host, const json& request, milliseconds patience) {
-    return ask_peer(options_.peers, host, request, patience);
-  };
-}
 
 Result<UniqueFd> HomeJobs::reconnect(const std::string& id, uid_t uid) const {
   std::string port, address;
@@ -49,6 +40,27 @@ Result<UniqueFd> HomeJobs::reconnect(const std::string& id, uid_t uid) const {
     address = job.nodes.at(0).address;
   }
   return connect_through_port(port, address, kConnectPatience);
+}
+
+std::string HomeJobs::find_silent_host(const JobRecord& job) const {
+  if (job.protection.every_ms == 0 || !can_go_back(job.protection)) return "";
+  const int64_t limit_ns = std::chrono::nanoseconds(options_.dead_after).count();
+  MutexLock lock(mutex_);
+  for (const JobNodePlace& node : job.nodes) {
+    const HostContact contact = contacts_.of(node.host);
+    if (contact.contact != Contact::kSilent || unix_time_ns() - contact.since_ns < limit_ns) {
+      continue;
+    }
+    return fmt::format("host {} does not answer: {}", node.host, contact.reason);
+  }
+  return "";
+}
+
+Status HomeJobs::await_epoch(const std::string& id) {
+  captured_.wait_for(mutex_, kCapturePatience,
+                     [&]() PPMR_REQUIRES(mutex_) { return !capturing_.contains(id); });
+  if (!capturing_.contains(id)) return {};
+  return failure(EBUSY, "an epoch of job " + id + " is under way: try again");
 }
 
 void HomeJobs::on_loss(const std::string& id, const std::string& why) {
@@ -116,7 +128,7 @@ void HomeJobs::protect_job(const std::string& id) {
   const auto job = begin_epoch(id);
   if (!job) return;
   const uint64_t number = job->protection.next - 1;
-  end_epoch(id, number, run_epoch(*job, number, asker()));
+  end_epoch(id, number, run_epoch(*job, number, options_.ask));
 }
 
 Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) const {
@@ -126,7 +138,7 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) co
   (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const JobHost& host = job.hosts[i];
     if (host.state == HostState::kInactive && !needed.contains(host.name)) return {};
-    const auto answer = ask_peer(options_.peers, host.name, {{"op", "hello"}}, kProbePatience);
+    const auto answer = options_.ask(host.name, {{"op", "alive"}}, kProbePatience);
     if (!answer) answers[i] = failure(answer.error());
     return {};
   });
@@ -135,7 +147,7 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) co
     const std::string& name = job.hosts[i].name;
     if (answers[i]) continue;
     const Error& error = answers[i].error();
-    if (!is_silence(error.errno_value)) {
+    if (contact_of(error) != Contact::kSilent) {
       return failure(EAGAIN, fmt::format("host {}: {}", name, error.message));
     }
     if (needed.contains(name)) {
@@ -178,7 +190,7 @@ void HomeJobs::return_job(const JobRecord& job) {
     const auto returns = plan_return(job, is_lost);
     if (!returns) return failure(returns.error());
     if (Status noted = note_plan(job.id, *returns); !noted) return noted;
-    if (Status back = go_back(job, options_.host, *returns, asker()); !back) return back;
+    if (Status back = go_back(job, options_.host, *returns, options_.ask); !back) return back;
     MutexLock lock(mutex_);
     auto found = find_locked(job.id);
     if (!found) return {};

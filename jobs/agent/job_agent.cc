@@ -11,6 +11,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <set>
 
 #include "daemon/control/control_client.h"
@@ -49,11 +50,13 @@ void safely(const std::function<void()>& work) {
 
 }  // namespace
 
-JobAgent::JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records)
+JobAgent::JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records,
+                   RecordFiles pool_record)
     : options_(std::move(options)),
       home_(options_.home, std::move(home_records)),
       nodes_(options_.nodes, std::move(node_records)),
-      epochs_(options_.evacuation, options_.host) {}
+      epochs_(options_.evacuation, options_.host),
+      pool_(std::move(pool_record)) {}
 
 Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   const std::string& directory = options.directory;
@@ -69,8 +72,17 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   if (!home_records) return failure(home_records.error());
   auto node_records = RecordFiles::open(directory + "/records");
   if (!node_records) return failure(node_records.error());
-  std::unique_ptr<JobAgent> agent(
-      new JobAgent(std::move(options), std::move(*home_records), std::move(*node_records)));
+  // Unlike the jobs and their nodes, it survives a restart of the host.
+  std::error_code ignored;  // opening the record reports what is wrong
+  std::filesystem::create_directories(options.evacuation.state_directory, ignored);
+  auto pool_record = RecordFiles::open(options.evacuation.state_directory + "/pool");
+  if (!pool_record) return failure(pool_record.error());
+  options.home.ask = [peers = options.peers](const std::string& host, const json& request,
+                                             std::chrono::milliseconds patience) {
+    return ask_peer(peers, host, request, patience);
+  };
+  std::unique_ptr<JobAgent> agent(new JobAgent(std::move(options), std::move(*home_records),
+                                               std::move(*node_records), std::move(*pool_record)));
 
   ControlServerOptions control;
   control.public_path = agent->options_.socket;
@@ -81,16 +93,31 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   agent->users_ = std::move(*users);
   if (Status started = agent->start_target(); !started) return failure(started.error());
   auto peers = PeerServer::create(
-      agent->options_.home.peers.credentials,
-      fmt::format("0.0.0.0:{}", agent->options_.home.peers.port),
+      agent->options_.peers.credentials, fmt::format("0.0.0.0:{}", agent->options_.peers.port),
       [raw = agent.get()](const json& request) { return raw->answer_peer(request); },
       agent->options_.on_event);
   if (!peers) return failure(peers.error());
   agent->peers_ = std::move(*peers);
+  if (Status served = agent->serve_metrics(); !served) return failure(served.error());
   return agent;
 }
 
 JobAgent::~JobAgent() = default;
+
+Status JobAgent::serve_metrics() {
+  if (options_.metrics_address.empty()) return {};
+  auto listener = MetricsServer::listen(options_.metrics_address);
+  if (!listener) return failure(listener.error());
+  metrics_ = std::make_unique<JobMetrics>([this] {
+    return JobNumbers{.home = home_.views(0),
+                      .nodes_here = nodes_.list().size(),
+                      .is_out = pool_.report().is_out_for(0)};
+  });
+  auto server = MetricsServer::start(std::move(*listener), *metrics_);
+  if (!server) return failure(server.error());
+  metrics_server_ = std::move(*server);
+  return {};
+}
 
 // Starts `ppmr target` unless it runs. The target outlives the agent, because it may be restoring a
 // job node. This function also leaves alone a target that is only slow.
@@ -130,12 +157,15 @@ void JobAgent::run() {
       [this](const json& request, const ControlClient& client, PassedDescriptors& passed) {
         return answer_user(request, client, passed.to_send);
       });
-  // Two threads, so that a host that does not answer delays only one of the two tasks.
+  // Threads of their own, so that a host that does not answer delays only one of the tasks.
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });
   });
   std::thread protector([this] {
     while (!wait(kTendInterval)) safely([this] { home_.protect(); });
+  });
+  std::thread watcher([this] {
+    while (!wait(kTendInterval)) safely([this] { home_.watch_hosts(); });
   });
   std::thread tidier([this] {
     while (!wait(kTendInterval)) safely([this] { peers_->tidy(); });
@@ -154,6 +184,7 @@ void JobAgent::run() {
   }
   homes.join();
   protector.join();
+  watcher.join();
   hooks.join();
   tidier.join();
 }
@@ -207,7 +238,7 @@ void JobAgent::report_loss(const HostNode& node) {
   const auto why = now ? nodes_.why_ended(*now) : Result<std::string>("");
   if (!why || why->empty()) return;
   spdlog::warn("{}: {}", node.spec.container(), *why);
-  (void)ask_peer(options_.home.peers, node.spec.home,
+  (void)ask_peer(options_.peers, node.spec.home,
                  {{"op", "lost"},
                   {"job", node.spec.job},
                   {"index", node.spec.index},
@@ -244,11 +275,12 @@ void JobAgent::remove_orphans(unsigned round) {
       report_loss(node);
       continue;
     }
-    auto place = ask_peer(options_.home.peers, home,
+    auto place = ask_peer(options_.peers, home,
                           {{"op", "place"},
                            {"job", node.spec.job},
                            {"index", node.spec.index},
-                           {"asker", options_.host}},
+                           {"asker", options_.host},
+                           {"pool", to_json(pool_.report())}},
                           kPlacePatience);
     note_answer(home, place.has_value());
     // Ask this home for one node only, because each question may take long.

@@ -10,10 +10,14 @@
 
 #include "base/mutex.h"
 #include "daemon/control/control_socket.h"
+#include "daemon/metrics/metrics_server.h"
 #include "jobs/agent/evacuation.h"
 #include "jobs/agent/home_jobs.h"
 #include "jobs/agent/host_nodes.h"
+#include "jobs/agent/host_pool.h"
+#include "jobs/agent/job_metrics.h"
 #include "jobs/agent/node_epochs.h"
+#include "jobs/agent/peers.h"
 
 namespace ppmr {
 
@@ -25,15 +29,17 @@ struct JobAgentOptions {
   std::string host;       // the name of this host for users and agents
   std::string directory;  // contains all files that the agent makes; private to root
   std::string socket = kAgentSocket;
-  HomeOptions home;
+  PeerOptions peers;
+  HomeOptions home;  // `ask` is set by the agent
   JobNodeOptions nodes;
   EvacuationOptions evacuation;
   std::vector<std::string> target_options;  // more options for `ppmr target`
   // The program that decides whether a user may have job nodes on this host; empty: every user may.
   // The agent calls PROGRAM UID; exit code 0 means yes.
   std::string admission_program;
-  bool needs_step = false;     // whether job nodes need a step of Slurm that has a control group
-  OnConnectionEvent on_event;  // called for connections of the other agents
+  bool needs_step = false;      // whether job nodes need a step of Slurm that has a control group
+  std::string metrics_address;  // where to serve metrics; empty: nowhere
+  OnConnectionEvent on_event;   // called for connections of the other agents
 };
 
 // Threads: one thread creates, runs and destroys the agent; any thread may call stop().
@@ -49,18 +55,25 @@ class JobAgent {
   Security& security() { return peers_->security(); }  // for the connections of other agents
 
  private:
-  JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records);
+  JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records,
+           RecordFiles pool_record);
 
   nlohmann::json answer_user(const nlohmann::json& request, const ControlClient& client,
                              std::vector<UniqueFd>& descriptors);
   nlohmann::json answer_peer(const nlohmann::json& request);
   nlohmann::json start_job(const nlohmann::json& request, const ControlClient& client,
                            std::vector<UniqueFd>& descriptors);
-  nlohmann::json check_hosts(const nlohmann::json& request) const;
+  nlohmann::json check_hosts(const nlohmann::json& request, uid_t uid) const;
   nlohmann::json status(uid_t uid) const;
 
-  // Evacuates all nodes on this host that `uid` may move.
+  // Takes this host out of the pool, and evacuates all nodes on it that `uid` may move. Returns
+  // {"ok":true,"evacuation":{..}} or a refusal; `ok` of the evacuation: all nodes have moved.
   nlohmann::json evacuate(uid_t uid, const std::string& to);
+  nlohmann::json evacuate_other(const std::string& host, uid_t uid, const std::string& to);
+  // Makes this host a host for job nodes again.
+  nlohmann::json give_back(uid_t uid);
+  // Errors: EACCES: this host is out of the pool for the user.
+  Status check_pool(uid_t user) const;
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
   // Asks the home for a spare. Returns {"to":SPARE} or {"refusal":...}. After an error the home may
   // have reserved a spare.
@@ -81,6 +94,7 @@ class JobAgent {
   // of StepHolders::await().
   Result<StepHolder> find_step(uid_t uid, const std::string& allocation);
   Status start_target() const;
+  Status serve_metrics();
   bool wait(std::chrono::milliseconds time);
   std::string hooks_directory() const { return options_.directory + "/hooks"; }
   void serve_hooks();
@@ -103,6 +117,7 @@ class JobAgent {
   HomeJobs home_;
   HostNodes nodes_;
   NodeEpochs epochs_;
+  HostPool pool_;
   StepHolders holders_;
   // The time since which a home has left questions unanswered. Only run() uses this map.
   std::map<std::string, std::chrono::steady_clock::time_point> silent_since_;
@@ -114,6 +129,8 @@ class JobAgent {
   // Destroyed first, because their threads use the members above.
   std::unique_ptr<PeerServer> peers_;
   std::unique_ptr<ControlServer> users_;
+  std::unique_ptr<JobMetrics> metrics_;
+  std::unique_ptr<MetricsServer> metrics_server_;
 };
 
 }  // namespace ppmr

@@ -89,7 +89,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   };
   const json begin = {{"op", "epoch-begin"}, {"number", number}, {"oldest", job.protection.agreed}};
   // A host that is lost must not hold the job's way back up.
-  if (Status alive = ask_all(job, hosts, {{"op", "hello"}}, kProbePatience, ask); !alive) {
+  if (Status alive = ask_all(job, hosts, {{"op", "alive"}}, kProbePatience, ask); !alive) {
     return failure(alive.error());
   }
   if (Status begun = ask_all(job, hosts, begin, kBeginPatience, with_partner); !begun) {

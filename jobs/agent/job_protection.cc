@@ -127,9 +127,9 @@ void note_return(JobRecord& job, const std::vector<NodeReturn>& returns,
   }
   for (JobHost& host : job.hosts) {
     if (is_lost(host.name)) {
-      if (is_usable(host)) set_state(host, HostState::kInactive, "lost");
+      if (is_usable(host)) (void)take_step(host, HostEvent::kDied, "lost");
     } else if (host.state == HostState::kSpare && has_node(job, host.name)) {
-      set_state(host, HostState::kReady);
+      (void)take_step(host, HostEvent::kTakesLostNode);
     }
   }
   job.protection.going_back.clear();

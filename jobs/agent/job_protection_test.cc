@@ -68,7 +68,7 @@ TEST(JobProtection, PartnerIsTheNextHost) {
   EXPECT_EQ(choose_partners(job_of(3, 0)).value(), (Names{"b", "c", "a"}));
   EXPECT_EQ(choose_partners(job_of(1, 0)).error().errno_value, ENOSPC);
   JobRecord job = job_of(3, 1);
-  set_state(job.hosts[1], HostState::kInactive);
+  job.hosts[1].state = HostState::kInactive;
   job.nodes[1].host = "d";
   EXPECT_EQ(choose_partners(job).value(), (Names{"c", "a", "d"}));
 }

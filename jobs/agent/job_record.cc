@@ -1,9 +1,9 @@
 #include "jobs/agent/job_record.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 #include <utility>
 
 namespace ppmr {
@@ -11,26 +11,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<HostState, const char*>, 4> kStateNames = {{
-    {HostState::kReady, "ready"},
-    {HostState::kSpare, "spare"},
-    {HostState::kMoving, "moving"},
-    {HostState::kInactive, "inactive"},
-}};
-
-HostState parse_state(const std::string& text) {
-  for (const auto& [state, name] : kStateNames) {
-    if (text == name) return state;
-  }
-  return HostState::kInactive;
-}
+constexpr const char* kEvacuated = "evacuated";
 
 json to_json(const JobHost& host) {
   return {{"name", host.name},
           {"state", to_string(host.state)},
           {"since_ns", host.since_ns},
           {"reason", host.reason},
-          {"failed_moves", host.failed_moves}};
+          {"failed_moves", host.failed_moves},
+          {"pool_changed_ns", host.pool_changed_ns}};
 }
 
 json to_json(const JobMove& move) {
@@ -67,20 +56,27 @@ JobNodePlace parse_node(const json& json) {
 
 }  // namespace
 
-std::string to_string(HostState state) {
-  return std::find_if(kStateNames.begin(), kStateNames.end(),
-                      [&](const auto& entry) { return entry.first == state; })
-      ->second;
-}
-
 int64_t unix_time_ns() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-void set_state(JobHost& host, HostState state, const std::string& reason) {
-  host.state = state;
+Status take_step(JobHost& host, HostEvent event, const std::string& reason) {
+  const auto next = host_step(host.state, event);
+  if (!next) return failure(next.error().errno_value, host.name + ": " + next.error().message);
+  host.state = *next;
   host.since_ns = unix_time_ns();
   host.reason = reason;
+  return {};
+}
+
+bool note_report(JobHost& host, const PoolReport& report, uid_t user) {
+  if (report.changed_ns < host.pool_changed_ns) return false;
+  const bool is_new = report.changed_ns > host.pool_changed_ns;
+  host.pool_changed_ns = report.changed_ns;
+  if (report.is_out_for(user)) return take_step(host, HostEvent::kTakenOut, kEvacuated) || is_new;
+  if (!is_new) return false;
+  if (take_step(host, HostEvent::kReturned)) host.failed_moves = 0;
+  return true;
 }
 
 const JobHost* JobRecord::find_host(const std::string& name) const {
@@ -112,24 +108,51 @@ NodeSpec JobRecord::spec_of(unsigned index, const std::string& home,
           .hosts = hosts_text};
 }
 
-json public_view(const JobRecord& job) {
-  json hosts = json::array();
-  for (const JobHost& host : job.hosts) hosts.push_back(to_json(host));
-  json nodes = json::array();
-  for (const JobNodePlace& node : job.nodes) nodes.push_back(to_json(node));
+namespace {
+
+// Returns the part that records and users' views share. An initializer list would copy the hosts.
+json view_of(const JobRecord& job, json hosts, json nodes) {
   json view = {{"job", job.id},
                {"uid", job.user.uid},
                {"allocation", job.allocation},
                {"launcher_pid", job.launcher.pid}};
-  // An initializer list would copy the hosts.
   view["hosts"] = std::move(hosts);
   view["nodes"] = std::move(nodes);
   if (job.protection.every_ms > 0) view["protection"] = to_json(job.protection);
   return view;
 }
 
+}  // namespace
+
+json public_view(const JobRecord& job,
+                 const std::function<HostContact(const std::string&)>& contact) {
+  json hosts = json::array();
+  std::unordered_map<std::string, HostState> shown;
+  for (const JobHost& host : job.hosts) {
+    const HostContact now = contact(host.name);
+    const HostState state = shown[host.name] = shown_state(host.state, now.contact);
+    json view = to_json(host);
+    view.erase("pool_changed_ns");
+    view["state"] = to_string(state);
+    if (state != host.state) view["since_ns"] = now.since_ns;
+    if (!now.reason.empty() && host.reason.empty()) view["reason"] = now.reason;
+    hosts.push_back(std::move(view));
+  }
+  json nodes = json::array();
+  for (const JobNodePlace& node : job.nodes) {
+    json view = to_json(node);
+    view["state"] = to_string(node_state(!node.moving_to.empty(), shown[node.host]));
+    nodes.push_back(std::move(view));
+  }
+  return view_of(job, std::move(hosts), std::move(nodes));
+}
+
 json to_json(const JobRecord& job) {
-  json record = public_view(job);
+  json hosts = json::array();
+  for (const JobHost& host : job.hosts) hosts.push_back(to_json(host));
+  json nodes = json::array();
+  for (const JobNodePlace& node : job.nodes) nodes.push_back(to_json(node));
+  json record = view_of(job, std::move(hosts), std::move(nodes));
   record["gid"] = job.user.gid;
   record["groups"] = job.user.groups;
   record["token"] = job.token;
@@ -152,10 +175,11 @@ JobRecord parse_job_record(const json& json) {
       .ending = json.at("ending")};
   for (const auto& host : json.at("hosts")) {
     job.hosts.push_back({.name = host.at("name"),
-                         .state = parse_state(host.at("state")),
+                         .state = parse_host_state(host.at("state")).value_or(HostState::kInactive),
                          .since_ns = host.at("since_ns"),
                          .reason = host.at("reason"),
-                         .failed_moves = host.at("failed_moves")});
+                         .failed_moves = host.at("failed_moves"),
+                         .pool_changed_ns = host.value("pool_changed_ns", int64_t{0})});
   }
   for (const auto& node : json.at("nodes")) job.nodes.push_back(parse_node(node));
   if (const auto found = json.find("protection"); found != json.end()) {

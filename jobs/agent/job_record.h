@@ -4,33 +4,27 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "jobs/agent/host_contacts.h"
+#include "jobs/agent/host_pool.h"
+#include "jobs/agent/host_state.h"
 #include "jobs/agent/job_protection.h"
 #include "jobs/node/node_spec.h"
 #include "processes/process_identity.h"
 
 namespace ppmr {
 
-// The state of a host in a job. The names come from the paper "RDMA-Based Job Migration Framework
-// for MPI over InfiniBand" (Cluster 2010).
-enum class HostState {
-  kReady,     // has a node of the job
-  kSpare,     // can take a node
-  kMoving,    // its node leaves, or a node is on its way to it
-  kInactive,  // its node has left, or it failed; the job no longer uses the host
-};
-
-std::string to_string(HostState state);
-
 struct JobHost {
   std::string name;
   HostState state = HostState::kReady;
-  int64_t since_ns = 0;       // begin of the state; Unix time
-  std::string reason{};       // why the host is inactive
-  unsigned failed_moves = 0;  // number of failed moves to this host
+  int64_t since_ns = 0;         // begin of the state; Unix time
+  std::string reason{};         // why the host is inactive or out
+  unsigned failed_moves = 0;    // number of failed moves to this host
+  int64_t pool_changed_ns = 0;  // of the newest report of the host that the home has seen
 };
 
 struct JobMove {
@@ -69,13 +63,18 @@ struct JobRecord {
   std::string port_name() const { return "ppmr-" + id + "-home"; }
 };
 
-void set_state(JobHost& host, HostState state, const std::string& reason = "");
+// Changes the state of the host, see host_step(). Errors: EPERM: nothing has changed.
+Status take_step(JobHost& host, HostEvent event, const std::string& reason = "");
+// Changes the host as its report requires, for a job of `user`. Returns whether it has changed.
+// Ignores a report that is older than the newest one.
+bool note_report(JobHost& host, const PoolReport& report, uid_t user);
 int64_t unix_time_ns();
 
 nlohmann::json to_json(const JobRecord& job);
 // Throws nlohmann::json::exception.
 JobRecord parse_job_record(const nlohmann::json& json);
-// Returns what users may see: everything but the token.
-nlohmann::json public_view(const JobRecord& job);
+// Returns what users may see: everything but the token. `contact`: what is known of each host.
+nlohmann::json public_view(const JobRecord& job,
+                           const std::function<HostContact(const std::string& host)>& contact);
 
 }  // namespace ppmr

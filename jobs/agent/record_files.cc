@@ -30,8 +30,11 @@ Status RecordFiles::write(const std::string& name, const nlohmann::json& record)
   if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     return system_failure("write", unfinished);
   }
+  if (fsync(file.get()) != 0) return system_failure("sync", unfinished);
   file.reset();
   if (rename(unfinished.c_str(), path.c_str()) != 0) return system_failure("rename to", path);
+  const UniqueFd directory(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", directory_);
   return {};
 }
 

@@ -47,7 +47,7 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
   agent.home.host = agent.host;
   agent.home.addresses = *addresses;
   agent.home.network = agent.nodes.network;
-  agent.home.peers.credentials = command.credentials;
+  agent.peers.credentials = command.credentials;
   agent.evacuation.program = agent.nodes.program;
   agent.evacuation.credentials = command.credentials;
   if (!command.audit_file.empty()) {

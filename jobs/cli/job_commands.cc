@@ -41,7 +41,7 @@ void add_agent(CLI::App& job, int& exit_code) {
   agent.directory = "/run/ppmr-job";
   agent.evacuation.state_directory = "/var/lib/ppmr-job";
   agent.evacuation.target_port = kTargetPort;
-  agent.home.peers.port = kPeerPort;
+  agent.peers.port = kPeerPort;
   sub.add_option("--host", agent.host, "name of this host for users and for other agents")
       ->capture_default_str();
   sub.add_option("--bridge", command->bridge,
@@ -78,7 +78,7 @@ void add_agent(CLI::App& job, int& exit_code) {
   sub.add_option("--state-dir", agent.evacuation.state_directory,
                  "directory for the records of migrations")
       ->capture_default_str();
-  sub.add_option("--port", agent.home.peers.port, "port of the agents, the same on all hosts")
+  sub.add_option("--port", agent.peers.port, "port of the agents, the same on all hosts")
       ->capture_default_str();
   sub.add_option("--target-port", agent.evacuation.target_port,
                  "port of the agents' ppmr target, the same on all hosts")
@@ -115,6 +115,9 @@ void add_agent(CLI::App& job, int& exit_code) {
          },
          "how long a host of a protected job may be silent before the fence is asked; default: 10")
       ->type_name("SECONDS");
+  sub.add_option("--metrics", agent.metrics_address,
+                 "serve metrics for Prometheus at this address, 127.0.0.1:PORT or [::1]:PORT")
+      ->type_name("ADDRESS:PORT");
   add_audit_option(sub, command->audit_file);
   add_socket(sub, agent.socket);
   sub.add_option("--log-file", command->log_file, "log to this file instead of syslog");
@@ -171,7 +174,9 @@ void add_run(CLI::App& job, int& exit_code) {
 
 void add_evacuate(CLI::App& job, int& exit_code) {
   CLI::App& sub =
-      *job.add_subcommand("evacuate", "Move the job nodes of a host to spare hosts of their jobs");
+      *job.add_subcommand("evacuate",
+                          "Move the job nodes of a host to spare hosts of their jobs; the host "
+                          "takes no more nodes until ppmr job return");
   auto command = make_command<JobEvacuateCommand>(sub, exit_code);
   sub.add_option("HOST", command->host, "host to evacuate")->required();
   sub.add_option("--to", command->to, "spare host to move to; default: any of the job")
@@ -187,6 +192,15 @@ void add_evacuate(CLI::App& job, int& exit_code) {
          "refused: the ranks of a host share memory and move together")
       ->type_name("LIST");
   add_time_option(sub, "--wait", command->wait, "time to wait for a spare if there is none");
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
+  add_socket(sub, command->socket);
+}
+
+void add_return(CLI::App& job, int& exit_code) {
+  CLI::App& sub = *job.add_subcommand(
+      "return", "Make an evacuated host a host for job nodes again, and a spare of its jobs");
+  auto command = make_command<JobReturnCommand>(sub, exit_code);
+  sub.add_option("HOST", command->host, "host to return")->required();
   sub.add_flag("--json", command->json, "print the result as one JSON object");
   add_socket(sub, command->socket);
 }
@@ -222,6 +236,7 @@ void add_job_commands(CLI::App& app, int& exit_code) {
   add_agent(job, exit_code);
   add_run(job, exit_code);
   add_evacuate(job, exit_code);
+  add_return(job, exit_code);
   add_status(job, exit_code);
   add_internal_commands(job, exit_code);
 }

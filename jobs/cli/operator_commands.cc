@@ -18,8 +18,9 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// This is longer than the agent's own time limit for a move.
-constexpr std::chrono::milliseconds kEvacuateTimeout{1'260'000};
+// A move has no time limit. If the agent ends, the answer is an error at once.
+constexpr std::chrono::hours kEvacuateTimeout{24 * 8};
+constexpr std::chrono::milliseconds kReturnTimeout{30'000};
 constexpr std::chrono::milliseconds kStatusTimeout{30'000};
 constexpr std::chrono::seconds kBetweenAttempts{1};
 constexpr std::chrono::seconds kWatchInterval{1};
@@ -31,6 +32,18 @@ std::string describe(const std::string& node, const json& move) {
   const double downtime_s = move.value("downtime_s", -1.0);
   return fmt::format("{} moved from {} to {}{}", node, move.value("from", ""), move.value("to", ""),
                      downtime_s < 0 ? "" : fmt::format(" ({:.2f} s down)", downtime_s));
+}
+
+// Prints the result of an evacuation for people.
+void print_evacuation(const json& evacuation) {
+  const std::string host = evacuation.value("host", "");
+  for (const json& move : evacuation.at("moves")) {
+    const std::string node =
+        fmt::format("node {} of job {}", move.value("node", ""), move.value("job", ""));
+    print_to(stdout, "{}\n", describe(node, move));
+  }
+  print_to(stdout, "host {} {}takes no job nodes until: ppmr job return {}\n", host,
+           evacuation.at("moves").empty() ? "has no job nodes that you may move, and " : "", host);
 }
 
 // Returns whether a node stayed only because there was no spare for it.
@@ -53,9 +66,10 @@ void print_job(const json& job) {
     std::string nodes;
     for (const json& node : job.at("nodes")) {
       if (node.at("host") != host.at("name")) continue;
+      const std::string to = node.value("moving_to", "");
       nodes +=
-          fmt::format("{}{} ({})", nodes.empty() ? "" : ", ", node.at("name").get<std::string>(),
-                      node.at("address").get<std::string>());
+          fmt::format("{}{} ({}){}", nodes.empty() ? "" : ", ", node.at("name").get<std::string>(),
+                      node.at("address").get<std::string>(), to.empty() ? "" : " to " + to);
     }
     const std::string reason = host.value("reason", "");
     print_to(stdout, "  {:<20} {:<9} {:>12}  {}{}\n", host.value("name", ""),
@@ -83,10 +97,10 @@ int JobEvacuateCommand::run() const {
     if (Status status = accepted(*answer); !status) {
       return report("job evacuate", {ExitCode::kFailure, status.error().message}, json);
     }
-    bool all = true;
-    auto& moves = answer->at("moves");
-    for (const auto& move : moves) all = all && move.value("ok", false);
-    if (!all && lacks_spare(*answer) && Clock::now() + kBetweenAttempts < deadline) {
+    auto& evacuation = answer->at("evacuation");
+    auto& moves = evacuation.at("moves");
+    const bool all = evacuation.value("ok", false);
+    if (!all && lacks_spare(evacuation) && Clock::now() + kBetweenAttempts < deadline) {
       for (const auto& move : moves) {
         if (move.value("ok", false)) moved.push_back(move);
       }
@@ -95,18 +109,32 @@ int JobEvacuateCommand::run() const {
     }
     moves.insert(moves.begin(), moved.begin(), moved.end());
     if (json) {
-      print_whole(stdout, "{}\n", json_text(*answer));
-    } else if (moves.empty()) {
-      print_to(stdout, "host {} has no job nodes that you may move\n", host);
+      print_whole(stdout, "{}\n", json_text(evacuation));
     } else {
-      for (const auto& move : moves) {
-        const std::string node =
-            fmt::format("node {} of job {}", move.value("node", ""), move.value("job", ""));
-        print_to(stdout, "{}\n", describe(node, move));
-      }
+      print_evacuation(evacuation);
     }
     return to_int(all ? ExitCode::kSuccess : ExitCode::kMigrationAborted);
   }
+}
+
+int JobReturnCommand::run() const {
+  const auto answer = call(socket, {{"op", "return"}, {"host", host}}, kReturnTimeout);
+  if (!answer) {
+    return report("job return", {ExitCode::kDaemonSilent, answer.error().message}, json);
+  }
+  if (Status status = accepted(*answer); !status) {
+    return report("job return", {ExitCode::kFailure, status.error().message}, json);
+  }
+  if (json) {
+    print_to(stdout, "{}\n", json_text(*answer));
+  } else {
+    print_to(stdout, "host {} {}takes job nodes{}\n", host,
+             answer->value("was_out", false) ? "" : "was not out: it ",
+             answer->value("was_out", false)
+                 ? " again, within seconds also of running jobs that have it"
+                 : "");
+  }
+  return to_int(ExitCode::kSuccess);
 }
 
 int JobStatusCommand::run() const {
@@ -128,6 +156,11 @@ int JobStatusCommand::run() const {
                  error.get<std::string>());
       }
       if (answer->at("jobs").empty()) print_to(stdout, "no jobs\n");
+      if (answer->value("out", false)) {
+        const std::string host = answer->value("host", "");
+        print_to(stdout, "host {} was evacuated and takes no job nodes until: ppmr job return {}\n",
+                 host, host);
+      }
     }
     if (!watch) return to_int(ExitCode::kSuccess);
     std::this_thread::sleep_for(kWatchInterval);

@@ -16,6 +16,15 @@ struct JobEvacuateCommand {
   int run() const;
 };
 
+// `ppmr job return HOST`.
+struct JobReturnCommand {
+  std::string host;
+  std::string socket;
+  bool json = false;
+
+  int run() const;
+};
+
 // `ppmr job status`.
 struct JobStatusCommand {
   std::string socket;

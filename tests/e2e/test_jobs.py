@@ -5,12 +5,14 @@ import re
 import shutil
 import signal
 import struct
+import time
 
 import pytest
 
 from lab import lammps
 from lab.job_hosts import AS_ROOT, SOCKET, JobHosts
 from lab.node import wait_until
+from lab.pace import patience
 from lab.programs import REPOSITORY
 
 MOVED, STAYED = 0, 11
@@ -56,7 +58,7 @@ def test_job_leaves_its_host_and_loses_no_output(make_hosts):
     job.await_lines(5)
     [move] = hosts.evacuate("h1", at="h2")
     assert move["ok"] and move["to"] == "h3" and 0 < move["downtime_s"] < 20
-    assert states(hosts) == {"h1": "inactive", "h2": "ready", "h3": "ready"}
+    assert states(hosts) == {"h1": "out", "h2": "ready", "h3": "ready"}
     assert place_of(hosts, "h1") == "h3"
     assert hosts.containers("h1") == []
     check_counted(job, 100)
@@ -269,14 +271,64 @@ def test_new_agent_concludes_a_move_whose_agent_was_killed(
     hosts.await_clean()
 
 
-def test_spare_that_does_not_answer_is_passed_over(make_hosts):
+def test_evacuated_host_takes_no_node_until_it_is_returned(make_hosts):
+    hosts = make_hosts(3)
+    job = count_to(hosts, 200)
+    job.await_lines(5)
+    done = hosts.command("h1", "evacuate", "h3")  # has no node: it is only a spare
+    assert "has no job nodes" in done.stdout and "ppmr job return h3" in done.stdout
+    evacuation = json.loads(
+        hosts.command("h1", "evacuate", "h2", "--json", check=False).stdout.splitlines()[-1]
+    )
+    [move] = evacuation["moves"]
+    assert not evacuation["ok"] and "h3 is out (evacuated)" in move["error"]
+    assert states(hosts) == {"h1": "ready", "h2": "ready", "h3": "out"}
+    outside = hosts.run(["--hosts", "h3", "--", "true"])
+    assert outside.wait() == 1 and "ppmr job return h3" in outside.error_text()
+    hosts.command("h1", "return", "h3")
+    [move] = hosts.evacuate("h2")
+    assert move["to"] == "h3"
+    # A host that its node has left becomes a spare of the running job again.
+    hosts.command("h2", "return", "h2")
+    wait_until(lambda: states(hosts)["h2"] == "spare", 15, "h2 to be a spare", interval=0.2)
+    [move] = hosts.evacuate("h3")
+    assert move["to"] == "h2"
+    assert states(hosts) == {"h1": "ready", "h2": "ready", "h3": "out"}
+    check_counted(job, 200)
+
+
+def test_dead_spares_are_passed_over_and_a_dead_host_is_lost(make_hosts):
+    hosts = make_hosts(7)
+    job = count_to(hosts, 10_000, words=("--spares", "5", "--slots", "1"))
+    job.await_lines(5)
+    for dead in ("h3", "h4", "h5", "h6"):
+        hosts.links[dead].set_up(False)
+    began = time.monotonic()
+    [move] = hosts.evacuate("h2")
+    assert move["ok"] and move["to"] == "h7"
+    assert time.monotonic() - began < patience(20)  # a connection to one of them takes that long
+    hosts.links["h7"].set_up(False)
+    wait_until(lambda: states(hosts)["h7"] == "lost", 10, "h7 to be lost", interval=0.2)
+    [record] = hosts.status()
+    assert [node["state"] for node in record["nodes"]] == ["ready", "lost"]
+    began = time.monotonic()
+    done = hosts.command("h1", "evacuate", "h7", check=False)
+    assert done.returncode == 1 and "host h7 does not answer" in done.stderr
+    assert time.monotonic() - began < patience(10)
+    hosts.links["h7"].set_up(True)
+    wait_until(lambda: states(hosts)["h7"] == "ready", 15, "h7 to answer", interval=0.2)
+
+
+def test_spare_whose_agent_is_away_is_inactive_until_the_agent_is_back(make_hosts):
     hosts = make_hosts(4)
     job = count_to(hosts, 100, words=("--spares", "2", "--slots", "1"))
     job.await_lines(5)
     hosts.kill_agent("h3")
     [move] = hosts.evacuate("h2")
     assert move["ok"] and move["to"] == "h4"
-    assert states(hosts) == {"h1": "ready", "h2": "inactive", "h3": "inactive", "h4": "ready"}
+    assert states(hosts) == {"h1": "ready", "h2": "out", "h3": "inactive", "h4": "ready"}
+    hosts.start_agent("h3")
+    wait_until(lambda: states(hosts)["h3"] == "spare", 15, "h3 to answer", interval=0.2)
     check_counted(job, 100)
 
 
@@ -310,7 +362,7 @@ def test_two_hosts_are_evacuated_at_once(make_hosts):
         hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", host]) for host in ("h1", "h2")
     ]
     assert [each.wait(60) for each in running] == [MOVED, MOVED]
-    assert states(hosts) == {"h1": "inactive", "h2": "inactive", "h3": "ready", "h4": "ready"}
+    assert states(hosts) == {"h1": "out", "h2": "out", "h3": "ready", "h4": "ready"}
     check_counted(job, 120)
     hosts.await_clean()
 
@@ -419,8 +471,8 @@ def test_user_cannot_see_move_or_end_the_job_of_another_user(make_hosts):
     [record] = hosts.status()
     assert "token" not in json.dumps(record)
     assert ask_as_nobody(hosts, {"op": "status"})["jobs"] == []
-    assert ask_as_nobody(hosts, {"op": "evacuate", "host": "h1"})["moves"] == []
-    assert ask_as_nobody(hosts, {"op": "evacuate", "host": "h2"})["moves"] == []
+    assert ask_as_nobody(hosts, {"op": "evacuate", "host": "h1"})["evacuation"]["moves"] == []
+    assert ask_as_nobody(hosts, {"op": "evacuate", "host": "h2"})["evacuation"]["moves"] == []
     refused = ask_as_nobody(hosts, {"op": "end", "job": record["job"]})
     assert not refused["ok"] and "another user" in refused["error"]
     check_counted(job, 100)

@@ -127,6 +127,11 @@ class JobHosts:
         done = self.command(at, "evacuate", host, "--json", *options, check=check)
         return json.loads(done.stdout.splitlines()[-1])["moves"] if done.stdout else done
 
+    def return_all(self):
+        """Makes all hosts that earlier jobs have left hosts for jobs again."""
+        for name in self.names:
+            self.command(name, "return", name)
+
     def status(self, at="h1"):
         return json.loads(self.command(at, "status", "--json").stdout)["jobs"]
 

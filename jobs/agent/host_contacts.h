@@ -1,0 +1,55 @@
+// What a home knows about the hosts of its jobs from their questions and from its own: which
+// answer, and which do not. In memory only: a new agent asks again.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "jobs/agent/host_state.h"
+
+namespace ppmr {
+
+struct HostContact {
+  Contact contact = Contact::kAnswers;
+  int64_t since_ns = 0;  // begin of this contact; Unix time
+  std::string reason{};  // why the host does not answer
+};
+
+// Returns what the error of a request to a host says about the host.
+Contact contact_of(const Error& error);
+
+// Returns what an operator who evacuates a host that does not answer can do.
+std::string explain_silence(const std::string& host, const Error& error,
+                            std::chrono::seconds host_timeout);
+
+// Threads: one at a time.
+class HostContacts {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Notes that the host has answered, or asked.
+  void note_answer(const std::string& host, Time now);
+  // Notes that a question to the host has failed. Does nothing if the host has been in contact
+  // since `asked_at`.
+  void note_failure(const std::string& host, const Error& error, Time asked_at);
+  // Returns the contact of a host; one that nothing is known about answers.
+  HostContact of(const std::string& host) const;
+  // Returns up to `count_max` of `hosts` that are to be asked now: those without contact for
+  // `quiet`, the longest first. Forgets all other hosts.
+  std::vector<std::string> due(const std::set<std::string>& hosts, Time now,
+                               std::chrono::milliseconds quiet, size_t count_max);
+
+ private:
+  struct Entry {
+    HostContact contact{};
+    Time asked_or_heard{};
+    Time heard{};
+  };
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace ppmr
