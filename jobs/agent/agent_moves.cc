@@ -69,6 +69,21 @@ json JobAgent::evacuate_other(const std::string& host, uid_t uid, const std::str
   return answer ? *answer : refusal(answer.error());
 }
 
+json JobAgent::cancel(uid_t uid) {
+  json results = json::array();
+  bool all = true;
+  for (const HostNode& node : nodes_.list()) {
+    if (node.moving_to.empty() || (uid != 0 && uid != node.spec.user.uid)) continue;
+    json result = answer_of(cancel_move(options_.evacuation, node));
+    result["job"] = node.spec.job;
+    result["node"] = node.spec.name;
+    result["from"] = options_.host;
+    all = all && result.value("ok", false);
+    results.push_back(std::move(result));
+  }
+  return {{"ok", true}, {"cancelled", {{"ok", all}, {"host", options_.host}, {"moves", results}}}};
+}
+
 json JobAgent::give_back(uid_t uid) {
   const bool was_out = pool_.report().is_out_for(uid);
   if (Status returned = pool_.give_back(uid); !returned) return refusal(returned.error());
@@ -125,7 +140,10 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     auto moving = nodes_.find(container);
     if (!moving) return refusal(moving.error());
     auto prepared = ask_peer(options_.peers, spare,
-                             {{"op", "join"}, {"spec", to_json(node.spec)}, {"expected", true}},
+                             {{"op", "join"},
+                              {"spec", to_json(node.spec)},
+                              {"expected", true},
+                              {"migration", moving->migration}},
                              kPreparePatience);
     if (!prepared) {
       last = {prepared.error().errno_value,
@@ -137,7 +155,9 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
       continue;
     }
     spdlog::info("{} moves to {}", container, spare);
-    MoveReport report = move_job_node(options_.evacuation, *moving, spare);
+    MoveReport report =
+        move_job_node(options_.evacuation, *moving, spare, [this] { return wait({}); });
+
     while (report.result == MoveResult::kOpen) {
       if (wait(kBetweenQuestions)) {
         return refusal({EAGAIN, "the agent ends: the move continues without it"});

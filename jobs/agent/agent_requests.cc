@@ -17,6 +17,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHelloPatience{10'000};
 constexpr milliseconds kStatusPatience{5'000};
+// Longer than `ppmr migrate --cancel` takes.
+constexpr milliseconds kOperatorPatience{70'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
 // The time limit for the step of a scheduler, which starts at the same time as the job's nodes.
 constexpr milliseconds kStepPatience{30'000};
@@ -97,12 +99,12 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
     const std::string to = request.value("to", "");
     return host == options_.host ? evacuate(client.uid, to) : evacuate_other(host, client.uid, to);
   }
-  if (op == "return") {
+  if (op == "return" || op == "cancel") {
     const std::string host = request.at("host");
-    if (host == options_.host) return give_back(client.uid);
     if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
-    auto answer =
-        ask_peer(options_.peers, host, {{"op", "return"}, {"uid", client.uid}}, kHelloPatience);
+    const json asked = {{"op", op}, {"uid", client.uid}, {"asked", host}};
+    if (host == options_.host) return answer_peer(asked);
+    auto answer = ask_peer(options_.peers, host, asked, kOperatorPatience);
     return answer ? *answer : refusal(answer.error());
   }
   return refusal({EINVAL, "unknown request '" + op + "'"});
@@ -195,13 +197,15 @@ json JobAgent::answer_peer(const json& request) {
     if (Status admitted = admit(spec->user); !admitted) return refusal(admitted.error());
     const auto step = find_step(spec->user.uid, spec->allocation);
     if (!step) return refusal(step.error());
-    return answer_of(nodes_.create(*spec, *step, request.at("expected")));
+    return answer_of(
+        nodes_.create(*spec, *step, request.at("expected"), request.value("migration", "")));
   }
   if (op.starts_with("epoch-") || op.starts_with("return-")) return answer_leader(op, request);
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
   if (op == "leave") return answer_of(remove_node(request.at("container")));
   if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));
   if (op == "return") return give_back(request.at("uid"));
+  if (op == "cancel") return cancel(request.at("uid"));
   if (op == "reserve") {
     auto spare =
         home_.reserve(request.at("job"), request.at("index"), request.at("from"), request.at("to"));

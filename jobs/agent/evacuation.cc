@@ -9,9 +9,11 @@
 #include <sstream>
 #include <thread>
 
+#include "base/clock.h"
 #include "jobs/agent/node_mount.h"
 #include "migration/records/record_store.h"
 #include "migration/relay/target_driver.h"
+#include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/run_command.h"
 #include "third_party/spdlog.h"
 
@@ -21,10 +23,9 @@ namespace {
 using nlohmann::json;
 using std::chrono::seconds;
 
-// This is longer than the time limit of `ppmr migrate` itself (120 s to the decision) plus the time
-// for a large memory.
-constexpr seconds kMovePatience{600};
 constexpr seconds kRecoverPatience{60};
+constexpr seconds kCancelPatience{60};
+constexpr std::chrono::milliseconds kStopInterval{500};
 constexpr std::chrono::milliseconds kSupervisorInterval{50};
 // MPI libraries delete their shared memory segments as soon as all ranks have opened them. The
 // contents then travel in CRIU's images. The most that every CRIU accepts.
@@ -57,6 +58,26 @@ MigrationOutput parse_output(const std::string& text) {
     }
   }
   return output;
+}
+
+// Runs `ppmr migrate` to its end, however long the move takes: to kill it would kill CRIU, and
+// leave the node's connections in repair mode. The move has limits of its own (--timeout), and
+// `ppmr migrate --cancel` ends it in order. Errors: those of CriuProcess::start(); EAGAIN: `stop`
+// was true, and the move continues without this process.
+Result<std::string> run_move(const std::vector<std::string>& argv,
+                             const std::function<bool()>& stop) {
+  std::string text;
+  auto process =
+      CriuProcess::start({.argv = argv,
+                          .show = [&text](const std::string& line) { text += line + "\n"; },
+                          .background = true});
+  if (!process) return failure(process.error());
+  while (!(*process)->await_end(kStopInterval)) {
+    if (!stop()) continue;
+    (*process)->leave();
+    return failure(EAGAIN, "the agent ends: the move continues without it");
+  }
+  return text;
 }
 
 // Returns the records of the node's migrations to this host. Errors: a record cannot be read, and
@@ -102,12 +123,15 @@ Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNo
 }
 
 // Aborts the restore. Errors: those of abort_arrival().
+//
+// The home says that no copy may run at this host any more. So a copy that waits for the decision
+// is discarded, although its source may never come back to send one. If the source has decided in
+// this moment, the node is lost with its job.
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
                      std::chrono::steady_clock::time_point deadline) {
-  if (record.state() == MigrationState::kRestoring) {
-    // Aborts a restore that has not voted; a vote would be refused from now on.
-    const target_event::Failed failed{.tree = 0, .error = "the job of this node has ended"};
-    (void)take_target_step(store, record.id, failed);
+  if (record.state() == MigrationState::kRestoring || record.state() == MigrationState::kReady) {
+    (void)take_target_step(store, record.id,
+                           target_event::Abort{"the node no longer belongs to this host"});
     // The record may have changed in the meantime.
     auto now = store.read(record.id, record.role);
     if (!now) return failure(now.error());
@@ -117,9 +141,6 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
     return failure(EBUSY, fmt::format("{} {}: try again", record.trees[0].container.name, what));
   };
   const ProcessIdentity& supervisor = record.trees[0].supervisor;
-  if (record.state() == MigrationState::kReady) {
-    return still("is being restored here, and its source decides about it");
-  }
   // The migration is decided. A supervisor that is alive lets the node run soon, and a supervisor
   // that has given up is no obstacle.
   if (record.state() == MigrationState::kRunning && is_alive(supervisor)) {
@@ -196,8 +217,31 @@ Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
   return {};
 }
 
+bool has_arrived(const EvacuationOptions& options, const HostNode& node,
+                 std::chrono::seconds patience) {
+  const auto store = RecordStore::open(options.state_directory);
+  if (!store || node.migration.empty()) return false;
+  const auto record = store->read(node.migration, MigrationRole::kTarget);
+  if (!record || record->has_losses()) return false;
+  const bool runs =
+      record->state() == MigrationState::kRunning || record->state() == MigrationState::kFinished;
+  const auto age = std::chrono::nanoseconds(realtime_ns() - record->history().back().at_ns);
+  return runs && age > patience;
+}
+
+Status cancel_move(const EvacuationOptions& options, const HostNode& node) {
+  if (node.migration.empty()) return failure(EAGAIN, "the move has not begun: try again");
+  auto cancelled = run_command({options.program, "migrate", "--cancel", node.migration,
+                                "--state-dir", options.state_directory},
+                               kCancelPatience);
+  if (!cancelled) return failure(cancelled.error());
+  if (cancelled->succeeded) return {};
+  while (cancelled->text.ends_with('\n')) cancelled->text.pop_back();
+  return failure(ECANCELED, cancelled->text);
+}
+
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
-                         const std::string& to) {
+                         const std::string& to, const std::function<bool()>& stop) {
   const auto mount = NodeMount::open(options, node.spec.container(), to);
   if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
   std::vector<std::string> argv = {
@@ -205,7 +249,8 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
       mount->path(),   "--json",  "--state-dir", options.state_directory, "--id",
       node.migration,  "--"};
   for (const std::string& option : job_node_criu_options()) argv.push_back(option);
-  auto ended = run_command(argv, kMovePatience);
+  const auto ended = run_move(argv, stop);
+  if (!ended && ended.error().errno_value == EAGAIN) return {.error = ended.error().message};
   // A `ppmr migrate` that has ended begins nothing. What stopped it is no migration for the
   // history.
   const auto move = read_move(options, node);
@@ -217,7 +262,7 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
     if (report.error.empty()) report.error = ended.error().message;
     return report;
   }
-  const MigrationOutput output = parse_output(ended->text);
+  const MigrationOutput output = parse_output(*ended);
   const json trees = output.summary.value("trees", json::array());
   if (!trees.empty()) {
     report.downtime_s = trees[0].value("downtime_s", -1.0);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,19 +34,32 @@ struct MoveReport {
   std::string error{};     // why the node did not move
 };
 
-// Runs the migration HostNode::migration. Blocks until it is decided, or open. Threads: any.
+// Runs the migration HostNode::migration. Blocks until it is decided, or open; it has no time
+// limit. When `stop` returns true, which is asked about twice a second, leaves the move running and
+// returns kOpen. Threads: any.
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
-                         const std::string& to);
+                         const std::string& to, const std::function<bool()>& stop);
+
+// Aborts the move that is in progress, as `ppmr migrate --cancel` does. Errors: ECANCELED with the
+// reason: it is decided already; EAGAIN: it has not begun. Threads: any.
+Status cancel_move(const EvacuationOptions& options, const HostNode& node);
 
 // Returns the result of the move that `node` began, from its record. Finishes or aborts the
 // migration if its processes were killed. If the migration has no record, writes an aborted one:
 // a `ppmr migrate` that is still checking the hosts can then not begin. Threads: any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);
 
-// Call before removing a node that has not arrived yet. Aborts the node's migration to this host,
-// and returns when the restore has ended. Does nothing without a migration. Errors: EBUSY: this
-// host has voted, so the source decides; the node is about to run; or the restore has not ended
-// within `patience`. After EBUSY the caller tries again later. Threads: any.
+// Returns whether the node that is expected on this host runs here, by the record of its migration,
+// for longer than `patience`. The host that it left reports that to the home; if that host is dead,
+// this one has to.
+bool has_arrived(const EvacuationOptions& options, const HostNode& node,
+                 std::chrono::seconds patience);
+
+// Call before removing a node that has not arrived yet, and that its home does not want here.
+// Aborts the node's migration to this host, also if this host has voted, and returns when the
+// restore has ended. Does nothing without a migration. Errors: EBUSY: the node is about to run; or
+// the restore has not ended within `patience`. After EBUSY the caller tries again later. Threads:
+// any.
 Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
                      std::chrono::milliseconds patience = std::chrono::seconds(10));
 

@@ -134,13 +134,35 @@ TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
   EXPECT_TRUE(abort_arrival(options_, node_, kPatience));  // a second call succeeds, too
 }
 
-TEST_F(AbortArrival, RestoreThatHasVotedIsNotAborted) {
-  for (const MigrationState after_vote : {kReady, kRunning}) {
-    begin(node_.spec.container(), after_vote, identify_self());
-    const Status aborted = abort_arrival(options_, node_, kPatience);
-    ASSERT_FALSE(aborted);
-    EXPECT_EQ(aborted.error().errno_value, EBUSY);
-    EXPECT_EQ(state(), after_vote);
+// Its source may have lost power, and then never decides.
+TEST_F(AbortArrival, RestoreThatHasVotedIsDiscarded) {
+  begin(node_.spec.container(), kReady);
+  const Status aborted = abort_arrival(options_, node_, kPatience);
+  EXPECT_TRUE(aborted) << aborted.error().message;
+  EXPECT_EQ(state(), kAborted);
+}
+
+TEST_F(AbortArrival, RestoreThatIsDecidedIsNotAborted) {
+  begin(node_.spec.container(), kRunning, identify_self());
+  const Status aborted = abort_arrival(options_, node_, kPatience);
+  ASSERT_FALSE(aborted);
+  EXPECT_EQ(aborted.error().errno_value, EBUSY);
+  EXPECT_EQ(state(), kRunning);
+}
+
+TEST_F(AbortArrival, NodeHasArrivedWhenItsOwnMigrationIsDecided) {
+  const auto arrived = [&](int patience_s) {
+    return has_arrived(options_, node_, std::chrono::seconds(patience_s));
+  };
+  EXPECT_FALSE(arrived(0));
+  begin(node_.spec.container(), kFinished);  // an earlier move of the node to this host
+  node_.migration = random_migration_id();
+  EXPECT_FALSE(arrived(0));
+  for (const MigrationState state : {kRestoring, kReady, kRunning, kFinished}) {
+    begin(node_.spec.container(), state);
+    node_.migration = id_;
+    EXPECT_EQ(arrived(0), state == kRunning || state == kFinished) << to_string(state);
+    EXPECT_FALSE(arrived(60)) << "the source may still report it";
   }
 }
 

@@ -52,9 +52,10 @@ Status HostNodes::save(const HostNode& node) const {
   return records_.write(node.spec.container(), to_json(node));
 }
 
-Status HostNodes::create(const NodeSpec& spec, const StepHolder& holder, bool expected) {
+Status HostNodes::create(const NodeSpec& spec, const StepHolder& holder, bool expected,
+                         const std::string& migration) {
   const std::string container = spec.container();
-  const HostNode node{.spec = spec, .holder = holder, .expected = expected};
+  const HostNode node{.spec = spec, .holder = holder, .expected = expected, .migration = migration};
   uint64_t number = 0;
   {
     MutexLock lock(mutex_);
@@ -177,7 +178,10 @@ Result<std::string> HostNodes::why_ended(const HostNode& node) const {
 }
 
 Status HostNodes::note_arrival(const std::string& container) {
-  return change(container, [](HostNode& node) { node.expected = false; });
+  return change(container, [](HostNode& node) {
+    node.expected = false;
+    node.migration.clear();
+  });
 }
 
 }  // namespace ppmr

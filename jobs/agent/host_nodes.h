@@ -20,7 +20,8 @@ struct HostNode {
   StepHolder holder{};
   bool expected = false;    // prepared for a node that is on its way to this host
   std::string moving_to{};  // the host to which the node moves; empty: it stays
-  std::string migration{};  // the ID of the migration that moves the node; empty: none was started
+  // The ID of the migration that moves the node away, or (`expected`) to this host; empty: none.
+  std::string migration{};
 };
 
 // Threads: any. While one thread works on a node, the node is busy for all others (EBUSY).
@@ -29,9 +30,11 @@ class HostNodes {
   // Reads the records of an earlier agent of this host.
   HostNodes(JobNodeOptions options, RecordFiles records);
 
-  // Makes a job node and starts it. With `expected`, only prepares for a node that is on its way.
+  // Makes a job node and starts it. With `expected`, only prepares for the node that is on its way
+  // in that migration.
   // Errors: EEXIST, EADDRINUSE, EBUSY; those of JobNode.
-  Status create(const NodeSpec& spec, const StepHolder& holder, bool expected);
+  Status create(const NodeSpec& spec, const StepHolder& holder, bool expected,
+                const std::string& migration = "");
   // Removes a node. Idempotent. Errors: EBUSY; those of JobNode::remove(), after which the node is
   // still there.
   Status remove(const std::string& container);

@@ -34,6 +34,7 @@ constexpr size_t kQuestionsPerCheck = 1000;
 constexpr std::chrono::seconds kTargetPatience{60};
 constexpr std::chrono::milliseconds kTargetAnswerTimeout{2000};
 constexpr std::chrono::milliseconds kPlacePatience{10'000};
+constexpr std::chrono::seconds kReportPatience{5};
 
 Status make_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("create", path);
@@ -247,6 +248,23 @@ void JobAgent::report_loss(const HostNode& node) {
                  kPlacePatience);
 }
 
+// The host that the node left normally reports the move within seconds. If that host has died or
+// was restarted, its agent has no record of it, and the home would wait for ever.
+void JobAgent::report_arrival(const HostNode& node, const std::string& from) {
+  if (!has_arrived(options_.evacuation, node, kReportPatience)) return;
+  spdlog::info("{} runs here; host {} has not reported it", node.spec.container(), from);
+  auto answer = ask_peer(options_.peers, node.spec.home,
+                         {{"op", "settle"},
+                          {"job", node.spec.job},
+                          {"index", node.spec.index},
+                          {"from", from},
+                          {"moved", true},
+                          {"spare_failed", false},
+                          {"error", ""}},
+                         kPlacePatience);
+  if (!answer) spdlog::warn("{}: {}", node.spec.container(), answer.error().message);
+}
+
 // The job has lost its home and cannot get it back. The other host removes its part in the same
 // way.
 void JobAgent::forget_move(const HostNode& node) {
@@ -293,6 +311,7 @@ void JobAgent::remove_orphans(unsigned round) {
     if (place && !orphan) {
       const bool arrived = place->value("host", "") == options_.host;
       if (arrived && node.expected) (void)nodes_.note_arrival(node.spec.container());
+      if (!arrived && now->expected) report_arrival(*now, place->value("host", ""));
       orphan = !arrived && place->value("moving_to", "") != options_.host;
     }
     if (!orphan) {

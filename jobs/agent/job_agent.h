@@ -70,6 +70,8 @@ class JobAgent {
   // {"ok":true,"evacuation":{..}} or a refusal; `ok` of the evacuation: all nodes have moved.
   nlohmann::json evacuate(uid_t uid, const std::string& to);
   nlohmann::json evacuate_other(const std::string& host, uid_t uid, const std::string& to);
+  // Aborts the moves away from this host that `uid` may abort. Returns them as evacuate() does.
+  nlohmann::json cancel(uid_t uid);
   // Makes this host a host for job nodes again.
   nlohmann::json give_back(uid_t uid);
   // Errors: EACCES: this host is out of the pool for the user.
@@ -111,6 +113,8 @@ class JobAgent {
   void note_answer(const std::string& home, bool answered);
   bool is_orphaned(const std::string& home) const;
   void forget_move(const HostNode& node);
+  // Reports to the home that the node has arrived here from `from`, which does not report it.
+  void report_arrival(const HostNode& node, const std::string& from);
   void report_loss(const HostNode& node);
 
   const JobAgentOptions options_;

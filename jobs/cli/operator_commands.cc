@@ -20,7 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 // A move has no time limit. If the agent ends, the answer is an error at once.
 constexpr std::chrono::hours kEvacuateTimeout{24 * 8};
-constexpr std::chrono::milliseconds kReturnTimeout{30'000};
+constexpr std::chrono::milliseconds kCancelTimeout{80'000};
+constexpr std::chrono::milliseconds kReturnTimeout{80'000};
 constexpr std::chrono::milliseconds kStatusTimeout{30'000};
 constexpr std::chrono::seconds kBetweenAttempts{1};
 constexpr std::chrono::seconds kWatchInterval{1};
@@ -86,7 +87,33 @@ void print_job(const json& job) {
 
 }  // namespace
 
+int JobEvacuateCommand::run_cancel() const {
+  const auto answer = call(socket, {{"op", "cancel"}, {"host", host}}, kCancelTimeout);
+  if (!answer) {
+    return report("job evacuate", {ExitCode::kDaemonSilent, answer.error().message}, json);
+  }
+  if (Status status = accepted(*answer); !status) {
+    return report("job evacuate", {ExitCode::kFailure, status.error().message}, json);
+  }
+  const auto& cancelled = answer->at("cancelled");
+  if (json) {
+    print_to(stdout, "{}\n", json_text(cancelled));
+  } else {
+    for (const auto& move : cancelled.at("moves")) {
+      const std::string error = move.value("error", "");
+      print_to(
+          stdout, "node {} of job {} {}\n", move.value("node", ""), move.value("job", ""),
+          error.empty() ? "stays: its move is cancelled" : "is not stopped in its move: " + error);
+    }
+    if (cancelled.at("moves").empty()) {
+      print_to(stdout, "no job node that you may move leaves host {}\n", host);
+    }
+  }
+  return to_int(cancelled.value("ok", false) ? ExitCode::kSuccess : ExitCode::kFailure);
+}
+
 int JobEvacuateCommand::run() const {
+  if (cancel) return run_cancel();
   const auto deadline = Clock::now() + wait;
   auto moved = nlohmann::json::array();  // in earlier rounds
   for (;;) {

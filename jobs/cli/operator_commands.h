@@ -10,10 +10,14 @@ struct JobEvacuateCommand {
   std::string host;
   std::string to;
   std::chrono::milliseconds wait{0};  // how long to wait for a spare
+  bool cancel = false;                // aborts the moves in progress instead
   std::string socket;
   bool json = false;
 
   int run() const;
+
+ private:
+  int run_cancel() const;
 };
 
 // `ppmr job return HOST`.

@@ -321,7 +321,7 @@ def test_dead_spares_are_passed_over_and_a_dead_host_is_lost(make_hosts):
 
 def test_spare_whose_agent_is_away_is_inactive_until_the_agent_is_back(make_hosts):
     hosts = make_hosts(4)
-    job = count_to(hosts, 100, words=("--spares", "2", "--slots", "1"))
+    job = count_to(hosts, 10_000, words=("--spares", "2", "--slots", "1"))
     job.await_lines(5)
     hosts.kill_agent("h3")
     [move] = hosts.evacuate("h2")
@@ -329,7 +329,72 @@ def test_spare_whose_agent_is_away_is_inactive_until_the_agent_is_back(make_host
     assert states(hosts) == {"h1": "ready", "h2": "out", "h3": "inactive", "h4": "ready"}
     hosts.start_agent("h3")
     wait_until(lambda: states(hosts)["h3"] == "spare", 15, "h3 to answer", interval=0.2)
+
+
+def await_undecided(hosts):
+    """Waits until a move from h2 to h3 is complete at both and waits for the decision. Returns the
+    file that holds it there."""
+    source, target = [
+        hosts.nodes[name].host_path(hosts.state_directory(name)) for name in ("h2", "h3")
+    ]
+
+    def is_ready(record):
+        newest = max(record.glob("[0-9]*.json"), key=lambda path: int(path.stem))
+        return '"ready"' in newest.read_text()
+
+    wait_until(lambda: list(source.glob("*.source/paused-sealed")), 30, "the sealed images")
+    wait_until(lambda: any(map(is_ready, target.glob("*.target"))), 30, "the copy at the spare")
+    [paused] = source.glob("*.source/paused-sealed")
+    return paused
+
+
+def test_move_in_progress_is_cancelled(make_hosts, lab):
+    pauses = lab.directory / "pauses"
+    pauses.write_text("source:sealed")
+    hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
+    job = count_to(hosts, 100)
+    job.await_lines(5)
+    nothing = hosts.command("h1", "evacuate", "h2", "--cancel")
+    assert "no job node that you may move leaves host h2" in nothing.stdout
+    evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"])
+    paused = await_undecided(hosts)
+    done = hosts.command("h1", "evacuate", "h2", "--cancel")
+    assert "stays: its move is cancelled" in done.stdout
+    pauses.write_text("")
+    paused.unlink()
+    assert evacuation.wait(patience(60)) == STAYED
+    assert states(hosts) == {"h1": "ready", "h2": "ready", "h3": "spare"}
     check_counted(job, 100)
+
+
+@pytest.mark.parametrize(
+    "decides", [pytest.param("the operator", marks=pytest.mark.long), "the end of the job"]
+)
+def test_node_whose_host_lost_power_in_its_move_runs_at_the_spare_or_is_removed(
+    make_hosts, lab, decides
+):
+    pauses = lab.directory / "pauses"
+    pauses.write_text("source:sealed")
+    hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
+    words = ("--hosts", "h2,h1,h3", "--spares", "1", "--slots", "1")
+    job = count_to(hosts, 400, words=words)
+    job.await_lines(5)
+    evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"], stderr=-3)
+    paused = await_undecided(hosts)
+    hosts.links["h2"].set_up(False)
+    hosts.kill_agent("h2")
+    hosts.nodes["h2"].run(["pkill", "-KILL", "ppmr"])  # also process 1 of the job node
+    assert evacuation.wait(patience(60)) == 1  # TCP notices that the host is gone
+    pauses.write_text("")
+    if decides == "the operator":
+        migration = paused.parent.name.removesuffix(".source")
+        resolve = [hosts.ppmr, "migrate", "--state-dir", hosts.state_directory("h3")]
+        hosts.nodes["h3"].run([*resolve, "--resolve", migration, "--run-here"], input="h2\n")
+        wait_until(lambda: place_of(hosts, "h2") == "h3", 60, "the home to know", interval=0.2)
+        check_counted(job, 400)
+    else:
+        job.signal(signal.SIGKILL)
+    wait_until(lambda: "h3" not in hosts.leftovers(), 60, "h3 to be clean", interval=0.2)
 
 
 def test_job_that_lost_a_node_ends_with_a_message(make_hosts):
