@@ -65,20 +65,19 @@ std::string remedy_for_shared_memory(const FileFact& file) {
 
 // ppmr takes a lock of an open file description after the decision (migration/relay/held_locks.h).
 // CRIU takes the others before it, while the process here still has them: it would wait for ever.
-bool moves_lock(const MoveOptions& options, const TreeFacts& tree, const FileFact& file) {
-  return !file.lock_is_of_process && options.lazily && !tree.container &&
-         !tree.has_namespace("pid");
+bool moves_lock(const MoveOptions& options, const FileFact& file) {
+  return !file.lock_is_of_process && options.lazily;
 }
 
 void check_file(const MoveOptions& options, const TreeFacts& tree, const FileFact& file,
                 FileVerdict verdict, Findings& findings) {
   const bool is_locked = verdict == FileVerdict::kShared && file.lock_excludes;
-  if (is_locked && !moves_lock(options, tree, file)) {
+  if (is_locked && !moves_lock(options, file)) {
     findings.stop(
         fmt::format("{} is one file for both nodes, and {} holds a lock on it: the target could "
                     "not take the lock while the process here has it (--file-locks does not help)",
                     file.path, tree.name_of(file.pid)),
-        file.lock_is_of_process || tree.container || tree.has_namespace("pid")
+        file.lock_is_of_process
             ? "let the program release the lock, or end it here and start it there"
             : "move it without --eager, or let the program release the lock");
   }

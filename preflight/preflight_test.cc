@@ -532,6 +532,16 @@ TEST_F(ContainerPreflight, FindsNothingIfTheTargetHasTheSameBundle) {
   EXPECT_THAT(find(), IsEmpty());
 }
 
+TEST_F(ContainerPreflight, MovesLocksOfFileDescriptionsOnAFileThatBothNodesShare) {
+  options_.file_locks = true;
+  FileFact& file = add_file("/srv/job/rootfs/home/db");
+  file.lock_excludes = true;
+  verdicts_["/srv/job/rootfs/home/db"] = FileVerdict::kShared;
+  EXPECT_THAT(find(), IsEmpty());
+  file.lock_is_of_process = true;
+  expect_stop("is one file for both nodes, and 412 (worker) holds a lock", "release");
+}
+
 TEST_F(ContainerPreflight, ComparesFilesByTheirPathsOnTheNode) {
   verdicts_["/srv/job/rootfs/opt/worker"] = FileVerdict::kOtherContent;
   expect_stop("/srv/job/rootfs/opt/worker", "same version");

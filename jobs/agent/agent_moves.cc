@@ -1,11 +1,13 @@
 // How the agent of a host moves its job nodes away.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "jobs/agent/job_agent.h"
 #include "jobs/agent/parallel.h"
+#include "jobs/node/waiting_connections.h"
 #include "migration/records/ownership_record.h"
 #include "third_party/spdlog.h"
 
@@ -13,10 +15,14 @@ namespace ppmr {
 namespace {
 
 using nlohmann::json;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kHomePatience{20'000};
 constexpr std::chrono::milliseconds kPreparePatience{60'000};
 constexpr std::chrono::seconds kBetweenQuestions{2};
+constexpr std::chrono::seconds kAcceptPatience{60};
+constexpr std::chrono::milliseconds kBetweenLooks{100};
+constexpr int kDelaysMax = 4;
 // A host that lives answers within this time.
 constexpr std::chrono::milliseconds kAlivePatience{2500};
 // A move has no time limit of its own. TCP finds within seconds that the other host has died.
@@ -107,6 +113,28 @@ Result<json> JobAgent::reserve(const HostNode& node, const std::string& to) {
                   kHomePatience);
 }
 
+// CRIU cannot dump a connection that waits to be accepted, and the node would stand still for each
+// attempt.
+Status JobAgent::await_accepts(const std::string& container) {
+  const auto deadline = Clock::now() + kAcceptPatience;
+  for (bool first = true;; first = false) {
+    const auto waiting = waiting_ports_of(container);
+    if (!waiting || waiting->empty()) return {};  // the move finds what is wrong with the node
+    if (first) {
+      spdlog::info("{} waits until its program accepts the connections to port {}", container,
+                   fmt::join(*waiting, ", "));
+    }
+    if (Clock::now() > deadline) {
+      return failure(EAGAIN,
+                     fmt::format("connections to port {} have waited for {} s until its program "
+                                 "accepts them, and cannot move before: MPI accepts when the rank "
+                                 "calls it; try again, or with a longer --wait",
+                                 fmt::join(*waiting, ", "), kAcceptPatience.count()));
+    }
+    if (wait(kBetweenLooks)) return failure(EAGAIN, "the agent ends");
+  }
+}
+
 json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   const std::string container = node.spec.container();
   const auto claim = nodes_.claim(container);
@@ -117,6 +145,8 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!unmoved->moving_to.empty()) {
     return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
   }
+  if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());
+  int delays = 0;
   std::optional<Error> last;  // of the last spare that could not prepare for the node
   // A spare that fails is not chosen again, so the home refuses at some time.
   for (;;) {
@@ -176,7 +206,12 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
       if (report.downtime_s >= 0) moved["downtime_s"] = report.downtime_s;
       return moved;
     }
-    return refusal({ECANCELED, report.error});
+    // A connection came after the check. The next attempt waits for it.
+    const auto waiting = waiting_ports_of(container);
+    if (!waiting || waiting->empty() || ++delays > kDelaysMax) {
+      return refusal({ECANCELED, report.error});
+    }
+    if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());
   }
 }
 

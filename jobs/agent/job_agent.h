@@ -76,6 +76,8 @@ class JobAgent {
   nlohmann::json give_back(uid_t uid);
   // Errors: EACCES: this host is out of the pool for the user.
   Status check_pool(uid_t user) const;
+  // Waits until no connection of the job node waits to be accepted. Errors: EAGAIN: one still does.
+  Status await_accepts(const std::string& container);
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
   // Asks the home for a spare. Returns {"to":SPARE} or {"refusal":...}. After an error the home may
   // have reserved a spare.

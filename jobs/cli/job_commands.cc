@@ -193,7 +193,8 @@ void add_evacuate(CLI::App& job, int& exit_code) {
       ->type_name("LIST");
   sub.add_flag("--cancel", command->cancel,
                "abort the moves away from HOST that are not decided; their nodes stay");
-  add_time_option(sub, "--wait", command->wait, "time to wait for a spare if there is none");
+  add_time_option(sub, "--wait", command->wait,
+                  "time to wait for a spare, or for a program to accept its connections");
   sub.add_flag("--json", command->json, "print the result as one JSON object");
   add_socket(sub, command->socket);
 }

@@ -47,10 +47,12 @@ void print_evacuation(const json& evacuation) {
            evacuation.at("moves").empty() ? "has no job nodes that you may move, and " : "", host);
 }
 
-// Returns whether a node stayed only because there was no spare for it.
-bool lacks_spare(const json& answer) {
+// Returns whether a node stayed only because there was no spare for it, or because it was not ready
+// to move yet.
+bool may_move_later(const json& answer) {
   for (const json& move : answer.value("moves", json::array())) {
-    if (move.value("errno", 0) == ENOSPC) return true;
+    const int error = move.value("errno", 0);
+    if (error == ENOSPC || error == EAGAIN) return true;
   }
   return false;
 }
@@ -127,7 +129,7 @@ int JobEvacuateCommand::run() const {
     auto& evacuation = answer->at("evacuation");
     auto& moves = evacuation.at("moves");
     const bool all = evacuation.value("ok", false);
-    if (!all && lacks_spare(evacuation) && Clock::now() + kBetweenAttempts < deadline) {
+    if (!all && may_move_later(evacuation) && Clock::now() + kBetweenAttempts < deadline) {
       for (const auto& move : moves) {
         if (move.value("ok", false)) moved.push_back(move);
       }

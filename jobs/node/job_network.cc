@@ -54,7 +54,18 @@ std::string namespace_path(const std::string& container) {
   return std::string(kNamespaces) + container;
 }
 
-// Runs `work` in the namespace, on a thread of its own, because setns(2) changes the thread.
+// Leaves out a setting that this kernel does not have.
+Status set_tcp() {
+  for (const auto& [name, value] : kTcpSettings) {
+    std::ofstream file(fmt::format("/proc/sys/net/ipv4/{}", name));
+    if (file) file << value;
+  }
+  return {};
+}
+
+}  // namespace
+
+// On a thread of its own, because setns(2) changes the thread.
 Status in_namespace(const std::string& container, const std::function<Status()>& work) {
   const std::string path = namespace_path(container);
   const UniqueFd target(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -66,17 +77,6 @@ Status in_namespace(const std::string& container, const std::function<Status()>&
   }).join();
   return done;
 }
-
-// Leaves out a setting that this kernel does not have.
-Status set_tcp() {
-  for (const auto& [name, value] : kTcpSettings) {
-    std::ofstream file(fmt::format("/proc/sys/net/ipv4/{}", name));
-    if (file) file << value;
-  }
-  return {};
-}
-
-}  // namespace
 
 Result<int> bridge_mtu_bytes(const std::string& bridge) {
   const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));

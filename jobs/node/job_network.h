@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -40,6 +41,9 @@ Status create_port(const JobNetwork& network, const std::string& container,
 // the output of ip(8).
 Status add_neighbours(const std::string& container, const std::string& hosts,
                       const std::string& file);
+
+// Runs `work` in the namespace of that name. Errors: of open(2) and setns(2); those of `work`.
+Status in_namespace(const std::string& container, const std::function<Status()>& work);
 
 // Removes the namespace and, with it, the veth pair. Idempotent.
 Status remove_port(const std::string& container);

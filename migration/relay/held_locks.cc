@@ -7,12 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <map>
 #include <sstream>
 #include <thread>
 
 #include "base/unique_fd.h"
 #include "preflight/file_digest.h"
+#include "processes/carried/carried_state.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -122,8 +122,6 @@ bool parse_lock(const std::string& line, carried::FileLock& lock) {
 Status read_locks(const std::vector<ProcessIdentity>& tasks, carried::State& state) {
   for (size_t i = 0; i < tasks.size() && i < static_cast<size_t>(state.process_size()); ++i) {
     carried::Process& process = *state.mutable_process(static_cast<int>(i));
-    // CRIU takes the locks of processes that have another pid at the target.
-    if (process.pid().empty() || process.pid(0) != tasks[i].pid) continue;
     const Status read = read_locks_of(tasks[i], process);
     if (!read) return read;
   }
@@ -140,13 +138,13 @@ bool carries_locks(const carried::State& state) {
 Status take_locks(const carried::State& state, const std::vector<ProcessIdentity>& tasks,
                   LockTurn turn, milliseconds patience) {
   if (!carries_locks(state)) return {};
-  std::map<pid_t, ProcessIdentity> here;
-  for (const ProcessIdentity& task : tasks) here.emplace(task.pid, task);
+  const auto here = tasks_by_pids(tasks);
+  if (!here) return failure(here.error());
   const auto deadline = Clock::now() + patience;
   for (const carried::Process& process : state.process()) {
     if (process.lock().empty() || process.pid().empty()) continue;
-    const auto found = here.find(process.pid(0));
-    if (found == here.end()) {
+    const auto found = here->find({process.pid().begin(), process.pid().end()});
+    if (found == here->end()) {
       return failure(ESRCH,
                      fmt::format("process {} holds locks, and was not restored under its pid",
                                  process.pid(0)));

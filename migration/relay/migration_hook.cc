@@ -69,7 +69,7 @@ class SourceHold {
 
  private:
   Result<OwnershipRecord> note_held();
-  Status write_carried(const TreeRecord& tree, const std::vector<ProcessIdentity>& tasks) const;
+  Status write_carried(const std::vector<ProcessIdentity>& tasks) const;
   Status stop(const OwnershipRecord& record) const;
   bool let_run_on(const OwnershipRecord& record) const;
   void look(OwnershipRecord& record);
@@ -100,7 +100,7 @@ Result<OwnershipRecord> SourceHold::note_held() {
   auto tasks = tasks_of_tree(tree.root);
   if (!tasks) return failure(tasks.error());
   // Before the coordinator learns that the tree is held, and sends the images.
-  if (Status written = write_carried(tree, *tasks); !written) {
+  if (Status written = write_carried(*tasks); !written) {
     (void)driver_.take(source_event::GiveUp{written.error().message});
     return failure(written.error());
   }
@@ -122,13 +122,10 @@ Result<OwnershipRecord> SourceHold::note_held() {
   }
 }
 
-Status SourceHold::write_carried(const TreeRecord& tree,
-                                 const std::vector<ProcessIdentity>& tasks) const {
+Status SourceHold::write_carried(const std::vector<ProcessIdentity>& tasks) const {
   auto state = read_carried_state(tasks);
   if (!state) return failure(state.error());
-  if (tree.container.name.empty()) {
-    if (Status read = read_locks(tasks, *state); !read) return read;
-  }
+  if (Status read = read_locks(tasks, *state); !read) return read;
   return write_carried_state(images_ + "/" + kCarriedStateFile, *state);
 }
 

@@ -168,20 +168,28 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
   return state;
 }
 
+Result<std::map<Pids, ProcessIdentity>> tasks_by_pids(const std::vector<ProcessIdentity>& tasks) {
+  const auto pids = PidsInTree::of(tasks);
+  if (!pids) return failure(pids.error());
+  std::map<Pids, ProcessIdentity> found;
+  for (const ProcessIdentity& task : tasks) {
+    const auto key = pids->pids_of(task.pid);
+    if (!key) return failure(key.error());
+    found.emplace(*key, task);
+  }
+  return found;
+}
+
 Result<std::vector<std::string>> apply_carried_state(const carried::State& state,
                                                      const std::vector<ProcessIdentity>& tasks) {
   const auto pids = PidsInTree::of(tasks);
   if (!pids) return failure(pids.error());
-  std::map<Pids, ProcessIdentity> here;
-  for (const ProcessIdentity& task : tasks) {
-    const auto key = pids->pids_of(task.pid);
-    if (!key) return failure(key.error());
-    here.emplace(*key, task);
-  }
+  const auto here = tasks_by_pids(tasks);
+  if (!here) return failure(here.error());
   std::vector<std::string> warnings;
   for (const carried::Process& process : state.process()) {
-    const auto found = here.find(pids_in(process.pid()));
-    if (found == here.end()) continue;  // a process that had ended: CRIU restores a zombie
+    const auto found = here->find(pids_in(process.pid()));
+    if (found == here->end()) continue;  // a process that had ended: CRIU restores a zombie
     const ProcessIdentity& task = found->second;
     Status applied = apply_process_attributes(process, task.pid, warnings);
     if (applied) applied = apply_threads(process, *pids, task.pid, warnings);

@@ -7,6 +7,7 @@
 // rights.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,11 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
 // example a CPU that it lacks. Errors: what could not be applied, with the process and the reason.
 Result<std::vector<std::string>> apply_carried_state(const carried::State& state,
                                                      const std::vector<ProcessIdentity>& tasks);
+
+// Returns the tasks by their pids as those see them who move with them: without the namespaces above
+// the root's. A process has the same pids on both nodes, and in the state. Errors: ESRCH.
+Result<std::map<std::vector<int32_t>, ProcessIdentity>> tasks_by_pids(
+    const std::vector<ProcessIdentity>& tasks);
 
 // Returns what in the state only a privileged user may set, for a target that restores only
 // processes of users; empty: nothing.

@@ -1,5 +1,6 @@
 """Jobs that leave a host: `ppmr job run`, `evacuate` and `status` with agents on several hosts."""
 
+import fcntl
 import json
 import re
 import shutil
@@ -395,6 +396,50 @@ def test_node_whose_host_lost_power_in_its_move_runs_at_the_spare_or_is_removed(
     else:
         job.signal(signal.SIGKILL)
     wait_until(lambda: "h3" not in hosts.leftovers(), 60, "h3 to be clean", interval=0.2)
+
+
+# Locks a file, as HDF5 does, and accepts a connection late, as an MPI rank that computes does.
+LOCKING_SERVER = """
+import fcntl, os, socket, time
+locked = open("locked", "w")
+fcntl.flock(locked, fcntl.LOCK_EX)
+listener = socket.create_server(("", 9000))
+open("listens", "w").close()
+while not os.path.exists("accept"): time.sleep(0.05)
+connection, _ = listener.accept()
+connection.sendall(connection.recv(100).upper())
+while not os.path.exists("end"): time.sleep(0.05)
+"""
+EARLY_CLIENT = """
+import os, socket, time
+while not os.path.exists("listens"): time.sleep(0.05)
+connection = socket.create_connection(("h2", 9000))
+connection.sendall(b"early")
+print("connected", flush=True)
+print(connection.recv(100).decode(), flush=True)
+while not os.path.exists("end"): time.sleep(0.05)
+"""
+
+
+def test_node_waits_for_an_accept_and_keeps_its_lock_on_a_shared_file(make_hosts):
+    hosts = make_hosts(3)
+    home = hosts.lab.home
+    (home / "server.py").write_text(LOCKING_SERVER)
+    (home / "client.py").write_text(EARLY_CLIENT)
+    server = f"/run/ppmr/rsh h2 'cd {home}; exec /usr/bin/python3 server.py'"
+    script = f"{server} & /usr/bin/python3 client.py; wait"
+    job = hosts.run(["--spares", "1", "--slots", "1", "--", "sh", "-c", script])
+    job.await_lines(1)
+    evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"])
+    waits = "waits until its program accepts the connections to port 9000"
+    wait_until(lambda: waits in hosts.agent_log("h2"), 20, "the host to wait")
+    (home / "accept").touch()
+    assert evacuation.wait(patience(60)) == MOVED
+    with open(home / "locked") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (home / "end").touch()
+    assert job.wait() == 0, job.error_text()
+    assert job.output() == ["connected", "EARLY"]
 
 
 def test_job_that_lost_a_node_ends_with_a_message(make_hosts):
