@@ -255,9 +255,9 @@ CommandResult<void> Takeover::take_over() {
     const auto kept = find_epoch(*known, command_.epoch);
     if (!kept) return command_failure(ExitCode::kUsage, "--epoch: " + kept.error().message);
   }
-  if (known->rolls_back && !command_.sets_back) {
+  if (known->rolls_back && !command_.rolls_back) {
     return command_failure(ExitCode::kUsage,
-                           fmt::format("{} is a node of a job: its home sets all nodes back "
+                           fmt::format("{} is a node of a job: its home rolls all nodes back "
                                        "together (ppmr job status)",
                                        command_.name));
   }
@@ -383,7 +383,7 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
       ->excludes(discard);
   sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
       ->capture_default_str();
-  sub.add_flag("--set-back", command->sets_back)->needs(fence)->group("");  // not in --help
+  sub.add_flag("--roll-back", command->rolls_back)->needs(fence)->group("");  // not in --help
   sub.add_flag("--json", command->json, "print JSON");
 }
 

@@ -34,7 +34,7 @@ json JobAgent::answer_leader(const std::string& op, const json& request) {
     epochs_.end(container);
     return answer_of(forget(container));
   }
-  if (op == "return-stop") {
+  if (op == "rollback-stop") {
     epochs_.end(container);
     return answer_of(nodes_.stop(container));
   }
@@ -44,7 +44,7 @@ json JobAgent::answer_leader(const std::string& op, const json& request) {
     if (!is_host_name(to)) return refusal({EINVAL, "'" + to + "' is not the name of a host"});
     return answer_of(epochs_.forward(container, number, to));
   }
-  if (op == "return-run") return answer_of(run_from_epoch(container, number));
+  if (op == "rollback-run") return answer_of(run_from_epoch(container, number));
   const auto node = nodes_.find(container);
   if (!node) return refusal(node.error());
   if (op == "epoch-begin") {
@@ -78,7 +78,7 @@ Status JobAgent::run_from_epoch(const std::string& container, uint64_t number) {
   if (!claim) return failure(claim.error());
   const auto taken = run_successfully(
       {options_.evacuation.program, "takeover", container, "--epoch", std::to_string(number),
-       "--fence", "true", "--set-back", "--state-dir", options_.evacuation.state_directory},
+       "--fence", "true", "--roll-back", "--state-dir", options_.evacuation.state_directory},
       kTakeoverPatience);
   if (!taken) return failure(taken.error());
   spdlog::info("{} goes on from epoch {}", container, number);

@@ -80,7 +80,9 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
   if (op == "run") return start_job(request, client, descriptors);
   if (op == "check") return check_hosts(request, client.uid);
   if (op == "exists") {
-    return answer_of(home_.exists(request.at("job")));
+    const auto rollbacks = home_.exists(request.at("job"));
+    if (!rollbacks) return refusal(rollbacks.error());
+    return {{"ok", true}, {"rollbacks", *rollbacks}};
   }
   if (op == "end")
     return answer_of(home_.end(request.at("job"), client.uid, "its command has ended"));
@@ -90,8 +92,8 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
   if (op == "reconnect") {
     auto connection = home_.reconnect(request.at("job"), client.uid);
     if (!connection) return refusal(connection.error());
-    descriptors.push_back(std::move(*connection));
-    return kDone;
+    descriptors.push_back(std::move(connection->connection));
+    return {{"ok", true}, {"rollbacks", connection->rollbacks}};
   }
   if (op == "status") return status(client.uid);
   if (op == "evacuate") {

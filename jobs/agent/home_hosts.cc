@@ -142,9 +142,9 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   auto found = find_locked(id);
   if (!found) return failure(found.error());
   JobRecord job = **found;
-  if (!job.protection.going_back.empty()) {
-    return failure(EBUSY, fmt::format("job {} goes back to epoch {} ({}): try again", id,
-                                      job.protection.agreed, job.protection.going_back));
+  if (!job.protection.rolling_back.empty()) {
+    return failure(EBUSY, fmt::format("job {} is being rolled back to epoch {} ({}): try again", id,
+                                      job.protection.agreed, job.protection.rolling_back));
   }
   if (index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
   JobNodePlace& node = job.nodes[index];

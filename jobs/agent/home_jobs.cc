@@ -276,10 +276,10 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
   return std::pair(node.host, node.moving_to);
 }
 
-Status HomeJobs::exists(const std::string& id) const {
+Result<unsigned> HomeJobs::exists(const std::string& id) const {
   MutexLock lock(mutex_);
   const auto found = jobs_.find(id);
-  if (found != jobs_.end() && !found->second.ending) return {};
+  if (found != jobs_.end() && !found->second.ending) return found->second.protection.rollbacks;
   const auto why = why_ended_.find(id);
   return failure(ENOENT, why != why_ended_.end() ? why->second : "job " + id + " has ended");
 }
@@ -354,7 +354,7 @@ void HomeJobs::tend() {
       (void)end(job.id, 0, fmt::format("its launcher (pid {}) has ended", job.launcher.pid));
       continue;
     }
-    if (!job.protection.going_back.empty()) continue;
+    if (!job.protection.rolling_back.empty()) continue;
     std::string loss = find_silent_host(job);
     if (loss.empty()) loss = find_loss(job);
     if (!loss.empty()) on_loss(job.id, loss);

@@ -33,7 +33,8 @@ struct HomeOptions {
   // After this time without a question about its nodes, a host that cannot be reached has failed.
   // After this time without an answer of their home, a host removes nodes.
   std::chrono::seconds host_timeout{300};
-  // How long a host of a protected job is silent until the fence is asked, and the job goes back.
+  // How long a host of a protected job is silent until the fence is asked, and the job is rolled
+  // back.
   std::chrono::seconds dead_after{3};
   // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
   // job whose host does not answer ends after `host_timeout`.
@@ -77,8 +78,9 @@ class HomeJobs {
   // Removes the job's nodes. `uid`: the caller; root may end every job. `why`: the reason that the
   // launcher receives (exists()). Idempotent. Errors: EPERM.
   Status end(const std::string& job, uid_t uid, const std::string& why);
-  // Returns success if the job exists. Errors: ENOENT; the message says why the job has ended.
-  Status exists(const std::string& job) const;
+  // Returns how often the nodes of the job were rolled back. Errors: ENOENT; the message says why
+  // the job has ended.
+  Result<unsigned> exists(const std::string& job) const;
   // Ends the job, because `asker` reports that its node of the job has ended, and why.
   void lose(const std::string& job, unsigned index, const std::string& asker,
             const std::string& why);
@@ -97,10 +99,14 @@ class HomeJobs {
                                                     const std::string& asker);
 
   // Returns a new connection to the command port of the job's first node, for its owner. Errors:
-  // ENOENT, EPERM; EAGAIN while the job goes back to an epoch.
-  Result<UniqueFd> reconnect(const std::string& job, uid_t uid) const;
+  // ENOENT, EPERM; EAGAIN while the job is being rolled back.
+  struct NewConnection {
+    UniqueFd connection;
+    unsigned rollbacks = 0;  // see exists()
+  };
+  Result<NewConnection> reconnect(const std::string& job, uid_t uid) const;
 
-  // Runs the epochs that are due, and sets jobs back that have lost a node. The caller calls this
+  // Runs the epochs that are due, and rolls jobs back that have lost a node. The caller calls this
   // about once a second.
   void protect();
 
@@ -134,18 +140,19 @@ class HomeJobs {
   // Returns a sentence about the node of the job that is lost with its host; empty: no node is
   // lost.
   std::string find_loss(const JobRecord& job);
-  // For a job that can go back: the host of a node that does not answer. Empty: there is none.
+  // For a job that can be rolled back: the host of a node that does not answer. Empty: there is
+  // none.
   std::string find_silent_host(const JobRecord& job) const;
   // Waits for the end of an epoch, which captures the node as a move does. Errors: EBUSY.
   Status await_epoch(const std::string& job) PPMR_REQUIRES(mutex_);
-  // A node is lost. The job goes back to an epoch, or ends.
+  // A node is lost. The job is rolled back, or ends.
   void on_loss(const std::string& job, const std::string& why);
   // Claims the job for an epoch. Errors: why there is none now.
   Result<JobRecord> begin_epoch(const std::string& job);
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
   void protect_job(const std::string& job);
-  void return_job(const JobRecord& job);
-  Status note_plan(const std::string& job, const std::vector<NodeReturn>& returns);
+  void roll_back_job(const JobRecord& job);
+  Status note_plan(const std::string& job, const std::vector<NodeRollback>& rollbacks);
   // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: one is silent, and the
   // fence does not say that it is dead.
   Result<std::set<std::string>> find_dead_hosts(const JobRecord& job) const;
@@ -165,7 +172,7 @@ class HomeJobs {
   std::map<std::string, std::string> why_ended_ PPMR_GUARDED_BY(mutex_);
   std::set<std::string> capturing_ PPMR_GUARDED_BY(mutex_);  // jobs of which an epoch is under way
   mutable CondVar captured_;
-  // When the last epoch of a job began, and since when a job cannot go back.
+  // When the last epoch of a job began, and since when a job cannot be rolled back.
   std::map<std::string, std::chrono::steady_clock::time_point> epoch_began_ PPMR_GUARDED_BY(mutex_);
   std::map<std::string, std::chrono::steady_clock::time_point> stuck_since_ PPMR_GUARDED_BY(mutex_);
   AddressPool addresses_ PPMR_GUARDED_BY(mutex_);

@@ -21,8 +21,9 @@ constexpr milliseconds kCapturePatience{30'000};
 
 }  // namespace
 
-Result<UniqueFd> HomeJobs::reconnect(const std::string& id, uid_t uid) const {
+Result<HomeJobs::NewConnection> HomeJobs::reconnect(const std::string& id, uid_t uid) const {
   std::string port, address;
+  NewConnection made;
   {
     MutexLock lock(mutex_);
     const auto found = jobs_.find(id);
@@ -33,17 +34,21 @@ Result<UniqueFd> HomeJobs::reconnect(const std::string& id, uid_t uid) const {
     if (uid != 0 && uid != job.user.uid) {
       return failure(EPERM, "job " + id + " belongs to another user");
     }
-    if (!job.protection.going_back.empty()) {
-      return failure(EAGAIN, "job " + id + " goes back to an epoch: try again");
+    if (!job.protection.rolling_back.empty()) {
+      return failure(EAGAIN, "job " + id + " is being rolled back to an epoch: try again");
     }
     port = job.port_name();
     address = job.nodes.at(0).address;
+    made.rollbacks = job.protection.rollbacks;
   }
-  return connect_through_port(port, address, kConnectPatience);
+  auto connection = connect_through_port(port, address, kConnectPatience);
+  if (!connection) return failure(connection.error());
+  made.connection = std::move(*connection);
+  return made;
 }
 
 std::string HomeJobs::find_silent_host(const JobRecord& job) const {
-  if (job.protection.every_ms == 0 || !can_go_back(job.protection)) return "";
+  if (job.protection.every_ms == 0 || !can_roll_back(job.protection)) return "";
   const int64_t limit_ns = std::chrono::nanoseconds(options_.dead_after).count();
   MutexLock lock(mutex_);
   for (const JobNodePlace& node : job.nodes) {
@@ -69,9 +74,9 @@ void HomeJobs::on_loss(const std::string& id, const std::string& why) {
     auto found = find_locked(id);
     if (!found) return;
     JobRecord job = **found;
-    if (!job.protection.going_back.empty()) return;
-    if (job.protection.every_ms > 0 && can_go_back(job.protection)) {
-      job.protection.going_back = why;
+    if (!job.protection.rolling_back.empty()) return;
+    if (job.protection.every_ms > 0 && can_roll_back(job.protection)) {
+      job.protection.rolling_back = why;
       if (Status saved = replace_locked(**found, std::move(job)); saved) return;
     }
   }
@@ -86,7 +91,7 @@ Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
   for (const JobNodePlace& node : job.nodes) {
     if (!node.moving_to.empty()) return failure(EBUSY, "node " + node.name + " moves");
   }
-  if (!job.protection.going_back.empty()) return failure(EBUSY, "the job goes back");
+  if (!job.protection.rolling_back.empty()) return failure(EBUSY, "the job is being rolled back");
   const auto began = epoch_began_.emplace(id, Clock::time_point::min()).first;
   const milliseconds every(job.protection.every_ms);
   if (began->second != Clock::time_point::min() && Clock::now() - began->second < every) {
@@ -110,7 +115,7 @@ void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<Ke
     return;
   }
   JobRecord job = **found;
-  // A loss meanwhile: hosts that go back must have kept this epoch, and they have.
+  // A loss meanwhile: its rollback is to this epoch, which all have kept.
   JobProtection& protection = job.protection;
   protection.agreed = number;
   protection.agreed_ns = unix_time_ns();
@@ -118,7 +123,7 @@ void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<Ke
   protection.bytes = kept->bytes;
   protection.sent_bytes = kept->sent_bytes;
   protection.kept_at = kept->kept_at;
-  protection.times_from_agreed = 0;
+  protection.rollbacks_to_agreed = 0;
   if (Status saved = replace_locked(**found, std::move(job)); !saved) {
     spdlog::error("job {}: {}", id, saved.error().message);
   }
@@ -170,32 +175,32 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) co
 }
 
 // The agent of a host asks where its node belongs, and must not remove one that arrives.
-Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeReturn>& returns) {
+Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeRollback>& rollbacks) {
   MutexLock lock(mutex_);
   auto found = find_locked(id);
   if (!found) return failure(found.error());
   JobRecord job = **found;
-  for (size_t i = 0; i < returns.size(); ++i) {
+  for (size_t i = 0; i < rollbacks.size(); ++i) {
     JobNodePlace& node = job.nodes[i];
-    node.moving_to = returns[i].host != node.host ? returns[i].host : "";
+    node.moving_to = rollbacks[i].host != node.host ? rollbacks[i].host : "";
   }
   return replace_locked(**found, std::move(job));
 }
 
-void HomeJobs::return_job(const JobRecord& job) {
+void HomeJobs::roll_back_job(const JobRecord& job) {
   const auto try_it = [&]() -> Status {
     const auto dead = find_dead_hosts(job);
     if (!dead) return failure(dead.error());
     const auto is_lost = [&](const std::string& host) { return dead->contains(host); };
-    const auto returns = plan_return(job, is_lost);
-    if (!returns) return failure(returns.error());
-    if (Status noted = note_plan(job.id, *returns); !noted) return noted;
-    if (Status back = go_back(job, options_.host, *returns, options_.ask); !back) return back;
+    const auto rollbacks = plan_rollback(job, is_lost);
+    if (!rollbacks) return failure(rollbacks.error());
+    if (Status noted = note_plan(job.id, *rollbacks); !noted) return noted;
+    if (Status back = roll_back(job, options_.host, *rollbacks, options_.ask); !back) return back;
     MutexLock lock(mutex_);
     auto found = find_locked(job.id);
     if (!found) return {};
     JobRecord changed = **found;
-    note_return(changed, *returns, is_lost);
+    note_rollback(changed, *rollbacks, is_lost);
     for (unsigned i = 0; i < changed.nodes.size(); ++i) {
       asked_[changed.container_of(i)] = Clock::now();
     }
@@ -208,10 +213,10 @@ void HomeJobs::return_job(const JobRecord& job) {
   if (back) {
     spdlog::info("job {} goes on from epoch {} after {} ms: {}", job.id, job.protection.agreed,
                  std::chrono::duration_cast<milliseconds>(Clock::now() - began).count(),
-                 job.protection.going_back);
+                 job.protection.rolling_back);
     return;
   }
-  spdlog::warn("job {} cannot go back yet: {}", job.id, back.error().message);
+  spdlog::warn("job {} cannot be rolled back yet: {}", job.id, back.error().message);
   bool is_over = back.error().errno_value == ENODATA;
   {
     MutexLock lock(mutex_);
@@ -219,9 +224,10 @@ void HomeJobs::return_job(const JobRecord& job) {
     is_over = is_over || Clock::now() - since > options_.host_timeout;
   }
   if (is_over) {
-    (void)end(job.id, 0,
-              fmt::format("{}; it cannot go back to epoch {}: {}", job.protection.going_back,
-                          job.protection.agreed, back.error().message));
+    (void)end(
+        job.id, 0,
+        fmt::format("{}; it cannot be rolled back to epoch {}: {}", job.protection.rolling_back,
+                    job.protection.agreed, back.error().message));
   }
 }
 
@@ -234,10 +240,10 @@ void HomeJobs::protect() {
     }
   }
   (void)for_each_in_parallel(jobs.size(), [&](size_t i) -> Status {
-    if (jobs[i].protection.going_back.empty()) {
+    if (jobs[i].protection.rolling_back.empty()) {
       protect_job(jobs[i].id);
     } else {
-      return_job(jobs[i]);
+      roll_back_job(jobs[i]);
     }
     return {};
   });

@@ -28,7 +28,7 @@ enum class HostEvent {
   kNodeStayedOff,  // the node for which it was chosen did not move
   kFailed,         // it could not prepare for the node
   kTakenOut,       // the host says that it is out of the pool
-  kDied,           // it is certainly dead, and its job has gone back without it
+  kDied,           // it is certainly dead, and its job was rolled back without it
   kTakesLostNode,  // a node of a dead host runs on it
   kReturned,       // the host says that it was returned to the pool
 };

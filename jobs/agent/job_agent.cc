@@ -112,7 +112,8 @@ Status JobAgent::serve_metrics() {
   metrics_ = std::make_unique<JobMetrics>([this] {
     return JobNumbers{.home = home_.views(0),
                       .nodes_here = nodes_.list().size(),
-                      .is_out = pool_.report().is_out_for(0)};
+                      .is_out = pool_.report().is_out_for(0),
+                      .now_ns = unix_time_ns()};
   });
   auto server = MetricsServer::start(std::move(*listener), *metrics_);
   if (!server) return failure(server.error());

@@ -88,7 +88,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
     return ask(host, request, patience);
   };
   const json begin = {{"op", "epoch-begin"}, {"number", number}, {"oldest", job.protection.agreed}};
-  // A host that is lost must not hold the job's way back up.
+  // A host that is lost must not delay the rollback.
   if (Status alive = ask_all(job, hosts, {{"op", "alive"}}, kProbePatience, ask); !alive) {
     return failure(alive.error());
   }
@@ -117,17 +117,18 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   return kept;
 }
 
-Status go_back(const JobRecord& job, const std::string& home,
-               const std::vector<NodeReturn>& returns, const AskHost& ask) {
+Status roll_back(const JobRecord& job, const std::string& home,
+                 const std::vector<NodeRollback>& rollbacks, const AskHost& ask) {
   const std::string hosts_text = job.hosts_text();
   std::vector<std::string> hosts;
-  for (const NodeReturn& back : returns) hosts.push_back(back.host);
-  // First every process of the job ends: none may see what another one is set back from.
-  if (Status stopped = ask_all(job, hosts, {{"op", "return-stop"}}, kStopPatience, ask); !stopped) {
+  for (const NodeRollback& back : rollbacks) hosts.push_back(back.host);
+  // First every process of the job ends: none may see what the rollback of another one undoes.
+  if (Status stopped = ask_all(job, hosts, {{"op", "rollback-stop"}}, kStopPatience, ask);
+      !stopped) {
     return stopped;
   }
-  const Status ready = for_each_in_parallel(returns.size(), [&](size_t i) -> Status {
-    const NodeReturn& back = returns[i];
+  const Status ready = for_each_in_parallel(rollbacks.size(), [&](size_t i) -> Status {
+    const NodeRollback& back = rollbacks[i];
     const auto index = static_cast<unsigned>(i);
     const auto named = [&](const Error& error) {
       return failure(error.errno_value, fmt::format("node {} on host {}: {}", job.nodes[i].name,
@@ -151,7 +152,7 @@ Status go_back(const JobRecord& job, const std::string& home,
     return sent ? Status{} : named(sent.error());
   });
   if (!ready) return ready;
-  return ask_all(job, hosts, {{"op", "return-run"}, {"number", job.protection.agreed}},
+  return ask_all(job, hosts, {{"op", "rollback-run"}, {"number", job.protection.agreed}},
                  kRunPatience, ask);
 }
 

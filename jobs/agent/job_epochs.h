@@ -1,4 +1,4 @@
-// The home leads the epochs of a protected job, and its way back after a loss. Each function asks
+// The home leads the epochs of a protected job, and its rollback after a loss. Each function asks
 // the agents of the job's hosts, all at once, step by step; no step begins before all hosts have
 // done the one before.
 //
@@ -7,7 +7,7 @@
 //           go: all run on. From here on the epoch is one whole or does not count
 //           kept: each node's epoch is on its host and at its partner
 //
-//   return  stop: no process of the job runs any more, on any host that is left
+//   rollback  stop: no process of the job runs any more, on any host that is left
 //           join, forward: the host that takes a lost node gets its place and its epoch
 //           run: all nodes go on from the epoch. Connections between them are those of the epoch
 //
@@ -40,10 +40,10 @@ struct KeptEpoch {
 // Errors: why the epoch does not count. The nodes run on in each case.
 Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost& ask);
 
-// Sets all nodes back to the epoch that was agreed on. `home`: the name of this host. May be
-// repeated after an error: a node that runs already is set back once more.
-Status go_back(const JobRecord& job, const std::string& home,
-               const std::vector<NodeReturn>& returns, const AskHost& ask);
+// Rolls all nodes back to the epoch that was agreed on. `home`: the name of this host. May be
+// repeated after an error: a node that runs already is rolled back once more.
+Status roll_back(const JobRecord& job, const std::string& home,
+                 const std::vector<NodeRollback>& rollbacks, const AskHost& ask);
 
 // Forgets the epochs of an ended job, as far as its hosts answer.
 void forget_epochs(const JobRecord& job, const AskHost& ask);

@@ -33,13 +33,13 @@ class Hosts {
           EXPECT_EQ(captured_, job_hosts_) << "an epoch counts that has not all nodes";
         }
       }
-      if (op == "return-run") {
+      if (op == "rollback-run") {
         EXPECT_EQ(stopped_.size(), job_hosts_.size()) << "a node runs while another one does";
       }
       // The request may have been carried out although its answer was lost.
       if (fails) return failure(ETIMEDOUT, "lost");
       if (op == "epoch-freeze") captured_.insert(host);
-      if (op == "return-stop") stopped_.insert(host);
+      if (op == "rollback-stop") stopped_.insert(host);
       if (op == "epoch-await") {
         const bool is_pending = random_() % 3 == 0;
         return json{{"ok", true}, {"pending", is_pending}, {"bytes", 10}, {"pause_ms", 7}};
@@ -111,16 +111,16 @@ TEST(RunEpoch, FailureOfOneNodeLetsAllRunOn) {
 TEST(GoBack, NoNodeRunsBeforeAllHaveEnded) {
   JobRecord job = job_of({"a", "b", "c"}, {"d"});
   job.protection.agreed = 4;
-  const std::vector<NodeReturn> returns = {{"a", ""}, {"d", "c"}, {"c", ""}};
+  const std::vector<NodeRollback> rollbacks = {{"a", ""}, {"d", "c"}, {"c", ""}};
   for (unsigned seed = 0; seed < 2'000; ++seed) {
     Hosts hosts(seed, seed == 0 ? 0 : 0.05);
     hosts.job_hosts_ = {"a", "c", "d"};
-    const Status back = go_back(job, "home", returns, hosts.asker());
+    const Status back = roll_back(job, "home", rollbacks, hosts.asker());
     if (seed == 0) {
       ASSERT_TRUE(back) << back.error().message;
     }
     if (!back) continue;
-    EXPECT_EQ(hosts.asked("return-run"), (std::vector<std::string>{"a", "c", "d"}));
+    EXPECT_EQ(hosts.asked("rollback-run"), (std::vector<std::string>{"a", "c", "d"}));
     EXPECT_EQ(hosts.asked("join"), (std::vector<std::string>{"d"}));
     EXPECT_EQ(hosts.asked("epoch-forward"), (std::vector<std::string>{"c"}));
   }

@@ -1,5 +1,6 @@
 #include "jobs/agent/job_metrics.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -48,6 +49,25 @@ std::vector<MetricFamily> metrics_of_jobs(const JobNumbers& numbers) {
   MetricFamily out =
       gauge("ppmr_job_host_out", "1: this host was evacuated and takes no nodes of any job.");
   add(out, numbers.is_out ? 1 : 0);
+  MetricFamily age =
+      gauge("ppmr_job_epoch_age_seconds",
+            "Age of the oldest of the newest epochs of protected jobs: the work that "
+            "the loss of a host would cost; 0 without one.");
+  MetricFamily rollbacks =
+      gauge("ppmr_job_rollbacks", "How often the running jobs were rolled back to an epoch.");
+  double oldest_s = 0;
+  size_t times = 0;
+  for (const json& job : numbers.home) {
+    const json protection = job.value("protection", json::object());
+    times += protection.value("rollbacks", size_t{0});
+    const auto agreed_ns = protection.value("agreed_ns", int64_t{0});
+    if (agreed_ns > 0) {
+      oldest_s = std::max(oldest_s, static_cast<double>(numbers.now_ns - agreed_ns) * 1e-9);
+    }
+  }
+  add(rollbacks, times);
+  add(age, 0);
+  age.metric.back().gauge.value = oldest_s;
   return {std::move(jobs),
           by_state(numbers, "hosts", "ppmr_job_hosts",
                    "Hosts of these jobs by their state; a host of two jobs counts twice.",
@@ -57,7 +77,10 @@ std::vector<MetricFamily> metrics_of_jobs(const JobNumbers& numbers) {
           by_state(numbers, "nodes", "ppmr_job_nodes", "Nodes of these jobs by their state.",
                    std::initializer_list<NodeState>{NodeState::kReady, NodeState::kMoving,
                                                     NodeState::kLost}),
-          std::move(here), std::move(out)};
+          std::move(here),
+          std::move(out),
+          std::move(age),
+          std::move(rollbacks)};
 }
 
 }  // namespace ppmr

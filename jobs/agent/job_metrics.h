@@ -15,6 +15,7 @@ struct JobNumbers {
   std::vector<nlohmann::json> home;  // the jobs of this home, see public_view()
   size_t nodes_here = 0;             // job nodes on this host, of all homes
   bool is_out = false;               // this host is out of the pool for all jobs
+  int64_t now_ns = 0;                // Unix time
 };
 
 std::vector<prometheus::MetricFamily> metrics_of_jobs(const JobNumbers& numbers);

@@ -39,6 +39,22 @@ TEST(JobMetrics, CountHostsAndNodesOfAllJobsByState) {
   EXPECT_EQ(values["ppmr_job_host_out"], 1);
 }
 
+TEST(JobMetrics, OldestEpochOfProtectedJobsCounts) {
+  const auto job = [](int64_t agreed_ns, unsigned rollbacks) {
+    return json{{"hosts", json::array()},
+                {"nodes", json::array()},
+                {"protection", {{"agreed_ns", agreed_ns}, {"rollbacks", rollbacks}}}};
+  };
+  const json other = {{"hosts", json::array()}, {"nodes", json::array()}};
+  constexpr int64_t kSecond = 1'000'000'000;
+  const auto values =
+      values_of({.home = {job(90 * kSecond, 1), job(70 * kSecond, 2), job(0, 0), other},
+                 .now_ns = 100 * kSecond});
+  EXPECT_EQ(values.at("ppmr_job_epoch_age_seconds"), 30);
+  EXPECT_EQ(values.at("ppmr_job_rollbacks"), 3);
+  EXPECT_EQ(values_of({}).at("ppmr_job_epoch_age_seconds"), 0);
+}
+
 TEST(JobMetrics, StatesWithoutHostsAreThere) {
   const auto values = values_of({});
   EXPECT_EQ(values.at("ppmr_job_hosts lost"), 0);

@@ -33,9 +33,9 @@ json to_json(const JobProtection& protection) {
           {"bytes", protection.bytes},
           {"sent_bytes", protection.sent_bytes},
           {"kept_at", protection.kept_at},
-          {"going_back", protection.going_back},
-          {"times_back", protection.times_back},
-          {"times_from_agreed", protection.times_from_agreed}};
+          {"rolling_back", protection.rolling_back},
+          {"rollbacks", protection.rollbacks},
+          {"rollbacks_to_agreed", protection.rollbacks_to_agreed}};
 }
 
 JobProtection parse_job_protection(const json& packed) {
@@ -47,13 +47,13 @@ JobProtection parse_job_protection(const json& packed) {
           .bytes = packed.at("bytes"),
           .sent_bytes = packed.at("sent_bytes"),
           .kept_at = packed.at("kept_at").get<std::vector<std::vector<std::string>>>(),
-          .going_back = packed.at("going_back"),
-          .times_back = packed.at("times_back"),
-          .times_from_agreed = packed.at("times_from_agreed")};
+          .rolling_back = packed.at("rolling_back"),
+          .rollbacks = packed.at("rollbacks"),
+          .rollbacks_to_agreed = packed.at("rollbacks_to_agreed")};
 }
 
-bool can_go_back(const JobProtection& protection) {
-  return protection.agreed > 0 && protection.times_from_agreed < kTimesFromOneEpochMax;
+bool can_roll_back(const JobProtection& protection) {
+  return protection.agreed > 0 && protection.rollbacks_to_agreed < kRollbacksToOneEpochMax;
 }
 
 Result<std::vector<std::string>> choose_partners(const JobRecord& job) {
@@ -77,10 +77,10 @@ Result<std::vector<std::string>> choose_partners(const JobRecord& job) {
   return partners;
 }
 
-Result<std::vector<NodeReturn>> plan_return(
+Result<std::vector<NodeRollback>> plan_rollback(
     const JobRecord& job, const std::function<bool(const std::string& host)>& is_lost) {
   const JobProtection& protection = job.protection;
-  std::vector<NodeReturn> returns;
+  std::vector<NodeRollback> rollbacks;
   std::set<std::string> taken;  // spares
   for (size_t i = 0; i < job.nodes.size(); ++i) {
     const JobNodePlace& node = job.nodes[i];
@@ -94,7 +94,7 @@ Result<std::vector<NodeReturn>> plan_return(
     const auto keeps = [&](const std::string& host) {
       return std::find(keepers.begin(), keepers.end(), host) != keepers.end();
     };
-    NodeReturn back{.host = node.host, .from = {}};
+    NodeRollback back{.host = node.host, .from = {}};
     if (is_lost(node.host)) {
       back.host.clear();
       // A spare that keeps the epoch already is the best one.
@@ -111,19 +111,19 @@ Result<std::vector<NodeReturn>> plan_return(
       taken.insert(back.host);
     }
     if (!keeps(back.host)) back.from = keepers.front();
-    returns.push_back(std::move(back));
+    rollbacks.push_back(std::move(back));
   }
-  return returns;
+  return rollbacks;
 }
 
-void note_return(JobRecord& job, const std::vector<NodeReturn>& returns,
-                 const std::function<bool(const std::string& host)>& is_lost) {
-  for (size_t i = 0; i < returns.size(); ++i) {
-    job.nodes[i].host = returns[i].host;
+void note_rollback(JobRecord& job, const std::vector<NodeRollback>& rollbacks,
+                   const std::function<bool(const std::string& host)>& is_lost) {
+  for (size_t i = 0; i < rollbacks.size(); ++i) {
+    job.nodes[i].host = rollbacks[i].host;
     job.nodes[i].moving_to.clear();
     auto& kept_at = job.protection.kept_at[i];
     std::erase_if(kept_at, is_lost);
-    if (!returns[i].from.empty()) kept_at.push_back(returns[i].host);
+    if (!rollbacks[i].from.empty()) kept_at.push_back(rollbacks[i].host);
   }
   for (JobHost& host : job.hosts) {
     if (is_lost(host.name)) {
@@ -132,9 +132,9 @@ void note_return(JobRecord& job, const std::vector<NodeReturn>& returns,
       (void)take_step(host, HostEvent::kTakesLostNode);
     }
   }
-  job.protection.going_back.clear();
-  ++job.protection.times_back;
-  ++job.protection.times_from_agreed;
+  job.protection.rolling_back.clear();
+  ++job.protection.rollbacks;
+  ++job.protection.rollbacks_to_agreed;
 }
 
 }  // namespace ppmr

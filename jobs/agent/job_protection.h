@@ -2,9 +2,10 @@
 //
 //   epoch N   every node is captured while all stand still; each is kept on its own host and at a
 //             partner, the next host of the job
-//   agreed    all of them are kept: the job can go back to N. Until the next one is agreed, no host
+//   agreed    all of them are kept: the job can be rolled back to N. Until the next one is agreed,
+//   no host
 //             forgets N
-//   loss      all nodes end, and go back to the epoch that was agreed on. A node whose host is lost
+//   loss      all nodes end, and are rolled back to the agreed epoch. A node whose host is lost
 //             runs on a spare from then on, or beside another node at its partner
 #pragma once
 
@@ -24,18 +25,18 @@ struct JobRecord;
 struct JobProtection {
   int64_t every_ms = 0;   // how often an epoch begins; 0: the job is not protected
   uint64_t next = 1;      // the number of the next epoch; none is used twice
-  uint64_t agreed = 0;    // the epoch to which the job can go back; 0: none
+  uint64_t agreed = 0;    // the epoch to which the job can be rolled back; 0: none
   int64_t agreed_ns = 0;  // when its nodes stood still; Unix time
   int64_t pause_ms = 0;   // the longest of a node
   uint64_t bytes = 0;     // memory of all nodes
   uint64_t sent_bytes = 0;
   // The hosts that keep the agreed epoch of each node.
   std::vector<std::vector<std::string>> kept_at{};
-  // The reason for which the job goes back; empty: it runs. From when it is set until all nodes run
+  // Why the job is being rolled back; empty: it runs. From when it is set until all nodes run
   // again, nothing else may happen to the job.
-  std::string going_back{};
-  unsigned times_back = 0;         // how often the job has gone back
-  unsigned times_from_agreed = 0;  // to the epoch that is agreed on now
+  std::string rolling_back{};
+  unsigned rollbacks = 0;            // how often the job was rolled back
+  unsigned rollbacks_to_agreed = 0;  // to the epoch that is agreed on now
 };
 
 nlohmann::json to_json(const JobProtection& protection);
@@ -43,28 +44,28 @@ nlohmann::json to_json(const JobProtection& protection);
 JobProtection parse_job_protection(const nlohmann::json& json);
 
 // A job that fails again and again right after an epoch is at fault itself.
-inline constexpr unsigned kTimesFromOneEpochMax = 3;
+inline constexpr unsigned kRollbacksToOneEpochMax = 3;
 
 // Whether the loss of a node is no end of the job.
-bool can_go_back(const JobProtection& protection);
+bool can_roll_back(const JobProtection& protection);
 
 // The partner of each node: the next host of the job, in its order, that has a node or is a spare.
 // Errors: ENOSPC: a node has no other host.
 Result<std::vector<std::string>> choose_partners(const JobRecord& job);
 
-// How a node goes back.
-struct NodeReturn {
+// How a node is rolled back.
+struct NodeRollback {
   std::string host;  // where it runs afterwards
   std::string from;  // a host that keeps its epoch, and sends it to `host`; empty: `host` keeps it
 };
 
 // `is_lost`: whether a host is lost. Errors: ENODATA: no host that is left keeps the epoch of a
 // node; ENOSPC: no host is left for a node.
-Result<std::vector<NodeReturn>> plan_return(
+Result<std::vector<NodeRollback>> plan_rollback(
     const JobRecord& job, const std::function<bool(const std::string& host)>& is_lost);
 
-// The record after a return: the hosts of the nodes, and of the spares that have taken one.
-void note_return(JobRecord& job, const std::vector<NodeReturn>& returns,
-                 const std::function<bool(const std::string& host)>& is_lost);
+// The record after a rollback: the hosts of the nodes, and of the spares that have taken one.
+void note_rollback(JobRecord& job, const std::vector<NodeRollback>& rollbacks,
+                   const std::function<bool(const std::string& host)>& is_lost);
 
 }  // namespace ppmr

@@ -33,10 +33,10 @@ void agree(JobRecord& job, uint64_t number) {
   }
 }
 
-std::string text_of(const Result<std::vector<NodeReturn>>& returns) {
-  if (!returns) return returns.error().message;
+std::string text_of(const Result<std::vector<NodeRollback>>& rollbacks) {
+  if (!rollbacks) return rollbacks.error().message;
   std::string text;
-  for (const NodeReturn& back : *returns) {
+  for (const NodeRollback& back : *rollbacks) {
     text += back.host + (back.from.empty() ? "" : "<" + back.from) + " ";
   }
   return text;
@@ -56,9 +56,9 @@ TEST(JobProtection, RecordKeepsEverything) {
                     .bytes = 3,
                     .sent_bytes = 2,
                     .kept_at = {{"a", "b"}, {"b", "c"}},
-                    .going_back = "a loss",
-                    .times_back = 1,
-                    .times_from_agreed = 1};
+                    .rolling_back = "a loss",
+                    .rollbacks = 1,
+                    .rollbacks_to_agreed = 1};
   EXPECT_EQ(to_json(parse_job_record(to_json(job))), to_json(job));
 }
 
@@ -76,31 +76,31 @@ TEST(JobProtection, PartnerIsTheNextHost) {
 TEST(JobProtection, LostNodeGoesToASpareAndTheOthersBackWhereTheyAre) {
   JobRecord job = job_of(3, 1);
   agree(job, 7);
-  EXPECT_EQ(text_of(plan_return(job, lost({"b"}))), "a d<c c ");
-  EXPECT_EQ(text_of(plan_return(job, lost({"c"}))), "a b d ") << "the spare is its partner";
-  EXPECT_EQ(text_of(plan_return(job, lost({"d"}))), "a b c ");
-  EXPECT_EQ(text_of(plan_return(job, lost({}))), "a b c ") << "processes of a node have ended";
+  EXPECT_EQ(text_of(plan_rollback(job, lost({"b"}))), "a d<c c ");
+  EXPECT_EQ(text_of(plan_rollback(job, lost({"c"}))), "a b d ") << "the spare is its partner";
+  EXPECT_EQ(text_of(plan_rollback(job, lost({"d"}))), "a b c ");
+  EXPECT_EQ(text_of(plan_rollback(job, lost({}))), "a b c ") << "processes of a node have ended";
 }
 
 TEST(JobProtection, WithoutASpareTheNodeRunsAtItsPartner) {
   JobRecord job = job_of(3, 0);
   agree(job, 7);
-  EXPECT_EQ(text_of(plan_return(job, lost({"b"}))), "a c c ");
+  EXPECT_EQ(text_of(plan_rollback(job, lost({"b"}))), "a c c ");
 }
 
 TEST(JobProtection, TwoHostsAtOnceAreTooManyIfOneWasThePartnerOfTheOther) {
   JobRecord job = job_of(4, 2);
   agree(job, 7);
-  EXPECT_EQ(plan_return(job, lost({"a", "b"})).error().errno_value, ENODATA);
-  EXPECT_EQ(text_of(plan_return(job, lost({"a", "c"}))), "e<b b f<d d ");
+  EXPECT_EQ(plan_rollback(job, lost({"a", "b"})).error().errno_value, ENODATA);
+  EXPECT_EQ(text_of(plan_rollback(job, lost({"a", "c"}))), "e<b b f<d d ");
 }
 
 TEST(JobProtection, FailuresOfTheSameEpochEnd) {
   JobProtection protection{.agreed = 7};
-  EXPECT_TRUE(can_go_back(protection));
-  protection.times_from_agreed = kTimesFromOneEpochMax;
-  EXPECT_FALSE(can_go_back(protection));
-  EXPECT_FALSE(can_go_back({.agreed = 0})) << "no epoch is agreed on";
+  EXPECT_TRUE(can_roll_back(protection));
+  protection.rollbacks_to_agreed = kRollbacksToOneEpochMax;
+  EXPECT_FALSE(can_roll_back(protection));
+  EXPECT_FALSE(can_roll_back({.agreed = 0})) << "no epoch is agreed on";
 }
 
 // As long as no two neighbours are lost between two agreements, the job goes on, and every node
@@ -118,9 +118,9 @@ TEST(JobProtection, AnySingleLossIsSurvived) {
       }
       if (random() % 3 > 0) gone.insert(left[random() % left.size()]);
       const auto is_lost = lost(gone);
-      const auto returns = plan_return(job, is_lost);
-      ASSERT_TRUE(returns) << "seed " << seed << ": " << returns.error().message;
-      note_return(job, *returns, is_lost);
+      const auto rollbacks = plan_rollback(job, is_lost);
+      ASSERT_TRUE(rollbacks) << "seed " << seed << ": " << rollbacks.error().message;
+      note_rollback(job, *rollbacks, is_lost);
       for (size_t i = 0; i < job.nodes.size(); ++i) {
         const auto& kept_at = job.protection.kept_at[i];
         ASSERT_FALSE(gone.contains(job.nodes[i].host)) << "seed " << seed;

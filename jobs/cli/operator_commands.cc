@@ -61,6 +61,24 @@ std::string age_of(int64_t since_ns) {
   return format_time(std::chrono::microseconds((unix_time_ns() - since_ns) / 1000));
 }
 
+std::string describe_protection(const json& protection) {
+  const auto agreed = protection.value("agreed", uint64_t{0});
+  const auto rollbacks = protection.value("rollbacks", 0u);
+  const std::string reason = protection.value("rolling_back", "");
+  std::string text = "protected: no epoch yet";
+  if (agreed > 0) {
+    text = fmt::format("epoch {} is {} old: {}, pause {} ms", agreed,
+                       age_of(protection.value("agreed_ns", int64_t{0})),
+                       format_size(protection.value("bytes", uint64_t{0})),
+                       protection.value("pause_ms", int64_t{0}));
+  }
+  if (rollbacks > 0)
+    text += fmt::format("; rolled back {}",
+                        rollbacks == 1 ? "once" : fmt::format("{} times", rollbacks));
+  if (!reason.empty()) text += fmt::format("; rolling back: {}", reason);
+  return text;
+}
+
 void print_job(const json& job) {
   const std::string allocation = job.value("allocation", "");
   print_to(stdout, "job {} of user {}{}\n", job.value("job", ""), job.value("uid", 0),
@@ -78,6 +96,9 @@ void print_job(const json& job) {
     print_to(stdout, "  {:<20} {:<9} {:>12}  {}{}\n", host.value("name", ""),
              host.value("state", ""), age_of(host.value("since_ns", int64_t{0})), nodes,
              reason.empty() ? "" : " (" + reason + ")");
+  }
+  if (const auto found = job.find("protection"); found != job.end()) {
+    print_to(stdout, "  {}\n", describe_protection(*found));
   }
   for (const json& node : job.at("nodes")) {
     for (const json& move : node.at("moves")) {

@@ -253,7 +253,7 @@ Status check_leader(const EpochState& known, std::optional<MigrationState> takeo
                                        known.name, known.name));
   }
   if (judge_source(takeover) != SourceMay::kGoOnAfterAbort) return {};
-  return failure(EBUSY, fmt::format("{} is being set back to an epoch: migration {}", known.name,
+  return failure(EBUSY, fmt::format("{} is being rolled back to an epoch: migration {}", known.name,
                                     known.takeover));
 }
 

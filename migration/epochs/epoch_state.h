@@ -65,8 +65,9 @@ struct EpochState {
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
-  // A part of a whole that is set back together (a job node). Who leads the whole decides where and
-  // from which epoch the tree runs; so its source may always go on, and a takeover ends no epochs.
+  // A part of a whole that is rolled back together (a job node). Who leads the whole decides where
+  // and from which epoch the tree runs; so its source may always go on, and a takeover ends no
+  // epochs.
   bool rolls_back = false;
 };
 
@@ -123,7 +124,7 @@ Status check_source(const EpochState& known, std::optional<MigrationState> takeo
                     const std::string& peer, const ProtectedTree& tree);
 
 // The same for a tree that rolls back: another process, and another source, may go on with it.
-// Errors: EEXIST: a tree that does not roll back has this name; EBUSY: it is being set back.
+// Errors: EEXIST: a tree that does not roll back has this name; EBUSY: it is being rolled back.
 Status check_leader(const EpochState& known, std::optional<MigrationState> takeover);
 
 // Whether an epoch continues what is kept: the first one of a run has all memory, each other one

@@ -2,7 +2,7 @@
 // whole says when each step begins (led_messages.h), so that all parts stand still at once: what
 // one part has received, the other has sent, in one and the same epoch.
 //
-// The epoch is kept on this node, so that the part can be set back here, and then forwarded to a
+// The epoch is kept on this node, so that the part can be rolled back here, and then forwarded to a
 // partner, in case this node is lost. While a part is captured and no word of the leader comes, it
 // runs on after a time limit, and the epoch has failed.
 #pragma once

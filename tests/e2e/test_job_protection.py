@@ -1,0 +1,144 @@
+"""Jobs that lose a host without warning, and go on from their last epoch."""
+
+import re
+
+import pytest
+
+from lab import lammps
+from lab.job_hosts import AS_ROOT, JobHosts
+from lab.node import wait_until
+
+COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 7"
+
+
+@pytest.fixture
+def make_hosts(lab, need_command):
+    need_command("runc")
+    opened = []
+
+    def make(count, fence="/bin/true", **options):
+        words = [*(["--fence", fence] if fence else []), *options.pop("agent_options", [])]
+        opened.append(JobHosts(lab, count, agent_options=words, **options))
+        return opened[-1]
+
+    yield make
+    for hosts in opened:
+        hosts.close()
+
+
+def protection(hosts):
+    [job] = hosts.status()
+    return job["protection"]
+
+
+def await_epoch(hosts, number, timeout=90):
+    wait_until(
+        lambda: protection(hosts)["agreed"] >= number, timeout, f"epoch {number}", interval=0.2
+    )
+
+
+def await_rollback(hosts, count=1, timeout=90):
+    wait_until(
+        lambda: protection(hosts)["rollbacks"] >= count, timeout, f"rollback {count}", interval=0.2
+    )
+
+
+def lose(hosts, name):
+    """The host dies: no packet of it arrives any more."""
+    hosts.links[name].set_up(False)
+    hosts.nodes[name].run(["sh", "-c", "kill -KILL -1"], check=False)
+
+
+def count_to(hosts, count, spares=1):
+    words = ["--spares", str(spares), "--slots", "1", "--protect", "5s"]
+    return hosts.run([*words, "--", "sh", "-c", COUNT.format(count=count)])
+
+
+def check_counted(job, count):
+    assert job.wait(180) == 7, job.error_text()
+    assert job.output() == [str(number) for number in range(count)], "each line once"
+
+
+def place_of(hosts, node):
+    [job] = hosts.status()
+    return next(each["host"] for each in job["nodes"] if each["name"] == node)
+
+
+def test_job_goes_on_without_the_host_that_died(make_hosts):
+    hosts = make_hosts(3)
+    job = count_to(hosts, 1200)
+    await_epoch(hosts, 2)
+    lose(hosts, "h2")
+    await_rollback(hosts)
+    [status] = hosts.status()
+    states = {host["name"]: host["state"] for host in status["hosts"]}
+    assert states == {"h1": "ready", "h2": "inactive", "h3": "ready"}
+    assert place_of(hosts, "h2") == "h3"
+    shown = hosts.command("h1", "status").stdout
+    assert re.search(r"epoch \d+ is .* old: .*, pause \d+ ms; rolled back once", shown), shown
+    kept = protection(hosts)["agreed"]
+    await_epoch(hosts, kept + 1)
+    check_counted(job, 1200)
+
+
+def test_node_whose_processes_have_ended_is_rolled_back_with_the_others(make_hosts):
+    hosts = make_hosts(2)
+    job = count_to(hosts, 600, spares=0)
+    await_epoch(hosts, 1)
+    hosts.nodes["h2"].run(["runc", "kill", hosts.containers("h2")[0], "KILL"])
+    await_rollback(hosts)
+    assert place_of(hosts, "h2") == "h2"
+    check_counted(job, 600)
+    hosts.await_clean()
+    for node in hosts.nodes.values():
+        assert node.run(["ls", "/run/ppmr/epochs"]).stdout == "", "the epochs end with the job"
+
+
+def test_job_ends_if_nobody_says_that_the_host_is_dead(make_hosts):
+    hosts = make_hosts(3, fence="/bin/false", agent_options=["--host-timeout", "12"])
+    job = count_to(hosts, 10_000)
+    await_epoch(hosts, 1)
+    lose(hosts, "h2")
+    assert job.wait(90) == 1
+    assert "h2 does not answer" in job.error_text()
+    assert "does not say that it is dead" in job.error_text()
+
+
+def test_job_without_a_second_host_cannot_be_protected(make_hosts):
+    hosts = make_hosts(1)
+    job = hosts.run(["--protect", "5s", "--", "true"])
+    assert job.wait() == 1
+    assert "a protected job needs two hosts, or a spare" in job.error_text()
+
+
+def test_evacuation_and_epochs_take_turns(make_hosts):
+    hosts = make_hosts(4)
+    job = count_to(hosts, 600, spares=2)
+    await_epoch(hosts, 1)
+    [move] = hosts.evacuate("h2")
+    assert move["ok"], move
+    place, kept = place_of(hosts, "h2"), protection(hosts)["agreed"]
+    assert place in ("h3", "h4")
+    await_epoch(hosts, kept + 1)
+    lose(hosts, place)
+    await_rollback(hosts)
+    check_counted(job, 600)
+
+
+def test_mpi_job_computes_the_same_result_although_a_host_dies(make_hosts, need_command):
+    need_command("lmp")
+    hosts = make_hosts(4)
+    (hosts.lab.home / "in.melt").write_text(lammps.melt(steps=1500))
+    command = ["--", "mpirun", "-n", "6", "lmp", "-in", "in.melt", "-log", "none"]
+
+    def rows(job):
+        return [line for line in job.output() if re.match(r" +\d+ +-?\d+\.\d+ ", line)]
+
+    undisturbed = hosts.run(["--spares", "1", "--slots", "2", *command], environment=AS_ROOT)
+    assert undisturbed.wait(300) == 0, undisturbed.error_text()
+    words = ["--spares", "1", "--slots", "2", "--protect", "5s"]
+    job = hosts.run([*words, *command], environment=AS_ROOT)
+    await_epoch(hosts, 1)
+    lose(hosts, "h2")
+    assert job.wait(300) == 0, job.error_text()
+    assert len(rows(job)) == 151 and rows(job) == rows(undisturbed)
