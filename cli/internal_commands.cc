@@ -6,7 +6,7 @@
 #include "cli/completion_values.h"
 #include "cli/option_helpers.h"
 #include "migration/protect/criu_session.h"
-#include "migration/protect/led_epochs.h"
+#include "migration/protect/part_epochs.h"
 #include "migration/protect/runc_dump.h"
 #include "migration/relay/criu_relay.h"
 #include "migration/settle/settle.h"
@@ -86,7 +86,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("KIND", values->kind)->required();
   add_dumping_criu_command(app, exit_code);
   add_criu_for_runc_command(app, exit_code);
-  add_led_epochs_command(app, exit_code);
+  add_part_epochs_command(app, exit_code);
 }
 
 }  // namespace ppmr

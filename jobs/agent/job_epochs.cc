@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "jobs/agent/parallel.h"
-#include "migration/protect/led_messages.h"
+#include "migration/protect/part_messages.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -95,7 +95,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   if (Status begun = ask_all(job, hosts, begin, kBeginPatience, with_partner); !begun) {
     return failure(begun.error());
   }
-  if (Status ready = await_step(job, number, led::kReady, ask); !ready) {
+  if (Status ready = await_step(job, number, part_message::kReady, ask); !ready) {
     return failure(ready.error());
   }
   const Status captured =
@@ -104,7 +104,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   if (!captured) return failure(captured.error());
   if (!gone) return failure(gone.error());
   std::vector<json> reports(job.nodes.size());
-  if (Status all = await_step(job, number, led::kKept, ask, &reports); !all) {
+  if (Status all = await_step(job, number, part_message::kKept, ask, &reports); !all) {
     return failure(all.error());
   }
   KeptEpoch kept;

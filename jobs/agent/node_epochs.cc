@@ -12,7 +12,7 @@
 #include "base/spawn.h"
 #include "daemon/control/endpoint_file.h"
 #include "migration/protect/epoch_forward.h"
-#include "migration/protect/led_epochs.h"
+#include "migration/protect/part_epochs.h"
 
 namespace ppmr {
 namespace {
@@ -34,15 +34,15 @@ std::string mount_name(const std::string& container, const char* side) {
 NodeEpochs::~NodeEpochs() = default;
 
 // A CRIU that this process drives then lets the node run.
-NodeEpochs::Led::~Led() {
+NodeEpochs::Part::~Part() {
   if (pid <= 0) return;
   kill(pid, SIGKILL);
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-Result<std::shared_ptr<NodeEpochs::Led>> NodeEpochs::start(const std::string& container,
-                                                           const std::string& partner) {
+Result<std::shared_ptr<NodeEpochs::Part>> NodeEpochs::start(const std::string& container,
+                                                            const std::string& partner) {
   auto here = NodeMount::open(options_, mount_name(container, "here"), host_);
   if (!here) return failure(here.error());
   auto there = NodeMount::open(options_, mount_name(container, "partner"), partner);
@@ -54,93 +54,95 @@ Result<std::shared_ptr<NodeEpochs::Led>> NodeEpochs::start(const std::string& co
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return system_failure("create", "a pair of sockets");
   }
-  auto led = std::make_shared<Led>(std::move(*here), std::move(*there), partner);
-  led->socket = UniqueFd(ends[0]);
+  auto part = std::make_shared<Part>(std::move(*here), std::move(*there), partner);
+  part->socket = UniqueFd(ends[0]);
   const UniqueFd theirs(ends[1]);
   std::vector<std::string> argv = {
-      options_.program, "led-epochs", "--container",       container, "--here",
-      led->here.path(), "--partner",  led->partner.path(), "--"};
+      options_.program,  "part-epochs", "--container",        container, "--here",
+      part->here.path(), "--partner",   part->partner.path(), "--"};
   for (const std::string& option : job_node_criu_options()) argv.push_back(option);
   const auto pid = spawn({.argv = std::move(argv),
                           .files = {{theirs.get(), kLeaderSocket}},
                           .group = SpawnGroup::kOwn});
   if (!pid) return failure(pid.error());
-  led->pid = *pid;
-  return led;
+  part->pid = *pid;
+  return part;
 }
 
-Result<std::shared_ptr<NodeEpochs::Led>> NodeEpochs::find(const std::string& container) const {
+Result<std::shared_ptr<NodeEpochs::Part>> NodeEpochs::find(const std::string& container) const {
   MutexLock lock(mutex_);
-  const auto found = led_.find(container);
-  if (found == led_.end()) return failure(ENOENT, "no epoch of " + container + " has begun");
+  const auto found = parts_.find(container);
+  if (found == parts_.end()) return failure(ENOENT, "no epoch of " + container + " has begun");
   return found->second;
 }
 
 void NodeEpochs::end(const std::string& container) {
-  std::shared_ptr<Led> ended;
+  std::shared_ptr<Part> ended;
   MutexLock lock(mutex_);
-  if (const auto found = led_.find(container); found != led_.end()) {
+  if (const auto found = parts_.find(container); found != parts_.end()) {
     ended = std::move(found->second);
-    led_.erase(found);
+    parts_.erase(found);
   }
 }
 
 Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) {
-  auto led = find(container);
-  const bool has_ended = led && waitpid((*led)->pid, nullptr, WNOHANG | WNOWAIT) == (*led)->pid;
-  if (!led || has_ended || (*led)->partner_host != order.partner) {
+  auto part = find(container);
+  const bool has_ended = part && waitpid((*part)->pid, nullptr, WNOHANG | WNOWAIT) == (*part)->pid;
+  if (!part || has_ended || (*part)->partner_host != order.partner) {
     end(container);
-    led = start(container, order.partner);
-    if (!led) return failure(led.error());
+    part = start(container, order.partner);
+    if (!part) return failure(part.error());
     MutexLock lock(mutex_);
-    led_[container] = *led;
+    parts_[container] = *part;
   }
-  const json message = to_request(led::Epoch{order.number, order.oldest});
-  return write_line((*led)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+  const json message = to_request(part_message::Epoch{order.number, order.oldest});
+  return write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
 }
 
-Result<led::Report> NodeEpochs::await_report(Led& led, uint64_t number, const std::string& step,
-                                             milliseconds patience) {
+Result<part_message::Report> NodeEpochs::await_report(Part& part, uint64_t number,
+                                                      const std::string& step,
+                                                      milliseconds patience) {
   const auto deadline = Clock::now() + patience;
-  MutexLock lock(led.mutex);
+  MutexLock lock(part.mutex);
   for (;;) {
     std::string line;
     const Status read =
-        read_line(led.socket.get(), led.pending, line, led::kLineMaxBytes, deadline);
+        read_line(part.socket.get(), part.pending, line, part_message::kLineMaxBytes, deadline);
     if (!read) {
       return failure(read.error().errno_value,
-                     std::string("no word of ppmr led-epochs: ") + read.error().message);
+                     std::string("no word of ppmr part-epochs: ") + read.error().message);
     }
-    const auto report = read_fields<led::Report>(parse_json(line));
-    if (!report) return failure(EPROTO, "ppmr led-epochs said something else: " + line);
+    const auto report = read_fields<part_message::Report>(parse_json(line));
+    if (!report) return failure(EPROTO, "ppmr part-epochs said something else: " + line);
     if (report->number != number) continue;  // of an epoch that was given up
     if (report->step == step) return *report;
-    if (report->step == led::kFailed) return failure(ECANCELED, report->error);
+    if (report->step == part_message::kFailed) return failure(ECANCELED, report->error);
   }
 }
 
 Status NodeEpochs::freeze(const std::string& container, uint64_t number) {
-  const auto led = find(container);
-  if (!led) return failure(led.error());
-  const json message = to_request(led::Freeze{number});
-  Status sent = write_line((*led)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+  const auto part = find(container);
+  if (!part) return failure(part.error());
+  const json message = to_request(part_message::Freeze{number});
+  Status sent = write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
   if (!sent) return sent;
-  const auto captured = await_report(**led, number, led::kCaptured, kCapturePatience);
+  const auto captured = await_report(**part, number, part_message::kCaptured, kCapturePatience);
   return captured ? Status{} : failure(captured.error());
 }
 
 Status NodeEpochs::go(const std::string& container, uint64_t number, bool keep) {
-  const auto led = find(container);
-  if (!led) return failure(led.error());
-  const json message = to_request(led::Go{number, keep});
-  return write_line((*led)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+  const auto part = find(container);
+  if (!part) return failure(part.error());
+  const json message = to_request(part_message::Go{number, keep});
+  return write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
 }
 
-Result<std::optional<led::Report>> NodeEpochs::await(const std::string& container, uint64_t number,
-                                                     const std::string& step) {
-  const auto led = find(container);
-  if (!led) return failure(led.error());
-  auto report = await_report(**led, number, step, kAwaitPatience);
+Result<std::optional<part_message::Report>> NodeEpochs::await(const std::string& container,
+                                                              uint64_t number,
+                                                              const std::string& step) {
+  const auto part = find(container);
+  if (!part) return failure(part.error());
+  auto report = await_report(**part, number, step, kAwaitPatience);
   if (report) return std::move(*report);
   if (report.error().errno_value == ETIMEDOUT) return std::nullopt;
   return failure(report.error());

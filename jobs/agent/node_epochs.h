@@ -1,5 +1,5 @@
-// The epochs of the job nodes on this host: one `ppmr led-epochs` for each node of a protected job,
-// led step by step by the job's home (job_epochs.h).
+// The epochs of the job nodes on this host: one `ppmr part-epochs` for each node of a protected
+// job, whose steps the job's home decides (job_epochs.h).
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 #include "base/unique_fd.h"
 #include "jobs/agent/evacuation.h"
 #include "jobs/agent/node_mount.h"
-#include "migration/protect/led_messages.h"
+#include "migration/protect/part_messages.h"
 
 namespace ppmr {
 
@@ -35,9 +35,9 @@ class NodeEpochs {
   // Returns when the node stands still.
   Status freeze(const std::string& container, uint64_t number);
   Status go(const std::string& container, uint64_t number, bool keep);
-  // Waits for a step, a word of led_messages.h. Returns nullopt if it is not done within a second.
-  Result<std::optional<led::Report>> await(const std::string& container, uint64_t number,
-                                           const std::string& step);
+  // Waits for a step, a word of part_messages.h. Returns nullopt if it is not done within a second.
+  Result<std::optional<part_message::Report>> await(const std::string& container, uint64_t number,
+                                                    const std::string& step);
   // The node has left, or has ended. Idempotent.
   void end(const std::string& container);
 
@@ -46,10 +46,10 @@ class NodeEpochs {
 
  private:
   // One node that is captured again and again.
-  struct Led {
-    Led(NodeMount to_here, NodeMount to_partner, std::string of)
+  struct Part {
+    Part(NodeMount to_here, NodeMount to_partner, std::string of)
         : here(std::move(to_here)), partner(std::move(to_partner)), partner_host(std::move(of)) {}
-    ~Led();  // ends the process
+    ~Part();  // ends the process
 
     NodeMount here;
     NodeMount partner;
@@ -59,16 +59,17 @@ class NodeEpochs {
     Mutex mutex;
     std::string pending PPMR_GUARDED_BY(mutex);
   };
-  Result<std::shared_ptr<Led>> start(const std::string& container, const std::string& partner);
-  Result<std::shared_ptr<Led>> find(const std::string& container) const;
+  Result<std::shared_ptr<Part>> start(const std::string& container, const std::string& partner);
+  Result<std::shared_ptr<Part>> find(const std::string& container) const;
   // Waits for the report of a step. Errors: the reason of a failed epoch; ETIMEDOUT.
-  static Result<led::Report> await_report(Led& led, uint64_t number, const std::string& step,
-                                          std::chrono::milliseconds patience);
+  static Result<part_message::Report> await_report(Part& part, uint64_t number,
+                                                   const std::string& step,
+                                                   std::chrono::milliseconds patience);
 
   const EvacuationOptions& options_;
   const std::string host_;
   mutable Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Led>> led_ PPMR_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Part>> parts_ PPMR_GUARDED_BY(mutex_);
 };
 
 }  // namespace ppmr

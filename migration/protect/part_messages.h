@@ -1,6 +1,6 @@
-// The lines between `ppmr led-epochs` and who leads it, over a Unix stream socket.
+// The lines between `ppmr part-epochs` and who leads it, over a Unix stream socket.
 //
-//   leader                     led epochs of one container
+//   leader                     ppmr part-epochs, of one container
 //   epoch   --------------->   copies its memory in rounds
 //           <------- ready     when little is left
 //   freeze  --------------->   it stands still, cut off from its network
@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-namespace ppmr::led {
+namespace ppmr::part_message {
 
 struct Epoch {
   static constexpr const char* kName = "epoch";
@@ -67,4 +67,4 @@ struct Report {
 
 inline constexpr size_t kLineMaxBytes = 64 << 10;
 
-}  // namespace ppmr::led
+}  // namespace ppmr::part_message

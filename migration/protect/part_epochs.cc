@@ -1,4 +1,4 @@
-#include "migration/protect/led_epochs.h"
+#include "migration/protect/part_epochs.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kWorkDirectory = "/run/ppmr/led-";
+constexpr const char* kWorkDirectory = "/run/ppmr/part-";
 constexpr milliseconds kSealPatience{120'000};
 // The leader waits until every part is ready.
 constexpr milliseconds kFreezePatience{120'000};
@@ -52,7 +52,7 @@ void reap_page_readers() {
 
 }  // namespace
 
-struct LedEpochs::Run {
+struct PartEpochs::Run {
   Run(WorkDirectory directory, EpochStore store, PartnerMount found_here,
       PartnerMount found_partner, const std::string& container)
       : work(std::move(directory)),
@@ -71,22 +71,23 @@ struct LedEpochs::Run {
   LiveLimits limits;
 };
 
-LedEpochs::LedEpochs(LedSettings settings, UniqueFd leader)
+PartEpochs::PartEpochs(PartSettings settings, UniqueFd leader)
     : settings_(std::move(settings)), leader_(std::move(leader)) {}
 
-LedEpochs::~LedEpochs() = default;
+PartEpochs::~PartEpochs() = default;
 
-Status LedEpochs::report(const led::Report& report) {
-  const json packed = json_message::Value<led::Report>::encode(report);
+Status PartEpochs::report(const part_message::Report& report) {
+  const json packed = json_message::Value<part_message::Report>::encode(report);
   return write_line(leader_.get(), packed.dump(), Clock::now() + kReportPatience);
 }
 
 template <typename Message>
-Result<Message> LedEpochs::await(uint64_t number, milliseconds patience) {
+Result<Message> PartEpochs::await(uint64_t number, milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   for (;;) {
     std::string line;
-    const Status read = read_line(leader_.get(), pending_, line, led::kLineMaxBytes, deadline);
+    const Status read =
+        read_line(leader_.get(), pending_, line, part_message::kLineMaxBytes, deadline);
     if (!read) {
       has_leader_ = has_leader_ && read.error().errno_value == ETIMEDOUT;
       return failure(read.error().errno_value,
@@ -100,26 +101,26 @@ Result<Message> LedEpochs::await(uint64_t number, milliseconds patience) {
       if (number == 0 || message->number == number) return message;
       continue;  // of an epoch that has failed here
     }
-    if (op != led::Epoch::kName) continue;  // likewise
-    if (auto other = read_one<led::Epoch>(packed)) next_ = *other;
+    if (op != part_message::Epoch::kName) continue;  // likewise
+    if (auto other = read_one<part_message::Epoch>(packed)) next_ = *other;
     return failure(ECANCELED, "the epoch was given up: another one begins");
   }
 }
 
-Status LedEpochs::before_freeze(uint64_t number) {
-  if (Status told = report({.number = number, .step = led::kReady}); !told) return told;
-  const auto freeze = await<led::Freeze>(number, kFreezePatience);
+Status PartEpochs::before_freeze(uint64_t number) {
+  if (Status told = report({.number = number, .step = part_message::kReady}); !told) return told;
+  const auto freeze = await<part_message::Freeze>(number, kFreezePatience);
   return freeze ? Status{} : failure(freeze.error());
 }
 
-Status LedEpochs::when_captured(uint64_t number) {
-  if (Status told = report({.number = number, .step = led::kCaptured}); !told) return told;
-  const auto go = await<led::Go>(number, kGoPatience);
+Status PartEpochs::when_captured(uint64_t number) {
+  if (Status told = report({.number = number, .step = part_message::kCaptured}); !told) return told;
+  const auto go = await<part_message::Go>(number, kGoPatience);
   if (!go) return failure(go.error());
   return go->keep ? Status{} : failure(ECANCELED, "another part was not captured");
 }
 
-Status LedEpochs::begin_run() {
+Status PartEpochs::begin_run() {
   auto here = find_partner(settings_.here);
   if (!here) return failure(here.error());
   auto partner = find_partner(settings_.partner);
@@ -138,7 +139,7 @@ Status LedEpochs::begin_run() {
   return {};
 }
 
-Result<led::Report> LedEpochs::capture(const led::Epoch& epoch) {
+Result<part_message::Report> PartEpochs::capture(const part_message::Epoch& epoch) {
   const bool is_first = !run_;
   if (is_first) {
     if (Status begun = begin_run(); !begun) return failure(begun.error());
@@ -176,16 +177,16 @@ Result<led::Report> LedEpochs::capture(const led::Epoch& epoch) {
   if (Status kept = run.here.seal(run.settings, sent->epoch, parts, epoch.oldest); !kept) {
     return failure(kept.error());
   }
-  return led::Report{.number = epoch.number,
-                     .step = led::kKept,
-                     .error = {},
-                     .bytes = sent->epoch.bytes,
-                     .sent_bytes = sent->epoch.arrived_bytes,
-                     .pause_ms = sent->epoch.pause_ms};
+  return part_message::Report{.number = epoch.number,
+                              .step = part_message::kKept,
+                              .error = {},
+                              .bytes = sent->epoch.bytes,
+                              .sent_bytes = sent->epoch.arrived_bytes,
+                              .pause_ms = sent->epoch.pause_ms};
 }
 
 // The partner may have missed earlier epochs: it gets what it does not have.
-Status LedEpochs::forward(const led::Epoch& epoch) const {
+Status PartEpochs::forward(const part_message::Epoch& epoch) const {
   const auto forwarded = forward_epoch(run_->epochs, settings_.container,
                                        {.partner = run_->partner_mount,
                                         .number = epoch.number,
@@ -196,31 +197,31 @@ Status LedEpochs::forward(const led::Epoch& epoch) const {
                  "forward the epoch to the partner: " + forwarded.error().message);
 }
 
-void LedEpochs::run() {
+void PartEpochs::run() {
   while (has_leader_) {
     reap_page_readers();
     if (!next_) {
-      auto epoch = await<led::Epoch>(0, std::chrono::hours(1));
+      auto epoch = await<part_message::Epoch>(0, std::chrono::hours(1));
       if (!epoch) continue;
       next_ = *epoch;
     }
-    const led::Epoch epoch = *std::exchange(next_, std::nullopt);
+    const part_message::Epoch epoch = *std::exchange(next_, std::nullopt);
     auto kept = capture(epoch);
     // The pages of an epoch that this node does not keep are nowhere: the next one has all memory.
     if (!kept) run_.reset();
     const Status done = kept ? forward(epoch) : failure(kept.error());
-    const led::Report outcome =
-        done ? *kept
-             : led::Report{
-                   .number = epoch.number, .step = led::kFailed, .error = done.error().message};
+    const part_message::Report outcome = done ? *kept
+                                              : part_message::Report{.number = epoch.number,
+                                                                     .step = part_message::kFailed,
+                                                                     .error = done.error().message};
     const Status told = report(outcome);
     if (!told) return;
   }
 }
 
-void add_led_epochs_command(CLI::App& app, int& exit_code) {
-  CLI::App& sub = *app.add_subcommand("led-epochs")->group("");  // not in --help
-  auto settings = std::make_shared<LedSettings>();
+void add_part_epochs_command(CLI::App& app, int& exit_code) {
+  CLI::App& sub = *app.add_subcommand("part-epochs")->group("");  // not in --help
+  auto settings = std::make_shared<PartSettings>();
   sub.add_option("--container", settings->container)->required();
   sub.add_option("--here", settings->here)->required();
   sub.add_option("--partner", settings->partner)->required();
@@ -234,7 +235,7 @@ void add_led_epochs_command(CLI::App& app, int& exit_code) {
       return;
     }
     settings->criu = *criu;
-    LedEpochs(*settings, UniqueFd(kLeaderSocket)).run();
+    PartEpochs(*settings, UniqueFd(kLeaderSocket)).run();
     exit_code = to_int(ExitCode::kSuccess);
   });
 }

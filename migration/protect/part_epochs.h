@@ -1,5 +1,5 @@
 // Epochs of one container that is part of a whole, such as a node of a parallel job. Who leads the
-// whole says when each step begins (led_messages.h), so that all parts stand still at once: what
+// whole says when each step begins (part_messages.h), so that all parts stand still at once: what
 // one part has received, the other has sent, in one and the same epoch.
 //
 // The epoch is kept on this node, so that the part can be rolled back here, and then forwarded to a
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "migration/protect/led_messages.h"
+#include "migration/protect/part_messages.h"
 #include "migration/protect/partner.h"
 #include "migration/source/live_rounds.h"
 
@@ -23,7 +23,7 @@ class App;
 
 namespace ppmr {
 
-struct LedSettings {
+struct PartSettings {
   std::string container;  // of runc, and the name of its epochs
   std::string here;       // mount point of a source whose target is this node
   std::string partner;    // mount point of a source
@@ -33,36 +33,36 @@ struct LedSettings {
 };
 
 // Threads: one.
-class LedEpochs {
+class PartEpochs {
  public:
-  LedEpochs(LedSettings settings, UniqueFd leader);
-  ~LedEpochs();
+  PartEpochs(PartSettings settings, UniqueFd leader);
+  ~PartEpochs();
   // Returns when the leader has closed the socket.
   void run();
 
  private:
   struct Run;
   // Captures the container, and keeps the epoch on this node.
-  Result<led::Report> capture(const led::Epoch& epoch);
-  Status forward(const led::Epoch& epoch) const;
+  Result<part_message::Report> capture(const part_message::Epoch& epoch);
+  Status forward(const part_message::Epoch& epoch) const;
   Status begin_run();
   // Waits for a message of the leader. Errors: ETIMEDOUT; ECANCELED for another message.
   template <typename Message>
   Result<Message> await(uint64_t number, std::chrono::milliseconds patience);
-  Status report(const led::Report& report);
+  Status report(const part_message::Report& report);
   Status before_freeze(uint64_t number);
   Status when_captured(uint64_t number);
 
-  const LedSettings settings_;
+  const PartSettings settings_;
   const UniqueFd leader_;
   std::string pending_;
-  std::optional<led::Epoch> next_;  // came while another message was awaited
+  std::optional<part_message::Epoch> next_;  // came while another message was awaited
   bool has_leader_ = true;
   std::unique_ptr<Run> run_;  // of epochs that follow each other
 };
 
-// Adds `ppmr led-epochs`, which has the leader's socket as descriptor kLeaderSocket.
+// Adds `ppmr part-epochs`, which has the leader's socket as descriptor kLeaderSocket.
 inline constexpr int kLeaderSocket = 3;
-void add_led_epochs_command(CLI::App& app, int& exit_code);
+void add_part_epochs_command(CLI::App& app, int& exit_code);
 
 }  // namespace ppmr
