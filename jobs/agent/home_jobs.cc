@@ -355,9 +355,9 @@ void HomeJobs::tend() {
       continue;
     }
     if (!job.protection.rolling_back.empty()) continue;
-    std::string loss = find_silent_host(job);
-    if (loss.empty()) loss = find_loss(job);
-    if (!loss.empty()) on_loss(job.id, loss);
+    const std::string silence = find_silent_host(job);
+    const std::string loss = silence.empty() ? find_loss(job) : silence;
+    if (!loss.empty()) on_loss(job.id, loss, /*may_still_answer=*/!silence.empty());
   }
 }
 

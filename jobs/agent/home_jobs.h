@@ -146,12 +146,17 @@ class HomeJobs {
   // Waits for the end of an epoch, which captures the node as a move does. Errors: EBUSY.
   Status await_epoch(const std::string& job) PPMR_REQUIRES(mutex_);
   // A node is lost. The job is rolled back, or ends.
-  void on_loss(const std::string& job, const std::string& why);
+  // `may_still_answer`: see JobProtection.
+  void on_loss(const std::string& job, const std::string& why, bool may_still_answer = false);
+  // Nothing of the job was stopped, and all of its hosts answer again.
+  void forget_loss(const std::string& job);
   // Claims the job for an epoch. Errors: why there is none now.
   Result<JobRecord> begin_epoch(const std::string& job);
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
   void protect_job(const std::string& job);
+  // Rolls the job back, or notes that it need not be. Called again after an error, until it ends.
   void roll_back_job(const JobRecord& job);
+  Status try_rollback(const JobRecord& job);
   Status note_plan(const std::string& job, const std::vector<NodeRollback>& rollbacks);
   // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: one is silent, and the
   // fence does not say that it is dead.

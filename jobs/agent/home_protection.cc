@@ -68,7 +68,7 @@ Status HomeJobs::await_epoch(const std::string& id) {
   return failure(EBUSY, "an epoch of job " + id + " is under way: try again");
 }
 
-void HomeJobs::on_loss(const std::string& id, const std::string& why) {
+void HomeJobs::on_loss(const std::string& id, const std::string& why, bool may_still_answer) {
   {
     MutexLock lock(mutex_);
     auto found = find_locked(id);
@@ -77,10 +77,24 @@ void HomeJobs::on_loss(const std::string& id, const std::string& why) {
     if (!job.protection.rolling_back.empty()) return;
     if (job.protection.every_ms > 0 && can_roll_back(job.protection)) {
       job.protection.rolling_back = why;
+      job.protection.may_still_answer = may_still_answer;
       if (Status saved = replace_locked(**found, std::move(job)); saved) return;
     }
   }
   (void)end(id, 0, why);
+}
+
+void HomeJobs::forget_loss(const std::string& id) {
+  MutexLock lock(mutex_);
+  auto found = find_locked(id);
+  if (!found) return;
+  JobRecord job = **found;
+  job.protection.rolling_back.clear();
+  job.protection.may_still_answer = false;
+  stuck_since_.erase(id);
+  if (replace_locked(**found, std::move(job))) {
+    spdlog::info("job {} goes on: its hosts answer again", id);
+  }
 }
 
 Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
@@ -184,38 +198,43 @@ Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeRollback
     JobNodePlace& node = job.nodes[i];
     node.moving_to = rollbacks[i].host != node.host ? rollbacks[i].host : "";
   }
+  job.protection.may_still_answer = false;
   return replace_locked(**found, std::move(job));
 }
 
-void HomeJobs::roll_back_job(const JobRecord& job) {
-  const auto try_it = [&]() -> Status {
-    const auto dead = find_dead_hosts(job);
-    if (!dead) return failure(dead.error());
-    const auto is_lost = [&](const std::string& host) { return dead->contains(host); };
-    const auto rollbacks = plan_rollback(job, is_lost);
-    if (!rollbacks) return failure(rollbacks.error());
-    if (Status noted = note_plan(job.id, *rollbacks); !noted) return noted;
-    if (Status back = roll_back(job, options_.host, *rollbacks, options_.ask); !back) return back;
-    MutexLock lock(mutex_);
-    auto found = find_locked(job.id);
-    if (!found) return {};
-    JobRecord changed = **found;
-    note_rollback(changed, *rollbacks, is_lost);
-    for (unsigned i = 0; i < changed.nodes.size(); ++i) {
-      asked_[changed.container_of(i)] = Clock::now();
-    }
-    epoch_began_[job.id] = Clock::now();
-    stuck_since_.erase(job.id);
-    return replace_locked(**found, std::move(changed));
-  };
+Status HomeJobs::try_rollback(const JobRecord& job) {
   const auto began = Clock::now();
-  const Status back = try_it();
-  if (back) {
-    spdlog::info("job {} goes on from epoch {} after {} ms: {}", job.id, job.protection.agreed,
-                 std::chrono::duration_cast<milliseconds>(Clock::now() - began).count(),
-                 job.protection.rolling_back);
-    return;
+  if (const std::string move = unsettled_move(job); !move.empty()) return failure(EAGAIN, move);
+  const auto dead = find_dead_hosts(job);
+  if (!dead) return failure(dead.error());
+  if (dead->empty() && job.protection.may_still_answer) {
+    forget_loss(job.id);
+    return {};
   }
+  const auto is_lost = [&](const std::string& host) { return dead->contains(host); };
+  const auto rollbacks = plan_rollback(job, is_lost);
+  if (!rollbacks) return failure(rollbacks.error());
+  if (Status noted = note_plan(job.id, *rollbacks); !noted) return noted;
+  if (Status back = roll_back(job, options_.host, *rollbacks, options_.ask); !back) return back;
+  MutexLock lock(mutex_);
+  auto found = find_locked(job.id);
+  if (!found) return {};
+  JobRecord changed = **found;
+  note_rollback(changed, *rollbacks, is_lost);
+  for (unsigned i = 0; i < changed.nodes.size(); ++i) {
+    asked_[changed.container_of(i)] = Clock::now();
+  }
+  epoch_began_[job.id] = Clock::now();
+  stuck_since_.erase(job.id);
+  spdlog::info("job {} goes on from epoch {} after {} ms: {}", job.id, job.protection.agreed,
+               std::chrono::duration_cast<milliseconds>(Clock::now() - began).count(),
+               job.protection.rolling_back);
+  return replace_locked(**found, std::move(changed));
+}
+
+void HomeJobs::roll_back_job(const JobRecord& job) {
+  const Status back = try_rollback(job);
+  if (back) return;
   spdlog::warn("job {} cannot be rolled back yet: {}", job.id, back.error().message);
   bool is_over = back.error().errno_value == ENODATA;
   {
@@ -223,12 +242,10 @@ void HomeJobs::roll_back_job(const JobRecord& job) {
     const auto since = stuck_since_.emplace(job.id, Clock::now()).first->second;
     is_over = is_over || Clock::now() - since > options_.host_timeout;
   }
-  if (is_over) {
-    (void)end(
-        job.id, 0,
-        fmt::format("{}; it cannot be rolled back to epoch {}: {}", job.protection.rolling_back,
-                    job.protection.agreed, back.error().message));
-  }
+  if (!is_over) return;
+  (void)end(job.id, 0,
+            fmt::format("{}; it cannot be rolled back to epoch {}: {}", job.protection.rolling_back,
+                        job.protection.agreed, back.error().message));
 }
 
 void HomeJobs::protect() {

@@ -34,6 +34,7 @@ json to_json(const JobProtection& protection) {
           {"sent_bytes", protection.sent_bytes},
           {"kept_at", protection.kept_at},
           {"rolling_back", protection.rolling_back},
+          {"may_still_answer", protection.may_still_answer},
           {"rollbacks", protection.rollbacks},
           {"rollbacks_to_agreed", protection.rollbacks_to_agreed}};
 }
@@ -48,12 +49,23 @@ JobProtection parse_job_protection(const json& packed) {
           .sent_bytes = packed.at("sent_bytes"),
           .kept_at = packed.at("kept_at").get<std::vector<std::vector<std::string>>>(),
           .rolling_back = packed.at("rolling_back"),
+          .may_still_answer = packed.at("may_still_answer"),
           .rollbacks = packed.at("rollbacks"),
           .rollbacks_to_agreed = packed.at("rollbacks_to_agreed")};
 }
 
 bool can_roll_back(const JobProtection& protection) {
   return protection.agreed > 0 && protection.rollbacks_to_agreed < kRollbacksToOneEpochMax;
+}
+
+std::string unsettled_move(const JobRecord& job) {
+  for (const JobNodePlace& node : job.nodes) {
+    const JobHost* const host = job.find_host(node.host);
+    if (host == nullptr || host->state != HostState::kMoving) continue;
+    return fmt::format("the move of node {} from host {} to {} is not settled", node.name,
+                       node.host, node.moving_to);
+  }
+  return "";
 }
 
 Result<std::vector<std::string>> choose_partners(const JobRecord& job) {
@@ -133,6 +145,7 @@ void note_rollback(JobRecord& job, const std::vector<NodeRollback>& rollbacks,
     }
   }
   job.protection.rolling_back.clear();
+  job.protection.may_still_answer = false;
   ++job.protection.rollbacks;
   ++job.protection.rollbacks_to_agreed;
 }

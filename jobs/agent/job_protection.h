@@ -35,6 +35,9 @@ struct JobProtection {
   // Why the job is being rolled back; empty: it runs. From when it is set until all nodes run
   // again, nothing else may happen to the job.
   std::string rolling_back{};
+  // The reason is that a host does not answer, and nothing was stopped yet: if it answers again,
+  // the job goes on as it is.
+  bool may_still_answer = false;
   unsigned rollbacks = 0;            // how often the job was rolled back
   unsigned rollbacks_to_agreed = 0;  // to the epoch that is agreed on now
 };
@@ -48,6 +51,10 @@ inline constexpr unsigned kRollbacksToOneEpochMax = 3;
 
 // Whether the loss of a node is no end of the job.
 bool can_roll_back(const JobProtection& protection);
+
+// Returns why the job cannot be rolled back now: a move whose end is not known has a copy of a node
+// elsewhere, which may still run. Empty: it can.
+std::string unsettled_move(const JobRecord& job);
 
 // The partner of each node: the next host of the job, in its order, that has a node or is a spare.
 // Errors: ENOSPC: a node has no other host.

@@ -57,6 +57,7 @@ TEST(JobProtection, RecordKeepsEverything) {
                     .sent_bytes = 2,
                     .kept_at = {{"a", "b"}, {"b", "c"}},
                     .rolling_back = "a loss",
+                    .may_still_answer = true,
                     .rollbacks = 1,
                     .rollbacks_to_agreed = 1};
   EXPECT_EQ(to_json(parse_job_record(to_json(job))), to_json(job));
@@ -93,6 +94,16 @@ TEST(JobProtection, TwoHostsAtOnceAreTooManyIfOneWasThePartnerOfTheOther) {
   agree(job, 7);
   EXPECT_EQ(plan_rollback(job, lost({"a", "b"})).error().errno_value, ENODATA);
   EXPECT_EQ(text_of(plan_rollback(job, lost({"a", "c"}))), "e<b b f<d d ");
+}
+
+TEST(JobProtection, MoveThatIsNotSettledMayStillRun) {
+  JobRecord job = job_of(3, 1);
+  agree(job, 7);
+  EXPECT_EQ(unsettled_move(job), "");
+  ASSERT_TRUE(take_step(job.hosts[1], HostEvent::kNodeLeaves));
+  ASSERT_TRUE(take_step(job.hosts[3], HostEvent::kChosen));
+  job.nodes[1].moving_to = "d";
+  EXPECT_EQ(unsettled_move(job), "the move of node b from host b to d is not settled");
 }
 
 TEST(JobProtection, FailuresOfTheSameEpochEnd) {
