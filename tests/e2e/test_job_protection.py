@@ -142,3 +142,17 @@ def test_mpi_job_computes_the_same_result_although_a_host_dies(make_hosts, need_
     lose(hosts, "h2")
     assert job.wait(300) == 0, job.error_text()
     assert len(rows(job)) == 151 and rows(job) == rows(undisturbed)
+
+
+def test_host_that_answers_again_costs_no_work(make_hosts):
+    hosts = make_hosts(3, fence="/bin/false")
+    job = count_to(hosts, 900)
+    await_epoch(hosts, 1)
+    hosts.links["h2"].set_up(False)
+    wait_until(
+        lambda: "does not answer" in protection(hosts)["rolling_back"], 60, "the loss", interval=0.2
+    )
+    hosts.links["h2"].set_up(True)
+    wait_until(lambda: not protection(hosts)["rolling_back"], 60, "an answer", interval=0.2)
+    assert protection(hosts)["rollbacks"] == 0
+    check_counted(job, 900)
