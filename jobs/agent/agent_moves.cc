@@ -185,6 +185,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
       continue;
     }
     spdlog::info("{} moves to {}", container, spare);
+    epochs_.end(container);  // only one process can follow what the node writes
     MoveReport report =
         move_job_node(options_.evacuation, *moving, spare, [this] { return wait({}); });
 

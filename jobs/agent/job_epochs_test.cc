@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <random>
 #include <set>
+
+#include "migration/protect/part_messages.h"
 
 namespace ppmr {
 namespace {
@@ -108,7 +112,106 @@ TEST(RunEpoch, FailureOfOneNodeLetsAllRunOn) {
   EXPECT_LT(failed, 1'500u);
 }
 
-TEST(GoBack, NoNodeRunsBeforeAllHaveEnded) {
+// Nodes that send each other numbered messages all the time. A message arrives unless the port of
+// one of the two is cut; then it is sent again, as TCP does.
+class TalkingNodes {
+ public:
+  TalkingNodes(unsigned seed, std::vector<std::string> hosts)
+      : random_(seed), hosts_(std::move(hosts)) {
+    for (const std::string& host : hosts_) nodes_[host];
+  }
+
+  AskHost asker() {
+    return [this](const std::string& host, const json& request, milliseconds) -> Result<json> {
+      const std::lock_guard lock(mutex_);
+      talk();
+      Node& node = nodes_.at(host);
+      const std::string op = request.at("op");
+      if (op == "epoch-freeze" && random_() % 20 == 0) return failure(ETIMEDOUT, "no answer");
+      if (op == "epoch-freeze") {
+        node.is_cut = true;
+        talk();  // the others
+        node.captured = node.now;
+      }
+      talk();
+      if (op == "epoch-go" && node.is_cut) {
+        node.keeps = request.at("keep");
+        node.is_cut = false;
+      }
+      talk();
+      if (op == "epoch-await" && request.at("step") == part_message::kKept && !node.keeps) {
+        return failure(ECANCELED, "it was given up");
+      }
+      return json{{"ok", true}};
+    };
+  }
+
+  // Whether a node of the epoch has received what the sender has not sent in it.
+  bool is_torn() const {
+    for (const std::string& from : hosts_) {
+      for (const std::string& to : hosts_) {
+        if (from == to) continue;
+        const auto& receiver = nodes_.at(to).captured.received;
+        const auto& sender = nodes_.at(from).captured.sent;
+        const auto received = receiver.find(from);
+        const auto sent = sender.find(to);
+        const unsigned count = sent == sender.end() ? 0 : sent->second;
+        if (received != receiver.end() && received->second > count) return true;
+      }
+    }
+    return false;
+  }
+  bool all_run() const {
+    return std::none_of(nodes_.begin(), nodes_.end(),
+                        [](const auto& node) { return node.second.is_cut; });
+  }
+
+ private:
+  struct Talk {
+    std::map<std::string, unsigned> sent, received;
+  };
+  struct Node {
+    Talk now, captured;
+    bool is_cut = false;
+    bool keeps = false;
+  };
+
+  void talk() {
+    for (unsigned i = random_() % 8; i > 0; --i) {
+      const std::string& from = hosts_[random_() % hosts_.size()];
+      const std::string& to = hosts_[random_() % hosts_.size()];
+      Node& sender = nodes_.at(from);
+      Node& receiver = nodes_.at(to);
+      // A node whose time limit has passed runs on, and gives the epoch up.
+      if (sender.is_cut && random_() % 200 == 0) sender.is_cut = false;
+      if (from == to || sender.is_cut) continue;
+      const unsigned count = ++sender.now.sent[to];
+      if (!receiver.is_cut) receiver.now.received[from] = count;
+    }
+  }
+
+  std::mutex mutex_;
+  std::mt19937 random_;
+  const std::vector<std::string> hosts_;
+  std::map<std::string, Node> nodes_;
+};
+
+TEST(RunEpoch, IsOneCutThroughAllConversations) {
+  unsigned kept = 0, torn = 0;
+  for (unsigned seed = 0; seed < 3'000; ++seed) {
+    TalkingNodes nodes(seed, {"a", "b", "c", "d"});
+    const auto epoch = run_epoch(job_of({"a", "b", "c", "d"}, {}), 4, nodes.asker());
+    if (nodes.is_torn()) ++torn;
+    if (!epoch) continue;
+    ++kept;
+    EXPECT_FALSE(nodes.is_torn()) << "seed " << seed;
+    EXPECT_TRUE(nodes.all_run()) << "seed " << seed;
+  }
+  EXPECT_GT(kept, 1'000u);
+  EXPECT_GT(torn, 0u) << "the test must be able to see a torn epoch: one that does not count";
+}
+
+TEST(RollBack, NoNodeRunsBeforeAllHaveEnded) {
   JobRecord job = job_of({"a", "b", "c"}, {"d"});
   job.protection.agreed = 4;
   const std::vector<NodeRollback> rollbacks = {{"a", ""}, {"d", "c"}, {"c", ""}};
