@@ -202,7 +202,7 @@ json JobAgent::answer_peer(const json& request) {
     return answer_of(
         nodes_.create(*spec, *step, request.at("expected"), request.value("migration", "")));
   }
-  if (op.starts_with("epoch-") || op.starts_with("return-")) return answer_leader(op, request);
+  if (op.starts_with("epoch-") || op.starts_with("rollback-")) return answer_leader(op, request);
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
   if (op == "leave") return answer_of(remove_node(request.at("container")));
   if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));

@@ -51,7 +51,9 @@ def lose(hosts, name):
 
 def count_to(hosts, count, spares=1):
     words = ["--spares", str(spares), "--slots", "1", "--protect", "5s"]
-    return hosts.run([*words, "--", "sh", "-c", COUNT.format(count=count)])
+    job = hosts.run([*words, "--", "sh", "-c", COUNT.format(count=count)])
+    job.await_lines(1)
+    return job
 
 
 def check_counted(job, count):
@@ -138,6 +140,7 @@ def test_mpi_job_computes_the_same_result_although_a_host_dies(make_hosts, need_
     assert undisturbed.wait(300) == 0, undisturbed.error_text()
     words = ["--spares", "1", "--slots", "2", "--protect", "5s"]
     job = hosts.run([*words, *command], environment=AS_ROOT)
+    job.await_lines(1)
     await_epoch(hosts, 1)
     lose(hosts, "h2")
     assert job.wait(300) == 0, job.error_text()
