@@ -82,12 +82,15 @@ class CommandClient {
  private:
   bool has_end() const { return streams_.end().has_value(); }
   bool has_room() const { return output_.is_empty() && errors_.is_empty(); }
+  // The answer of the job node is no output, so it need not wait for a slow terminal.
+  bool wants_frames() const { return !has_end() && (has_room() || !is_attached_); }
   bool wants_input() const { return input_ >= 0 && sends_ && !has_end() && streams_.wants_input(); }
 
   void poll_once() {
     std::vector<pollfd> fds{{signals_.get(), POLLIN, 0}};
     short events = 0;
-    if (has_room() && !has_end()) events |= POLLIN;
+    if (wants_frames()) events |= POLLIN;
+    if (request_.resumption && !has_end()) events |= POLLRDHUP;
     if (connection_ && connection_->has_unsent()) events |= POLLOUT;
     if (connection_ && events != 0) fds.push_back({connection_->fd(), events, 0});
     if (wants_input()) fds.push_back({input_, POLLIN, 0});
@@ -140,11 +143,19 @@ class CommandClient {
       if (!request_.resumption || is_final_) return taken;
       last_failure_ = taken.error().message;
       connection_.reset();
-    } else if (!is_attached_ && Clock::now() >= attach_deadline_) {
+    } else if ((!is_attached_ && Clock::now() >= attach_deadline_) || is_hung_up()) {
       connection_.reset();
     }
     send_frames();  // the answer to kEnd, before the client closes the connection
     return {};
+  }
+
+  // Returns whether the connection is lost while a slow terminal keeps this from reading what is
+  // still in it. The job node sends that again, and does not wait for its client without end.
+  bool is_hung_up() const {
+    if (!request_.resumption || wants_frames() || has_end()) return false;
+    pollfd state{connection_->fd(), POLLRDHUP, 0};
+    return poll(&state, 1, 0) > 0;
   }
 
   void send_frames() {
@@ -162,7 +173,7 @@ class CommandClient {
   }
 
   Status take_frames() {
-    while (!has_end() && has_room()) {
+    while (wants_frames()) {
       auto frame = connection_->next();
       if (!frame) return failure(frame.error());
       if (!*frame) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -234,6 +235,30 @@ TEST(ResumableCommand, ClientConnectsAgainWhenTheJobNodeWasRolledBack) {
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_EQ(connections.count(), 2);
   EXPECT_EQ(read_all(output.read.get()), "got it\n");
+}
+
+TEST(ResumableCommand, ClientWhoseOutputIsStoppedConnectsAgain) {
+  const JobNode node;
+  Connections connections(node);
+  Pipe output;
+  std::promise<void> connected_again;
+  Result<CommandEnd> end = failure(EIO, "");
+  std::thread client([&] {
+    end = run_command_in_job_node(*connections.connect(), shell("head -c 3000000 /dev/zero"),
+                                  {.input = -1, .output = output.write.get(), .reconnect = [&] {
+                                     if (connections.count() == 1) connected_again.set_value();
+                                     return connections.connect();
+                                   }});
+    output.write.reset();
+  });
+  // The pipe has room for less than that, and nothing is read from it.
+  pollfd readable{output.read.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&readable, 1, 20'000), 1);
+  connections.cut();
+  connected_again.get_future().wait();
+  EXPECT_EQ(read_all(output.read.get()).size(), 3'000'000u);
+  client.join();
+  EXPECT_TRUE(end) << end.error().message;
 }
 
 TEST(ResumableCommand, CommandStartsOnceIfTheFirstConnectionIsLost) {
