@@ -105,9 +105,10 @@ class SharedQueue {
     pollfd ready = {context_->async_fd, POLLIN, 0};
     ibv_async_event event = {};
     if (poll(&ready, 1, 0) != 1 || ibv_get_async_event(context_, &event) != 0) return;
+    ibv_ack_async_event(&event);
+    if (event.event_type == IBV_EVENT_QP_FATAL) return;  // completions say so, too
     if (event.event_type != IBV_EVENT_SRQ_LIMIT_REACHED || event.element.srq != srq_)
       fail("a foreign event");
-    ibv_ack_async_event(&event);
     has_event_ = true;
   }
 
@@ -502,7 +503,7 @@ class Checker {
     bool stops = false;
     while (!stops || !is_idle()) {
       if (!stops) stops = access(place("stop", "now").c_str(), F_OK) == 0;
-      if (!stops && is_idle()) {
+      if (!stops && (is_idle() || (are_pairs_idle() && talker_->has_waited_long()))) {
         for (const auto& pair : pairs_) pair->post_round();
         if (talker_) talker_->talk();
         write_file(place(options_.name, "progress"), std::to_string(++rounds) + "\n");
@@ -558,12 +559,13 @@ class Checker {
     return made;
   }
 
-  bool is_idle() const {
+  bool are_pairs_idle() const {
     for (const auto& pair : pairs_) {
       if (!pair->is_idle()) return false;
     }
-    return !talker_ || talker_->is_idle();
+    return true;
   }
+  bool is_idle() const { return are_pairs_idle() && (!talker_ || talker_->is_idle()); }
 
   int poll_queue(ibv_cq* queue) {
     if (options_.extended) {

@@ -104,8 +104,11 @@ End::~End() {
 
 void End::signal(int number) const { kill(pid_, number); }
 
-void End::put_on(int machine) const {
-  std::ofstream(scratch_.path(name_ + ".place")) << machine << "\n";
+void End::put_on(int machine, int room) const {
+  std::ofstream place(scratch_.path(name_ + ".place"));
+  place << machine;
+  if (room >= 0) place << " " << room;
+  place << "\n";
 }
 
 std::string End::ask(const std::string& request) const {

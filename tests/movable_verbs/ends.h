@@ -46,7 +46,8 @@ class End {
   // Both answer "ok" or the error. Between them the process may be put on another machine.
   std::string release() const { return ask("release"); }
   std::string resume() const { return ask("resume"); }
-  void put_on(int machine) const;
+  // `room`: how many objects the device of the machine can make; -1: as many as it is asked for.
+  void put_on(int machine, int room = -1) const;
 
   uint64_t rounds() const;
   // Waits until further rounds are done: events only, within a generous limit.

@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kKey = 0x11111111;
 constexpr std::chrono::milliseconds kSendAgain{20};
+constexpr std::chrono::milliseconds kPatience{3000};
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "checker: WRONG: datagrams: %s: %s\n", what.c_str(), std::strerror(errno));
@@ -113,10 +114,15 @@ void Talker::send(uint64_t number, bool is_answer) {
   ++sends_under_way_;
 }
 
+bool Talker::has_waited_long() const {
+  return !is_idle() && std::chrono::steady_clock::now() - begun_at_ > kPatience;
+}
+
 void Talker::talk() {
   const auto now = std::chrono::steady_clock::now();
   if (is_idle()) {
     ++begun_;
+    begun_at_ = now;
   } else if (now - sent_ < kSendAgain) {
     return;
   }

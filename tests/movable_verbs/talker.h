@@ -29,6 +29,8 @@ class Talker {
   // Begins a datagram, or sends it again if it was not answered for long.
   void talk();
   bool is_idle() const { return answered_ == begun_; }
+  // The partner may have died: then a connection says so, and datagrams say nothing.
+  bool has_waited_long() const;
   // Takes what has arrived.
   void poll();
 
@@ -60,7 +62,7 @@ class Talker {
   int sends_under_way_ = 0;
   uint64_t posted_ = 0;
   uint64_t begun_ = 0, answered_ = 0;
-  std::chrono::steady_clock::time_point sent_;
+  std::chrono::steady_clock::time_point sent_, begun_at_;
 };
 
 }  // namespace ppmr::verbs

@@ -173,7 +173,8 @@ std::string leave_datagrams(Qp& qp, bool& is_ready, std::string& slow) {
     if (!watcher.holds) ask_to_hold(qp, key, watcher, Clock::now());
     if (watcher.holds) continue;
     is_ready = false;
-    slow = address_of(key.sender.gid) + ", UD queue pair " + std::to_string(key.sender.qpn);
+    slow = "a sender of datagrams does not answer (" + address_of(key.sender.gid) +
+           ", UD queue pair " + std::to_string(key.sender.qpn) + ")";
   }
   return "";
 }

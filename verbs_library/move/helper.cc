@@ -286,14 +286,15 @@ void Helper::continue_release() {
     const std::string why = what_hinders(qp, one_is_ready, slow);
     if (hindrance.empty()) hindrance = why;
     if (!one_is_ready && slow.empty() && qp.connection)
-      slow = address_of(qp.connection->link.peer().gid) + ", queue pair " +
-             std::to_string(qp.connection->link.peer().qpn);
+      slow = std::string(what_delays(traffic_of(qp))) + " (" +
+             address_of(qp.connection->link.peer().gid) + ", queue pair " +
+             std::to_string(qp.connection->link.peer().qpn) + ")";
     is_ready &= one_is_ready;
   });
   if (!hindrance.empty()) return cancel_release(hindrance);
   if (is_ready) return leave();
   if (Clock::now() > release_limit_)
-    return cancel_release("requests do not complete, or a peer does not answer (" + slow + ")");
+    return cancel_release(slow.empty() ? "sends do not complete" : slow);
   look_again_ = Clock::now() + milliseconds(1);
 }
 

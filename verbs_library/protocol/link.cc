@@ -4,6 +4,13 @@
 
 namespace ppmr::verbs {
 
+const char* what_delays(const Traffic& traffic) {
+  // A device does not say which of the two it is.
+  if (!traffic.sends_done)
+    return "sends do not complete: the peer posts no receives for them, or cannot be reached";
+  return "the peer does not answer, or does not take what has arrived";
+}
+
 bool Link::is_gated() const {
   return peer_leaves_ || (phase_ != Phase::kOpen && phase_ != Phase::kConnected);
 }

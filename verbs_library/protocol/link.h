@@ -60,6 +60,9 @@ struct Traffic {
   uint64_t received = 0;
 };
 
+// Why an end that will move waits for its peer: for a person who wonders why it was refused.
+const char* what_delays(const Traffic& traffic);
+
 struct LinkRequest {
   RequestKind kind = RequestKind::kSuspend;
   uint64_t serial = 0;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace ppmr::verbs {
 namespace {
 
@@ -168,6 +170,13 @@ TEST_F(LinkTest, DoesNotLeaveBeforeAnEarlierMoveOfThePeerIsFinished) {
   EXPECT_FALSE(low_.leave()) << "GO was not answered";
   exchange(low_, kDone, high_, kPeerDone);
   EXPECT_TRUE(high_.leave());
+}
+
+TEST(Link, SaysWhetherSendsOrThePeerDelayARelease) {
+  const std::string sends = what_delays({.sends_done = false, .sent = 3, .received = 0});
+  const std::string peer = what_delays({.sends_done = true, .sent = 3, .received = 0});
+  EXPECT_NE(sends.find("posts no receives"), std::string::npos);
+  EXPECT_EQ(peer.find("posts no receives"), std::string::npos);
 }
 
 }  // namespace

@@ -41,6 +41,8 @@ int64_t retry_ms() {
 
 bool send_to(const Qp& qp, const ibv_ah_attr& path, uint32_t qpn,
              const std::vector<uint8_t>& packet) {
+  static const std::string cut = std::string(std::getenv("PPMR_STUB_FABRIC")) + "/cut";
+  if (access(cut.c_str(), F_OK) == 0) return true;  // lost on its way
   char ip[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, path.grh.dgid.raw + 12, ip, sizeof(ip));
   sockaddr_un to = {};

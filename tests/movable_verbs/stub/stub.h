@@ -4,8 +4,9 @@
 //
 // The environment: PPMR_STUB_FABRIC is the directory of the sockets. PPMR_STUB_PLACE is a file with
 // the number of the machine on which the process is; it is read when the device is opened, so a
-// test moves a process by writing another number. PPMR_STUB_RETRY_MS is the time after which a
-// silent peer is an error.
+// test moves a process by writing another number. A second number there is how many objects the
+// device can make. While the fabric has a file named cut, packets are lost. PPMR_STUB_RETRY_MS is
+// the time after which a silent peer is an error.
 //
 // It is stricter than a device: it ends the process when a completion queue overflows, when events
 // are not acknowledged, when a send uses an address handle that is destroyed, and when a failed
@@ -97,6 +98,7 @@ struct Device : verbs_context {
   bool ends = false;
   int async_write_fd = -1;
   std::string machine;  // its IPv4 address
+  int objects_max = 1 << 20;
   std::set<Qp*> queue_pairs;
   std::set<Ah*> paths;
   std::map<uint32_t, Mr*> regions;  // by number: the key without its lowest byte

@@ -193,10 +193,22 @@ int post_srq_recv(ibv_srq* seen, ibv_recv_wr* requests, ibv_recv_wr** bad) {
   return 0;
 }
 
-std::string read_machine() {
+void read_place(Device& device) {
   int number = 1;
-  if (const char* path = std::getenv("PPMR_STUB_PLACE")) std::ifstream(path) >> number;
-  return "127.0.1." + std::to_string(number);
+  if (const char* path = std::getenv("PPMR_STUB_PLACE")) {
+    std::ifstream place(path);
+    place >> number;
+    int room = 0;
+    if (place >> room) device.objects_max = room;
+  }
+  device.machine = "127.0.1." + std::to_string(number);
+}
+
+// Whether the device can make one object more. The caller holds the lock.
+bool has_room(const Device& device) {
+  if (device.objects < device.objects_max) return true;
+  errno = ENOMEM;
+  return false;
 }
 
 union ibv_gid gid_of(const Device& device) {
@@ -255,7 +267,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
   if (pipe2(ends, O_CLOEXEC) != 0) give_up("pipe");
   context.async_fd = ends[0];
   opened->async_write_fd = ends[1];
-  opened->machine = read_machine();
+  read_place(*opened);
   opened->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   opened->engine = std::thread([opened] { run_engine(*opened); });
   return &context;
@@ -323,6 +335,7 @@ void ibv_ack_async_event(ibv_async_event*) {}
 
 ibv_pd* ibv_alloc_pd(ibv_context* context) {
   const std::lock_guard guard(device_of(context).lock);
+  if (!has_room(device_of(context))) return nullptr;
   auto* pd = new Pd();
   pd->context = context;
   ++device_of(context).objects;
@@ -342,6 +355,7 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova
                          unsigned int access) {
   Device& device = device_of(pd->context);
   const std::lock_guard guard(device.lock);
+  if (!has_room(device)) return nullptr;
   // The lowest free number, as rxe draws it.
   uint32_t number = 1;
   while (device.regions.contains(number)) ++number;
@@ -401,6 +415,7 @@ int ibv_destroy_comp_channel(ibv_comp_channel* seen) {
 ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                       int) {
   const std::lock_guard guard(device_of(context).lock);
+  if (!has_room(device_of(context))) return nullptr;
   auto* cq = new Cq();
   cq->context = context;
   cq->channel = channel;
@@ -445,6 +460,7 @@ void ibv_ack_cq_events(ibv_cq* cq, unsigned int count) {
 
 ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
   const std::lock_guard guard(device_of(pd->context).lock);
+  if (!has_room(device_of(pd->context))) return nullptr;
   auto* srq = new Srq();
   srq->context = pd->context;
   srq->srq_context = init->srq_context;
@@ -485,6 +501,7 @@ ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
     errno = EINVAL;
     return nullptr;
   }
+  if (!has_room(device)) return nullptr;
   auto* path = new Ah();
   path->context = pd->context;
   path->pd = pd;
@@ -513,6 +530,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     return nullptr;
   }
   const std::lock_guard guard(device.lock);
+  if (!has_room(device)) return nullptr;
   auto* qp = new Qp();
   qp->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   // The lowest free number of the machine, as rxe draws it.
