@@ -1,9 +1,10 @@
 """`ppmr migrate` of unmodified programs that use RDMA, between two machines (verbs_library).
 
 The programs are started with `ppmr rdma run`. The checker (tests/movable_verbs) compares every
-byte, also of atomics; ibv_rc_pingpong and perftest are Debian's.
+byte, also of atomics; ibv_rc_pingpong and ucx_perftest are Debian's.
 """
 import itertools
+import shutil
 
 import pytest
 
@@ -50,9 +51,9 @@ class Program:
     def text(self):
         return "".join(file.read_text() for file in (self.out, self.log) if file.exists())
 
-    def move(self, migrations):
+    def move(self, migrations, criu_options=()):
         pair = migrations[self.node.name]
-        done = pair.migrate(self.pid, timeout=180)
+        done = pair.migrate(self.pid, timeout=180, criu_options=criu_options)
         assert done.code == MOVED, done.output + pair.logs(2) + self.text()
         assert [event for event in done.events if event.get("event") == "rdma-released"]
         self.node = pair.target_at
@@ -120,7 +121,7 @@ def finish(start, programs):
 
 
 def test_checked_program_moves_there_and_back_under_traffic(machines, migrations, start):
-    x, y = programs = start_checkers(machines, start)
+    x, y = programs = start_checkers(machines, start, "--datagrams", "--shared")
     for _ in range(2):
         x.move(migrations)
         await_rounds(start, programs, 5)
@@ -159,3 +160,73 @@ def test_rc_pingpong_moves_under_traffic(machines, migrations, start, options):
     for program in (server, client):
         program.await_end()
         assert "20000 iters" in program.text() and "invalid data" not in program.text()
+
+
+# UCX connects over UD and sends over RC with a shared receive queue. The transports of rdma_cm
+# would keep its device open; the others are for rxe (docs/rdma-programs.md).
+UCX = [
+    "env",
+    "UCX_TLS=rc_v,ud_v",
+    "UCX_NET_DEVICES=rxe0:1",
+    f"UCX_IB_GID_INDEX={GID_INDEX}",
+    "UCX_SOCKADDR_TLS_PRIORITY=tcp",
+    "UCX_UD_VERBS_ETH_DGID_CHECK=n",
+]
+SERVER = "10.99.0.1"  # moves with the server
+
+
+@pytest.fixture
+def moving_address(machines):
+    """moving_address(node): the node has SERVER, and the other one reaches it there. During a move
+    both have it. It is not on the link, whose addresses are the GIDs of the device."""
+
+    def place(*nodes):
+        for node in machines.nodes:
+            peer = next(other for other in machines.nodes if other is not node)
+            here = f"ip addr replace {SERVER}/32 dev lo; ip route flush {SERVER}"
+            there = f"ip addr del {SERVER}/32 dev lo; ip route replace {SERVER} via {peer.address}"
+            node.run(["sh", "-c", here if node in nodes else there], check=False)
+
+    for node in machines.nodes:
+        node.run(["modprobe", "-a", "iptable_filter", "xt_mark"])  # for CRIU's --tcp-established
+    yield place
+    for node in machines.nodes:
+        node.run(
+            ["sh", "-c", f"ip addr del {SERVER}/32 dev lo; ip route flush {SERVER}"], check=False
+        )
+
+
+def iterations(client):
+    """The number in the last line of ucx_perftest's progress."""
+    lines = [line for line in client.text().splitlines() if line.startswith("[thread 0]")]
+    return int(lines[-1].split()[2]) if lines else 0
+
+
+# After the move both ends share the CPU of one machine. A message that waits for its answer then
+# waits for the scheduler, so the test of latency is not run to its end.
+@pytest.mark.long
+@pytest.mark.parametrize("what, size, count", [("tag_bw", 8192, 40000), ("tag_lat", 8, 1000000)])
+def test_ucx_moves_under_traffic(machines, migrations, start, moving_address, what, size, count):
+    if not shutil.which("ucx_perftest"):
+        pytest.skip("ucx_perftest is missing: install ucx-utils")
+    a, b = machines.nodes
+    moving_address(a)
+    words = [*UCX, "stdbuf", "-oL", "ucx_perftest", "-t", what, "-s", size, "-n", count, "-w", 10]
+    server = start(a, "server", [*words])
+    wait_until(lambda: "Waiting" in server.text(), 60, "the server to start")
+    client = start(b, "client", [*words, SERVER])
+    wait_until(lambda: "[thread 0]" in client.text(), 60, "traffic")
+    moving_address(a, b)
+    server.move(migrations, ["--tcp-established"])
+    moving_address(b)
+    moved_at = iterations(client)
+    wait_until(
+        lambda: iterations(client) > moved_at or "Final:" in client.text(),
+        120,
+        f"traffic: {client.text()}",
+    )
+    if what == "tag_lat":
+        return
+    for program in (client, server):
+        program.await_end()
+    assert "Final:" in client.text()
