@@ -1,6 +1,6 @@
 // A datagram needs a route: the real address handle and number. While there are routes, the data
 // path alone sends. It holds back what has none, and wakes the helper thread, which asks the end
-// (protocol/destination.h) and adds the route. Each end costs a millisecond once.
+// (protocol/destination.h) and adds the route. Each end costs a round trip once.
 //
 // Rejected: routes for all that may come, when an address handle is made. It does not say to which
 // queue pairs.
