@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "base/json_text.h"
+#include "base/version.h"
+#include "daemon/background/program_file.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/table.h"
 
@@ -221,6 +223,9 @@ void add_rates(json& status, const json& earlier, std::chrono::nanoseconds betwe
 std::string status_text(const json& status, const MountEntry& mount, size_t columns) {
   std::string page = fmt::format("{}: {}, pid {}, for {}\n", mount.mountpoint, text(status, "role"),
                                  number(status, "pid"), age(status));
+  if (const std::string old = describe_old_program(status, kVersion); !old.empty()) {
+    page += line("OLD", fmt::format("it {}: drain it, then restart it", old));
+  }
   page += line("data", fmt::format("{} verified, {}; {} stalls, {} parked readers",
                                    format_size(number(status, "bytes")), rate(status),
                                    number(status, "stalls"), number(status, "parked_readers")));

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/version.h"
+
 namespace ppmr {
 namespace {
 
@@ -31,6 +33,14 @@ TEST(StatusView, CheckpointThatShrankHasRateZero) {
   json now = status_with_bytes(1);
   add_rates(now, status_with_bytes(100), std::chrono::milliseconds(500));
   EXPECT_EQ(now["checkpoints"][0]["rate_bytes_per_s"], 0);
+}
+
+TEST(StatusView, TextSaysThatADaemonRunsAnOldProgram) {
+  json status = status_with_bytes(1);
+  status["program"] = {{"version", kVersion}, {"replaced", true}};
+  EXPECT_THAT(status_text(status, kMount), HasSubstr("replaced or removed since it started"));
+  status["program"]["replaced"] = false;
+  EXPECT_THAT(status_text(status, kMount), testing::Not(HasSubstr("OLD")));
 }
 
 TEST(StatusView, TextNamesOpenMigrations) {

@@ -245,6 +245,20 @@ TEST_F(Doctor, CertificatesExpire) {
   EXPECT_EQ(find(check_credentials(certificate_of(100), now), "key").level, Level::kOk);
 }
 
+TEST_F(Doctor, RevocationListsExpire) {
+  TestAuthority authority;
+  constexpr int kDay = 86'400;
+  Credentials credentials;
+  credentials.revocation_list = authority.revoke({}, 10 * kDay - 3600);
+  const auto now = ::time(nullptr);
+  expect(find(check_credentials(credentials, now + kDay), "certificate"), Level::kWarning,
+         "expires in 8 days", "SIGHUP");
+  expect(find(check_credentials(credentials, now + 12 * kDay), "certificate"), Level::kProblem,
+         "revocation list", "SIGHUP");
+  credentials.revocation_list = root_ + "/none";
+  expect(find(check_credentials(credentials, now), "certificate"), Level::kProblem, "none");
+}
+
 TEST_F(Doctor, ConfigurationNamesKeysAndDirectories) {
   write("target.conf", "key-file = /etc/key\nspill-dir = \"/spill\"\n");
   write("source.d/out.conf", "key-file = /etc/key\n");

@@ -47,16 +47,16 @@ int64_t seconds_until(const ASN1_TIME* time, int64_t now) {
   return int64_t{days} * kSecondsPerDay + seconds;
 }
 
-Diagnosis check_validity(const std::string& what, const std::string& path, const X509& certificate,
-                         int64_t now) {
+Diagnosis check_validity(const std::string& what, const std::string& path, const ASN1_TIME* begin,
+                         const ASN1_TIME* end, int64_t now) {
   const std::string named = fmt::format("the {} {}", what, path);
-  const int64_t left = seconds_until(X509_get0_notAfter(&certificate), now);
+  const int64_t left = seconds_until(end, now);
   if (left < 0) {
     return problem("certificate",
                    fmt::format("{} expired {} days ago", named, -left / kSecondsPerDay),
                    "Issue a new one, and send SIGHUP to the daemons");
   }
-  if (seconds_until(X509_get0_notBefore(&certificate), now) > 0) {
+  if (seconds_until(begin, now) > 0) {
     return problem("certificate", fmt::format("{} is not valid yet", named),
                    "Check the clock of this node, or wait");
   }
@@ -77,13 +77,33 @@ void check_certificates(const std::string& what, const std::string& path, int64_
     const CertificatePointer certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr),
                                          &::X509_free);
     if (!certificate) break;
-    found.push_back(check_validity(what, path, *certificate, now));
+    found.push_back(check_validity(what, path, X509_get0_notBefore(certificate.get()),
+                                   X509_get0_notAfter(certificate.get()), now));
   }
   if (count == 0) {
     found.push_back(problem("certificate",
                             fmt::format("the {} {} holds no certificate", what, path),
                             "Name a file in the PEM format"));
   }
+}
+
+void check_revocation_lists(const std::string& path, int64_t now, Diagnoses& found) {
+  const std::string what = "revocation list";
+  const auto text = read_public_file(path);
+  if (!text) return found.push_back(unusable("certificate", "the " + what, text.error()));
+  const BioPointer bio(BIO_new_mem_buf(text->data(), static_cast<int>(text->size())), &::BIO_free);
+  int count = 0;
+  for (;; ++count) {
+    const std::unique_ptr<X509_CRL, decltype(&::X509_CRL_free)> list(
+        PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr), &::X509_CRL_free);
+    if (!list) break;
+    if (const ASN1_TIME* end = X509_CRL_get0_nextUpdate(list.get()); end != nullptr) {
+      found.push_back(check_validity(what, path, X509_CRL_get0_lastUpdate(list.get()), end, now));
+    }
+  }
+  if (count > 0) return;
+  found.push_back(problem("certificate", fmt::format("the {} {} holds no list", what, path),
+                          "Name a file in the PEM format (`openssl ca -gencrl`)"));
 }
 
 }  // namespace
@@ -95,6 +115,9 @@ Diagnoses check_credentials(const Credentials& credentials, int64_t now) {
   if (!files.certificate.empty()) check_certificates("certificate", files.certificate, now, found);
   if (!files.authority.empty()) {
     check_certificates("certificate of the authority", files.authority, now, found);
+  }
+  if (!credentials.revocation_list.empty()) {
+    check_revocation_lists(credentials.revocation_list, now, found);
   }
   if (!files.private_key.empty()) {
     const auto secret = read_secret_file(files.private_key, kGroupAndOthers);

@@ -10,6 +10,9 @@
 #include <set>
 #include <sstream>
 
+#include "base/clock.h"
+#include "base/version.h"
+#include "daemon/background/program_file.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "restart_loader/criu/run_command.h"
@@ -39,6 +42,7 @@ void take(const std::string& name, const std::string& value, Credentials& creden
   if (name == "tls-cert") credentials.certificate.certificate = value;
   if (name == "tls-key") credentials.certificate.private_key = value;
   if (name == "tls-ca") credentials.certificate.authority = value;
+  if (name == "crl") credentials.revocation_list = value;
   if (name == "spill-dir") found.spill_directories.push_back(value);
   if (name == "state-dir") found.state_directories.push_back(value);
 }
@@ -94,6 +98,24 @@ void check_peers(const std::string& mountpoint, const json& status, Diagnoses& f
   }
 }
 
+// The files may be new: a daemon uses what it has read at its start or at the last SIGHUP.
+void check_end_of_credentials(const std::string& mountpoint, const json& status, Diagnoses& found) {
+  const json end = status.value("credentials_end_s", json());
+  if (!end.is_number_integer()) return;
+  constexpr int64_t kSecondsPerDay = 86'400;
+  constexpr int64_t kWarningDays = 30;
+  const int64_t left_s = end.get<int64_t>() - realtime_ns() / 1'000'000'000;
+  if (left_s >= kWarningDays * kSecondsPerDay) return;
+  const std::string message = fmt::format(
+      "what the daemon of {} uses as certificates {}", mountpoint,
+      left_s < 0 ? "has expired" : fmt::format("expires in {} days", left_s / kSecondsPerDay));
+  const std::string remedy =
+      "Issue new certificates at the same paths, and send SIGHUP to the daemon (`systemctl "
+      "reload`)";
+  found.push_back(left_s < 0 ? problem("mount", message, remedy)
+                             : warning("mount", message, remedy));
+}
+
 void check_mount(const MountEntry& mount, Diagnoses& found) {
   auto status = call(mount.source, to_request(request::Status{}), kPatience);
   if (!status && status.error().errno_value == EACCES) {
@@ -125,6 +147,13 @@ void check_mount(const MountEntry& mount, Diagnoses& found) {
                                                    "checkpoints again",
                                                    mount.mountpoint))
                              : ok("mount", message));
+    if (const std::string old = describe_old_program(*status, kVersion); !old.empty()) {
+      found.push_back(warning(
+          "mount", fmt::format("the daemon of {} {}", mount.mountpoint, old),
+          fmt::format("Run `ppmr drain {}`, then restart the daemon (`systemctl restart` its unit)",
+                      mount.mountpoint)));
+    }
+    check_end_of_credentials(mount.mountpoint, *status, found);
     check_peers(mount.mountpoint, *status, found);
   }
 }

@@ -27,10 +27,12 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
+#include "daemon/background/journal.h"
 #include "daemon/command_line/terminal_style.h"
 #include "third_party/spdlog.h"
 
@@ -40,6 +42,8 @@ namespace {
 constexpr char kReady = 'R';
 constexpr char kFailed = 'F';
 constexpr char kLogPattern[] = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %*";
+constexpr char kSyslogPattern[] = "%l: %*";  // syslog adds time, name and pid
+constexpr char kJournalPattern[] = "%j%l: %*";
 
 sigset_t stop_signal_set() {
   sigset_t set;
@@ -85,9 +89,22 @@ class EscapedText final : public spdlog::custom_flag_formatter {
   }
 };
 
+// The level as the journal reads it (%j).
+class JournalLevel final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& line) override {
+    const std::string_view prefix = journal_prefix(message.level);
+    line.append(prefix.data(), prefix.data() + prefix.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JournalLevel>();
+  }
+};
+
 std::unique_ptr<spdlog::formatter> line_format(const std::string& pattern) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<EscapedText>('*').set_pattern(pattern);
+  formatter->add_flag<EscapedText>('*').add_flag<JournalLevel>('j').set_pattern(pattern);
   return formatter;
 }
 
@@ -177,7 +194,8 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
 
 Status Daemon::start_log() {
   auto sinks = std::make_shared<spdlog::sinks::dist_sink_mt>();
-  sinks->add_sink(std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  const auto to_stderr = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  sinks->add_sink(to_stderr);
   if (!options_.log_file.empty()) {
     log_path_ = std::filesystem::absolute(options_.log_file).string();
     if (Status opened = open_log_file(); !opened) return opened;
@@ -186,6 +204,9 @@ Status Daemon::start_log() {
   auto logger = std::make_shared<spdlog::logger>(options_.name, std::move(sinks));
   logger->flush_on(spdlog::level::info);
   logger->set_formatter(line_format(kLogPattern));
+  if (is_journal(STDERR_FILENO, std::getenv("JOURNAL_STREAM"))) {
+    to_stderr->set_formatter(line_format(kJournalPattern));
+  }
   spdlog::set_default_logger(std::move(logger));
   return {};
 }
@@ -223,7 +244,7 @@ void Daemon::ready() {
   if (!sink) {
     sink =
         std::make_shared<spdlog::sinks::syslog_sink_mt>(options_.name, LOG_PID, LOG_DAEMON, true);
-    sink->set_formatter(line_format("%l: %*"));  // syslog adds time, name and pid
+    sink->set_formatter(line_format(kSyslogPattern));
   }
   // A logger cannot replace its sinks while other threads log; a dist_sink can.
   auto* sinks =

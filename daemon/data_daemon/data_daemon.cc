@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "daemon/background/program_file.h"
 #include "daemon/background/reload.h"
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/requests.h"
@@ -18,6 +19,15 @@
 
 namespace ppmr {
 namespace {
+
+using nlohmann::json;
+
+// Adds what is true of the daemon, whatever it mounts.
+void add_own_status(const Security& security, json& status) {
+  status["program"] = describe_program();
+  const auto end_s = security.ends_at_s();
+  status["credentials_end_s"] = end_s ? json(*end_s) : json();
+}
 
 // Whether this node has RDMA devices and the options allow their use.
 bool may_use_verbs(const TransportOptions& options) {
@@ -123,9 +133,15 @@ CommandResult<void> DataDaemon::drop_rights() {
 }
 
 CommandResult<void> DataDaemon::serve(ServedMount& mount, const std::function<void()>& on_ready) {
-  const auto status = [&mount] {
+  const auto answer = [&](const json& request, PassedDescriptors& passed) {
+    json reply = mount.answer(request, passed);
+    const bool is_status = request.is_object() && request.value("op", json()) == "status";
+    if (is_status && reply.is_object()) add_own_status(*security_, reply);
+    return reply;
+  };
+  const auto status = [&answer] {
     PassedDescriptors none;
-    return mount.answer(to_request(request::Status{}), none);
+    return answer(to_request(request::Status{}), none);
   };
   const DaemonMetrics metrics(status, mount.outcomes());
   std::unique_ptr<MetricsServer> metrics_server;
@@ -140,8 +156,9 @@ CommandResult<void> DataDaemon::serve(ServedMount& mount, const std::function<vo
                       [&] { reload(daemon_, *security_, *audit_, open_again); });
   std::optional<Watchdog> watchdog;
   const auto served = mount.serve([&] {
-    control_->serve([&](const nlohmann::json& request, const ControlClient&,
-                        PassedDescriptors& passed) { return mount.answer(request, passed); });
+    control_->serve([&](const json& request, const ControlClient&, PassedDescriptors& passed) {
+      return answer(request, passed);
+    });
     daemon_.ready();
     watchdog.emplace(daemon_.service_manager(), [&] { (void)status(); });
     on_ready();

@@ -206,6 +206,21 @@ std::vector<MetricFamily> metrics_of_status(const json& status) {
   families.push_back(
       {"ppmr_draining", "1 while ppmr drain lets the daemon begin nothing.", kGauge, {}});
   add(families.back(), status.value("draining", false) ? 1 : 0);
+  // Absent without an end: 0 would be an alarm.
+  if (const json end = status.value("credentials_end_s", json()); end.is_number()) {
+    families.push_back({"ppmr_credentials_expiry_seconds",
+                        "Time until the first certificate or revocation list of this daemon ends; "
+                        "negative: it has ended.",
+                        kGauge,
+                        {}});
+    add(families.back(), end.get<double>() - static_cast<double>(::time(nullptr)));
+  }
+  families.push_back({"ppmr_program_replaced",
+                      "1 if the program's file was replaced or removed since the start.",
+                      kGauge,
+                      {}});
+  const bool is_replaced = status.value("/program/replaced"_json_pointer, false);
+  add(families.back(), is_replaced ? 1 : 0);
   add_numbers(families, status, kOfBoth);
   families.push_back(sessions(status));
   families.push_back(silence(status));

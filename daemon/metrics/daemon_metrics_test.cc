@@ -32,6 +32,22 @@ TEST(DaemonMetrics, ShowTheNumbersOfTheStatusInBaseUnits) {
   EXPECT_THAT(page, HasSubstr("role=\"source\""));
 }
 
+TEST(DaemonMetrics, HaveTheTimeUntilTheCredentialsEndOnlyIfTheyEnd) {
+  json status = {{"role", "source"}, {"peers", json::array()}, {"checkpoints", json::array()}};
+  EXPECT_THAT(page_of(status), Not(HasSubstr("expiry")));
+  status["credentials_end_s"] = nullptr;
+  EXPECT_THAT(page_of(status), Not(HasSubstr("expiry")));
+  status["credentials_end_s"] = ::time(nullptr) - 100'000;
+  EXPECT_THAT(page_of(status), HasSubstr("ppmr_credentials_expiry_seconds -10000"));
+}
+
+TEST(DaemonMetrics, ShowThatTheProgramWasReplaced) {
+  json status = {{"role", "source"}, {"peers", json::array()}, {"checkpoints", json::array()}};
+  EXPECT_THAT(page_of(status), HasSubstr("ppmr_program_replaced 0\n"));
+  status["program"] = {{"replaced", true}};
+  EXPECT_THAT(page_of(status), HasSubstr("ppmr_program_replaced 1\n"));
+}
+
 TEST(DaemonMetrics, CountCheckpointsAndSessionsByStateButNeverByName) {
   const std::string page = page_of(
       {{"role", "target"},

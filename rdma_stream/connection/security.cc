@@ -273,6 +273,11 @@ Result<std::unique_ptr<Connector>> Security::connector(const std::string& addres
   return secure(std::move(*plain), role);
 }
 
+std::optional<int64_t> Security::ends_at_s() const {
+  const auto tls = tls_->get();
+  return tls ? tls->ends_at_s() : std::nullopt;
+}
+
 TcpReach Security::reach() const {
   return authenticates() || credentials_.insecure ? TcpReach::kAnywhere : TcpReach::kLoopback;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
@@ -74,6 +75,9 @@ class Security {
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 
   bool authenticates() const { return tls_->get() != nullptr; }
+  // When the first of the certificates and revocation lists of this node ends, in seconds since
+  // 1970. Shared keys have no end.
+  std::optional<int64_t> ends_at_s() const;
   // Returns a warning to log when a daemon starts; may be empty.
   std::string warning() const;
 

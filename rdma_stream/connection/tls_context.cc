@@ -189,6 +189,13 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::with_certificate(
   return made;
 }
 
+void TlsContext::note_end(const ASN1_TIME* end) {
+  tm parts{};
+  if (end == nullptr || ::ASN1_TIME_to_tm(end, &parts) != 1) return;
+  const int64_t end_s = ::timegm(&parts);
+  ends_at_s_ = std::min(ends_at_s_.value_or(end_s), end_s);
+}
+
 Status TlsContext::use_certificate(const CertificateFiles& files, const OpenFile& open) {
   SSL_CTX* context = context_.get();
   const auto certificate = read_public_file(files.certificate, open);
@@ -199,7 +206,9 @@ Status TlsContext::use_certificate(const CertificateFiles& files, const OpenFile
   if (!own || ::SSL_CTX_use_certificate(context, own.get()) != 1) {
     return failure(EINVAL, "certificate " + files.certificate + ": " + openssl_reason());
   }
+  note_end(::X509_get0_notAfter(own.get()));
   while (X509* next = ::PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr)) {
+    note_end(::X509_get0_notAfter(next));
     if (::SSL_CTX_add0_chain_cert(context, next) != 1) ::X509_free(next);
   }
   ::ERR_clear_error();
@@ -231,6 +240,7 @@ Status TlsContext::use_authority(const std::string& path, const OpenFile& open) 
   size_t count = 0;
   while (X509* next = ::PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     const CertificatePointer authority(next, &::X509_free);
+    note_end(::X509_get0_notAfter(next));
     if (::X509_STORE_add_cert(store, authority.get()) == 1) ++count;
   }
   if (count > 0) return {};
@@ -247,6 +257,7 @@ Status TlsContext::use_revocation_list(const std::string& path, const OpenFile& 
   const BioPointer bio = bio_of(*text);
   size_t count = 0;
   while (X509_CRL* next = ::PEM_read_bio_X509_CRL(bio.get(), nullptr, nullptr, nullptr)) {
+    note_end(::X509_CRL_get0_nextUpdate(next));
     if (::X509_STORE_add_crl(store, next) == 1) ++count;
     ::X509_CRL_free(next);
   }

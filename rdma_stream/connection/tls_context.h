@@ -15,6 +15,7 @@
 #include <chrono>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ class TlsContext {
       const CertificateFiles& files, std::vector<std::string> allowed_peers,
       const std::string& revocation_list = "", const OpenFile& open = open_to_read);
 
+  // When the first of this node's certificates, authorities and revocation lists ends, in seconds
+  // since 1970. Shared keys have no end.
+  std::optional<int64_t> ends_at_s() const { return ends_at_s_; }
+
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
@@ -58,6 +63,7 @@ class TlsContext {
   using ContextPointer = std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)>;
 
   TlsContext();
+  void note_end(const ASN1_TIME* end);
   Status use_certificate(const CertificateFiles& files, const OpenFile& open);
   Status use_authority(const std::string& path, const OpenFile& open);
   Status use_revocation_list(const std::string& path, const OpenFile& open);
@@ -74,6 +80,7 @@ class TlsContext {
   std::list<Locked<SharedKey>> keys_;  // empty: this node uses certificates
   std::string node_name_;              // name of this node, with shared keys
   std::vector<std::string> allowed_peers_;
+  std::optional<int64_t> ends_at_s_;
 };
 
 }  // namespace ppmr

@@ -254,6 +254,20 @@ TEST_F(Certificates, RefuseARevokedCertificate) {
   EXPECT_THAT(missing.error().message, HasSubstr("revocation list /missing"));
 }
 
+TEST_F(Certificates, EndWhenTheFirstOfTheirFilesEnds) {
+  const auto now_s = static_cast<int64_t>(::time(nullptr));
+  const auto ends_in_s = [&](const TlsContext& tls) { return *tls.ends_at_s() - now_s; };
+  const auto own = authority.issue({.common_name = "node1",
+                                    .dns_names = {"node1"},
+                                    .valid_from_seconds = -60,
+                                    .valid_until_seconds = 1200});
+  EXPECT_NEAR(ends_in_s(*context(own, {"target"})), 1200, 60);
+  const auto with_list = TlsContext::with_certificate(own, {"target"}, authority.revoke({}, 600));
+  ASSERT_TRUE(with_list) << with_list.error().message;
+  EXPECT_NEAR(ends_in_s(**with_list), 600, 60);
+  EXPECT_EQ(TlsContext::with_shared_keys({key_of(1)}, "node").value()->ends_at_s(), std::nullopt);
+}
+
 TEST_F(Certificates, RefuseAPeerThatIsNotAllowed) {
   for (const std::vector<std::string>& names :
        {std::vector<std::string>{"node2"}, {"NODE1"}, {"node1.", "*", "node1.example"}}) {
