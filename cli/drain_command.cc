@@ -4,11 +4,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/json_text.h"
 #include "daemon/command_line/output.h"
+#include "daemon/command_line/size_option.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "mount/mount_table.h"
@@ -49,8 +53,16 @@ std::string count(int number, const std::string& what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
 
+// Says at once why the command takes time: the operator may have forgotten a move.
+void print_wait(const json& status, const MountEntry& mount) {
+  const std::string what = describe_open_work(status);
+  if (what.empty()) return;
+  print_to(stderr, "{} begins nothing new; waiting for {}\n", mount.mountpoint, what);
+}
+
 CommandResult<Work> drain(const MountEntry& mount, const DrainCommand& command) {
   const auto begun = Clock::now();
+  bool said = command.json;
   auto told = ask(mount, to_request(request::Drain{!command.resume}));
   if (!told) return tl::unexpected(told.error());
   for (;;) {
@@ -58,19 +70,47 @@ CommandResult<Work> drain(const MountEntry& mount, const DrainCommand& command) 
     if (!status) return tl::unexpected(status.error());
     const Work work = work_in(*status);
     if (command.resume || work.open + work.agents == 0) return work;
+    if (!std::exchange(said, true)) print_wait(*status, mount);
     if (command.timeout && Clock::now() - begun >= *command.timeout) {
       return command_failure(
           ExitCode::kTimedOut,
-          fmt::format("{}: {} and {} are not finished; nothing new begins there until `ppmr drain "
-                      "--resume {}`",
-                      mount.mountpoint, count(work.open, "checkpoint"),
-                      count(work.agents, "migration"), mount.mountpoint));
+          fmt::format("{}: not finished: {}; nothing new begins there until `ppmr drain --resume "
+                      "{}`",
+                      mount.mountpoint, describe_open_work(*status), mount.mountpoint));
     }
     std::this_thread::sleep_for(kInterval);
   }
 }
 
 }  // namespace
+
+std::string describe_open_work(const json& status) {
+  constexpr size_t kShownMax = 3;
+  std::vector<std::string> parts;
+  const auto take = [&](const json& each, const std::string& text) {
+    if (each.is_object()) parts.push_back(text);
+  };
+  const json migrations = status.value("/open_migrations/migrations"_json_pointer, json::array());
+  for (const json& each : migrations) {
+    take(each, fmt::format("migration {} ({})", each.value("id", "?").substr(0, 8),
+                           each.value("state", "?")));
+  }
+  for (const json& each : status.value("checkpoints", json::array())) {
+    const std::string state = each.value("state", "");
+    if (state != "open" && state != "complete" && each.value("kept", "") != "writing") continue;
+    take(each, fmt::format("checkpoint {} ({}, {})", each.value("name", "?"), state,
+                           format_size(each.value("bytes", uint64_t{0}))));
+  }
+  if (parts.empty() && status.value("agents", 0) > 0) {
+    parts.push_back(count(status.value("agents", 0), "connection") + " of ppmr migrate");
+  }
+  std::string text;
+  for (size_t i = 0; i < std::min(parts.size(), kShownMax); ++i) {
+    text += (text.empty() ? "" : ", ") + parts[i];
+  }
+  if (parts.size() > kShownMax) text += fmt::format(" and {} more", parts.size() - kShownMax);
+  return text;
+}
 
 int DrainCommand::run() const {
   ignore_sigpipe();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -14,5 +15,9 @@ struct DrainCommand {
 
   int run() const;  // returns the exit code
 };
+
+// Returns "migration 01234567 (ready), checkpoint web.1 (open, 12.0 MiB)": what a daemon with this
+// status has begun and not finished. Pure.
+std::string describe_open_work(const nlohmann::json& status);
 
 }  // namespace ppmr

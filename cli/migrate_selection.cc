@@ -9,6 +9,7 @@
 #include "migration/settle/settle.h"
 #include "migration/source/moved_unit.h"
 #include "migration/source/rival.h"
+#include "processes/proc_files.h"
 #include "restart_loader/criu/passed_options.h"
 
 namespace ppmr {
@@ -88,9 +89,8 @@ CommandResult<void> Migrate::find_unit() {
 }
 
 // Says at once that another migration moves the processes. Otherwise the checks would say that a
-// debugger traces them. With --independent each tree finds its own rivals.
-CommandResult<void> Migrate::find_rivals(const RecordStore& store) const {
-  if (command_.independent) return {};
+// debugger traces them. With --independent only the trees stay that have rivals.
+CommandResult<void> Migrate::find_rivals(const RecordStore& store) {
   std::vector<ProcessIdentity> roots;
   for (const pid_t pid : wanted_pids()) {
     if (const auto root = identify(pid)) roots.push_back(*root);
@@ -102,6 +102,13 @@ CommandResult<void> Migrate::find_rivals(const RecordStore& store) const {
     alone = check_rivals(store, roots);
   }
   if (alone) return {};
+  if (command_.independent && alone.error().errno_value == EALREADY) {
+    for (const ProcessIdentity& root : roots) {
+      const Status each = check_rivals(store, {root});
+      if (!each) rivals_[root.pid] = each.error().message;
+    }
+    return {};
+  }
   return command_failure(ExitCode::kMigrationAborted, alone.error().message);
 }
 
@@ -126,7 +133,14 @@ CommandResult<void> Migrate::find_trees() {
 }
 
 CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& roots) {
-  auto selection = select_independent_trees(roots, move_options_.tree_options());
+  std::vector<pid_t> alone = roots;
+  std::erase_if(alone, [&](pid_t root) { return rivals_.contains(root); });
+  for (const auto& [root, why] : rivals_) {
+    const auto stat = read_process_stat(root);
+    exclude(fmt::format("{} ({})", root, stat ? stat->name : "?"), {{Severity::kStops, why, ""}});
+  }
+  if (alone.empty()) return {};
+  auto selection = select_independent_trees(alone, move_options_.tree_options());
   if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
   trees_ = std::move(selection->trees);
   findings_ = std::move(selection->findings);

@@ -35,7 +35,7 @@ class Migrate {
   CommandResult<void> find_target();
   CommandResult<void> find_containers();
   CommandResult<void> find_unit();
-  CommandResult<void> find_rivals(const RecordStore& store) const;
+  CommandResult<void> find_rivals(const RecordStore& store);
   CommandResult<void> find_trees();
   CommandResult<void> find_independent_trees(const std::vector<pid_t>& roots);
   void exclude(const std::string& name, std::vector<Finding> findings);
@@ -72,6 +72,7 @@ class Migrate {
   MoveAbilities abilities_;  // as far as known
   std::vector<ProcessTree> trees_;
   std::map<pid_t, ContainerFacts> containers_;  // key: the root
+  std::map<pid_t, std::string> rivals_;         // key: a pid that another migration moves
   std::string processor_;
   KnownDigests digests_;
   std::vector<Finding> findings_;

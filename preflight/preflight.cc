@@ -259,6 +259,10 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
   uint64_t needed = 0;
   for (const TreeFacts& tree : trees) needed += memory_to_move_bytes(options, source, tree);
   check_space(needed, answers.node, findings);
+  if (!answers.drained_mount.empty()) {
+    findings.stop(fmt::format("the target {} is drained and begins nothing new", answers.node.host),
+                  "run ppmr drain --resume " + answers.drained_mount + " there, or choose another");
+  }
   check_answers(options, trees, questions, answers, findings);
   return findings.take();
 }

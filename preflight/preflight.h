@@ -96,12 +96,15 @@ struct PreflightAnswers {
   std::string policy_problem;
   // Why CRIU would not restore on the target's CPU; empty: CRIU would restore.
   std::string processor_problem;
+  // The mount of the target if it begins nothing new; empty: it does.
+  std::string drained_mount;
 };
 
 // Properties of the target daemon.
 struct TargetContext {
   RestartPolicy restart_policy;
   int64_t store_free_bytes = -1;  // free space in the image store; -1: unlimited
+  std::string drained_mount;      // the mount of a daemon that begins nothing new; empty: it does
 };
 
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);

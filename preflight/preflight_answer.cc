@@ -166,6 +166,7 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   PreflightAnswers answers;
   answers.node = gather_node_facts(criu);
   answers.node.store_free_bytes = context.store_free_bytes;
+  answers.drained_mount = context.drained_mount;
   if (!questions.processor.empty()) {
     const Status& checked = criu.check_processor(questions.processor);
     // Other errors than ENOTSUP (another architecture, a broken CRIU) have their own findings.

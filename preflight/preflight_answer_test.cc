@@ -62,7 +62,7 @@ class Preflight : public testing::Test {
 
   std::string directory_;
   PreflightQuestions questions_;
-  TargetContext context_{.restart_policy = {}, .store_free_bytes = 12345};
+  TargetContext context_{.restart_policy = {}, .store_free_bytes = 12345, .drained_mount = "/in"};
   CriuAnswers criu_{"/bin/false"};
 };
 
@@ -156,6 +156,8 @@ TEST_F(Preflight, ListsMissingAddressesAndTakenPorts) {
   ASSERT_EQ(answers.listeners_taken.size(), 1u);
   EXPECT_EQ(answers.listeners_taken[0].protocol, "tcp");
 }
+
+TEST_F(Preflight, SaysThatTheTargetIsDrained) { EXPECT_EQ(ask().drained_mount, "/in"); }
 
 TEST_F(Preflight, DescribesTheTargetsImageStoreAndCriu) {
   const NodeFacts node = ask().node;

@@ -156,6 +156,10 @@ TEST_F(Preflight, StopsTheMoveIfTheImageStoreHasTooLittleSpace) {
   expect_stop("the move needs 1.0 GiB of memory, but the target's image store has 512.0 MiB free",
               "--spill-dir");
 }
+TEST_F(Preflight, StopsTheMoveIfTheTargetIsDrained) {
+  answers_.drained_mount = "/mnt/in";
+  expect_stop("is drained and begins nothing new", "ppmr drain --resume /mnt/in");
+}
 TEST_F(Preflight, StopsTheMoveIfTheTargetHasTooLittleMemory) {
   target_.memory_available_bytes = 1 << 29;
   expect_stop("the target has 512.0 MiB free", "free memory");

@@ -13,6 +13,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AnnouncedProcess, pid, user, bundle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightQuestions, processes, boot_id, pids, files, addresses,
                                    listeners, containers, processor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PreflightAnswers, node, pids_taken, files, addresses_missing,
-                                   listeners_taken, containers, policy_problem, processor_problem)
+                                   listeners_taken, containers, policy_problem, processor_problem,
+                                   drained_mount)
 
 }  // namespace ppmr

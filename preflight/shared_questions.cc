@@ -67,6 +67,7 @@ PreflightAnswers SharedQuestions::answers_for(size_t tree, const PreflightAnswer
   result.node = answers.node;
   result.policy_problem = answers.policy_problem;
   result.processor_problem = answers.processor_problem;
+  result.drained_mount = answers.drained_mount;
   result.pids_taken = those_in(answers.pids_taken, own.pids);
   result.addresses_missing = those_in(answers.addresses_missing, own.addresses);
   for (const size_t place : files_[tree]) result.files.push_back(answers.files[place]);

@@ -121,8 +121,10 @@ std::string describe_rival(const OwnershipRecord& rival, int64_t now_ns) {
   for (const TreeRecord& tree : rival.trees) {
     trees += fmt::format("{}{} ({})", trees.empty() ? "" : ", ", tree.root, tree.name);
   }
+  // A live move spends all but the last moment of this state with its processes running.
+  const bool copies = rival.plan.is_live && rival.state() == MigrationState::kDumping;
   return fmt::format("migration {} moves process {}: {} for {}, begun {} ago by pid {}", rival.id,
-                     trees, to_string(rival.state()),
+                     trees, copies ? "copying memory" : to_string(rival.state()),
                      time_since(rival.history().back().at_ns, now_ns),
                      time_since(rival.history().front().at_ns, now_ns), rival.coordinator.pid);
 }
@@ -132,9 +134,10 @@ Status check_rivals(const RecordStore& store, const std::vector<ProcessIdentity>
   if (!open) return failure(open.error());
   const auto rival = find_rival(*open, roots, read_boot_id(), live_tasks_of);
   if (!rival) return check_not_protected(roots);
-  const char* remedy = is_alive(rival->coordinator)
-                           ? "wait for its end (ppmr status, ppmr history)"
-                           : "its coordinator has ended: run `ppmr migrate --recover`";
+  const char* remedy =
+      is_alive(rival->coordinator)
+          ? "`ppmr migrations` shows how far it is, `ppmr migrate --cancel ID` ends it"
+          : "its coordinator has ended: run `ppmr migrate --recover`";
   return failure(EALREADY, describe_rival(*rival, realtime_ns()) + "; " + remedy);
 }
 

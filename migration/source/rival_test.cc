@@ -80,6 +80,12 @@ TEST(Rival, IsDescribedByItsIdStateAndTimes) {
                 " moves process 40 (server): sealed for 4 s, begun 7 s ago by pid 77");
 }
 
+TEST(Rival, ThatIsLiveCopiesMemory) {
+  OwnershipRecord record = moving(kServer, kDumping);
+  record.plan.is_live = true;
+  EXPECT_THAT(describe_rival(record, 9 * kSecondNs), HasSubstr("copying memory for"));
+}
+
 class RivalStoreTest : public testing::Test {
  protected:
   RivalStoreTest() {
@@ -122,7 +128,7 @@ TEST_F(RivalStoreTest, NextOneSucceedsWhenTheFirstHasAborted) {
   const Status busy = check_rivals(store, {identify_self()});
   ASSERT_FALSE(busy);
   EXPECT_THAT(busy.error().message, HasSubstr(first->id));
-  EXPECT_THAT(busy.error().message, HasSubstr("wait for its end"));
+  EXPECT_THAT(busy.error().message, HasSubstr("ppmr migrate --cancel ID"));
   ASSERT_TRUE(advance(store, first->id, MigrationRole::kSource, kAborted));
   const auto second = create_without_rivals(store, of(identify_self()));
   EXPECT_TRUE(second) << second.error().message;

@@ -145,11 +145,13 @@ json Agent::audited_refusal(const json& request, json answer) const {
 json Agent::preflight(const json& request) {
   auto policy = restart_policy();
   if (!policy) return refusal(policy.error());
-  TargetContext context{.restart_policy = std::move(*policy), .store_free_bytes = -1};
+  TargetContext context{
+      .restart_policy = std::move(*policy), .store_free_bytes = -1, .drained_mount = ""};
   if (auto mount = find_mount(options_.mountpoint)) {
     const auto status = call(mount->mount.source, to_request(request::Status{}), kDaemonPatience);
     const json store = status ? status->value("store", json::object()) : json::object();
     context.store_free_bytes = store.value("free_bytes", context.store_free_bytes);
+    if (status && status->value("draining", false)) context.drained_mount = options_.mountpoint;
   }
   if (!criu_) criu_.emplace(find_criu().value_or(""));
   return answer_preflight(request, context, *criu_);
