@@ -2,11 +2,13 @@
 file system."""
 import json
 import os
+import re
 import subprocess
 import time
 
 import pytest
 
+from lab import readme
 from lab.debian_packages import copy_of, run
 from lab.node import wait_until
 from lab.programs import REPOSITORY
@@ -58,6 +60,21 @@ def test_manual_pages_have_no_warning(packages, tmp_path):
             ["man", "-l", "--warnings", page], capture_output=True, text=True, check=True
         )
         assert done.stderr == "" and "NAME" in done.stdout
+
+
+def test_links_of_packaged_documents_lead_to_packaged_files(packages, tmp_path):
+    run("dpkg-deb", "--extract", packages["ppmr"], tmp_path)
+    documents = sorted((tmp_path / "usr/share/doc/ppmr").rglob("*.md"))
+    assert len(documents) > 30
+    missing = [
+        (document.name, link)
+        for document in documents
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
+        if "://" not in link and not (document.parent / link).exists()
+    ]
+    assert missing == []
+    text = (tmp_path / "usr/share/doc/ppmr/README.md").read_text()
+    assert len(re.findall(r"\]\(docs/", text)) > 10
 
 
 @pytest.fixture
@@ -145,7 +162,9 @@ def check_audit_trail_in_the_journal(source, target):
         assert "migration" in {event for event, _ in events}, (machine.name, events)
 
 
-def test_process_moves_between_two_empty_machines_by_five_commands_a_node(two_machines):
+def test_process_moves_between_two_empty_machines_by_the_commands_of_the_readme(
+    packages, two_machines
+):
     source, target = two_machines
     # Starts the program, before ppmr is installed, in its own session and with pids that are free
     # on the other machine.
@@ -156,16 +175,27 @@ def test_process_moves_between_two_empty_machines_by_five_commands_a_node(two_ma
     pid = source.run("cat /var/tmp/pid").stdout.strip()
 
     begun = time.monotonic()
-    for machine in (source, target):
-        machine.run("apt install --yes /root/ppmr_*.deb")
-    target.run("ppmr keygen /etc/ppmr/key")
-    key = target.run("cat /etc/ppmr/key").stdout  # like: scp -p target:/etc/ppmr/key /etc/ppmr/
-    source.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
-    for machine in (source, target):
-        machine.run("sed -i 's/^allow-restart/allow-root-restart/' /etc/ppmr/target.conf")
-        machine.run("systemctl enable --now ppmr-target")
-    before = count(source)[0]
-    source.run(f"ppmr migrate --pid {pid} --to 10.77.0.2")
+    commands = readme.first_move()
+    assert len(commands) <= 5
+    for where, command in commands:
+        if command.startswith("apt install"):
+            assert packages["ppmr"].name in command, "README.md names another version"
+            command = "apt install --yes /root/ppmr_*.deb"
+        if command.startswith("systemctl enable"):
+            # The program is one of root.
+            for machine in (source, target):
+                machine.run("sed -i 's/^allow-restart/allow-root-restart/' /etc/ppmr/target.conf")
+        if command.startswith("ppmr migrate"):
+            before = count(source)[0]
+            where = "one"
+        command, *copies = command.split(" && ")  # the machines have no ssh
+        command = command.replace("OTHER", "10.77.0.2")
+        for machine in (source, target) if where == "both" else (source,):
+            machine.run(f"PID={pid}; {command}")
+        if copies:
+            assert copies == ["scp -p /etc/ppmr/key OTHER:/etc/ppmr/"]
+            key = source.run("cat /etc/ppmr/key").stdout
+            target.run(f"umask 077; printf %s '{key}' >/etc/ppmr/key")
     took = time.monotonic() - begun
     wait_until(lambda: count(target)[1] == "two", 20, "the program to count at the target")
     assert count(target)[0] >= before

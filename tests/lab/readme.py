@@ -1,4 +1,5 @@
-"""Runs the commands of docs/tools.md, so that the tests need no copy of them.
+"""Runs the commands of docs/tools.md, so that the tests need no copy of them; reads those of the
+first move in README.md.
 
 A shell on that node runs each line `source# COMMAND` or `target# COMMAND` of a section. /mnt/out
 and /mnt/in are replaced by the mount points of the test; ppmr and its CRIU are in PATH.
@@ -24,6 +25,16 @@ def commands_of(section):
     )
     if not commands:
         raise LabError(f"docs/tools.md has no commands in a section '{section}'")
+    return commands
+
+
+def first_move():
+    """[("one" or "both", command), ...] of README.md, without the remarks beside them."""
+    text = (REPOSITORY / "README.md").read_text()
+    section = text.split("## The first move", 1)[1].split("\n## ", 1)[0]
+    commands = re.findall(r"^    (one|both)# +(.*?)(?:  .*)?$", section, re.MULTILINE)
+    if not commands:
+        raise LabError("README.md has no commands under 'The first move'")
     return commands
 
 
