@@ -120,7 +120,7 @@ int JobEvacuateCommand::run_cancel() const {
   }
   const auto& cancelled = answer->at("cancelled");
   if (json) {
-    print_to(stdout, "{}\n", json_text(cancelled));
+    print_whole(stdout, "{}\n", json_text(cancelled));
   } else {
     for (const auto& move : cancelled.at("moves")) {
       const std::string error = move.value("error", "");
@@ -176,7 +176,7 @@ int JobReturnCommand::run() const {
     return report("job return", {ExitCode::kFailure, status.error().message}, json);
   }
   if (json) {
-    print_to(stdout, "{}\n", json_text(*answer));
+    print_whole(stdout, "{}\n", json_text(*answer));
   } else {
     print_to(stdout, "host {} {}takes job nodes{}\n", host,
              answer->value("was_out", false) ? "" : "was not out: it ",
