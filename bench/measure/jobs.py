@@ -4,7 +4,8 @@ the stall of a ring of ranks in a move.
 LAMMPS and three kernels (tests/workloads/mpi_kernels.py) run with four ranks on two hosts. Each
 host is a set of namespaces with a bridge; veth pairs join the bridges to a switch. Plain mpirun
 runs in two network namespaces on the same bridges, with the same settings, and starts its daemons
-with a stub that works like ssh. The ways alternate. All lines of a program must equal those of the
+with a stub that works like ssh. The ways alternate: each run in job nodes is compared with the plain run of
+its round, a minute before or after it, because the machine changes more than that. All lines of a program must equal those of the
 first plain run.
 
 The stall: while two ranks pass a token, the hosts are evacuated one after the other. The gap is the
@@ -25,6 +26,7 @@ from .loads import iperf
 from .plain_mpi import PlainMpi
 from .plan import Item, Outcome
 from .rounds import rotate
+from .spread import spread
 
 SECTION = "jobs"
 NODES, SPARES, RANKS_PER_NODE = 2, 4, 2
@@ -195,6 +197,20 @@ def gaps_of(job):
     return [(float(seconds), float(end)) for _, seconds, end in lines]
 
 
+def beside_plain(runs):
+    """{way: [seconds more than plain mpirun in the same round, ...]} of {way: [Run, ...]}, and the
+    ratios."""
+    plain = [run.seconds for run in runs[PLAIN]]
+    pairs = {
+        way: [(run.seconds, of_round) for run, of_round in zip(found, plain, strict=True)]
+        for way, found in runs.items()
+        if way != PLAIN
+    }
+    more = {way: [took - of_round for took, of_round in found] for way, found in pairs.items()}
+    ratios = {way: [took / of_round for took, of_round in found] for way, found in pairs.items()}
+    return more, ratios
+
+
 def has_mpi(*commands):
     return all(map(shutil.which, commands))
 
@@ -206,7 +222,11 @@ def measure_run_time(testbed, name):
         bench = Bench(stack)
         facts = {"iperf3 between the plain namespaces, GB/s": bench.network_gb_per_s()}
         runs = bench.run_times(PROGRAMS[name], testbed.effort)
+    more, ratios = beside_plain(runs)
+    for way, found in ratios.items():
+        facts[f"{way}: times {PLAIN} of the same round, median"] = spread(found).median
     also = {
+        f"more than {PLAIN} of the same round": more,
         "between the first line and the last": {
             way: [run.between_lines for run in found] for way, found in runs.items()
         },

@@ -35,6 +35,7 @@ SETTINGS = {
     "orte_leave_session_attached": "0",
     "btl": "tcp,self,vader",
     "pml": "ob1",
+    "osc": "^rdma,ucx",
     "btl_tcp_if_include": "eth0",
     "oob_tcp_if_include": "eth0",
 }

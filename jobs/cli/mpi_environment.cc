@@ -27,6 +27,9 @@ constexpr std::array kSettings = {
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
     Setting{"OMPI_MCA_btl", "tcp,self,vader", false},
     Setting{"OMPI_MCA_pml", "ob1", false},
+    // The one-sided windows of Open MPI 4.1 fail between hosts without RDMA, unless its component
+    // for RDMA is left out.
+    Setting{"OMPI_MCA_osc", "^rdma,ucx", false},
     Setting{"OMPI_MCA_btl_tcp_if_include", "eth0", true},
     Setting{"OMPI_MCA_oob_tcp_if_include", "eth0", true},
     Setting{"HYDRA_LAUNCHER", "ssh", true},

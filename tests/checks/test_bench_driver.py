@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
-from measure import plan, report  # noqa: E402
+from measure import jobs, plan, report  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.shape_trees import Beat, gap  # noqa: E402
@@ -58,6 +58,17 @@ def test_ratio_compares_medians():
     assert ratio([2, 4, 100], [1, 2, 3]) == 2
     assert ratio([], [1]) is None
     assert ratio([1], []) is None
+
+
+def test_runs_of_jobs_are_compared_with_the_plain_run_of_their_round():
+    def of(*seconds):
+        return [jobs.Run(each, each, [], 0) for each in seconds]
+
+    more, ratios = jobs.beside_plain({jobs.PLAIN: of(20, 40), "one move": of(22, 43)})
+    assert more == {"one move": [2, 3]}
+    assert ratios == {"one move": [1.1, 1.075]}
+    with pytest.raises(ValueError):
+        jobs.beside_plain({jobs.PLAIN: of(20), "one move": of(22, 43)})
 
 
 def test_user_options_replace_the_same_options_of_the_plan():
