@@ -50,7 +50,7 @@ TEST(JobMetrics, OldestEpochOfProtectedJobsCounts) {
   const auto values =
       values_of({.home = {job(90 * kSecond, 1), job(70 * kSecond, 2), job(0, 0), other},
                  .now_ns = 100 * kSecond});
-  EXPECT_EQ(values.at("ppmr_job_epoch_age_seconds"), 30);
+  EXPECT_DOUBLE_EQ(values.at("ppmr_job_epoch_age_seconds"), 30);
   EXPECT_EQ(values.at("ppmr_job_rollbacks"), 3);
   EXPECT_EQ(values_of({}).at("ppmr_job_epoch_age_seconds"), 0);
 }
