@@ -279,7 +279,11 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
 Result<unsigned> HomeJobs::exists(const std::string& id) const {
   MutexLock lock(mutex_);
   const auto found = jobs_.find(id);
-  if (found != jobs_.end() && !found->second.ending) return found->second.protection.rollbacks;
+  if (found != jobs_.end() && !found->second.ending) {
+    const JobProtection& protection = found->second.protection;
+    const bool has_begun = !protection.rolling_back.empty() && !protection.may_still_answer;
+    return protection.rollbacks + (has_begun ? 1 : 0);
+  }
   const auto why = why_ended_.find(id);
   return failure(ENOENT, why != why_ended_.end() ? why->second : "job " + id + " has ended");
 }

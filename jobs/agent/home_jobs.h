@@ -78,7 +78,7 @@ class HomeJobs {
   // Removes the job's nodes. `uid`: the caller; root may end every job. `why`: the reason that the
   // launcher receives (exists()). Idempotent. Errors: EPERM.
   Status end(const std::string& job, uid_t uid, const std::string& why);
-  // Returns how often the nodes of the job were rolled back. Errors: ENOENT; the message says why
+  // Returns how often a rollback of the job has begun. Errors: ENOENT; the message says why
   // the job has ended.
   Result<unsigned> exists(const std::string& job) const;
   // Ends the job, because `asker` reports that its node of the job has ended, and why.

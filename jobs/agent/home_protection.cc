@@ -16,7 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kProbePatience{3'000};
 constexpr milliseconds kFencePatience{120'000};
-constexpr milliseconds kConnectPatience{20'000};
+// The launcher asks again, and relays no signals meanwhile.
+constexpr milliseconds kConnectPatience{5'000};
 constexpr milliseconds kCapturePatience{30'000};
 
 }  // namespace
