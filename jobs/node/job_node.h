@@ -37,8 +37,8 @@ class JobNode {
   // Starts process 1 and attaches the port. Errors: those of runc.
   Status start() const;
   // Cuts the port, ends all processes of the node, and makes its network namespace anew: the kernel
-  // keeps connections of ended processes there, whose addresses a restore needs. Idempotent. Errors:
-  // those of runc and ip(8).
+  // keeps connections of ended processes there, whose addresses a restore needs. Idempotent.
+  // Errors: those of runc and ip(8).
   Status stop() const;
   // Ends all processes of the node and removes what prepare() made. Idempotent. Errors: those of
   // runc; after an error the caller calls it again.

@@ -20,8 +20,8 @@
 namespace ppmr {
 
 // Starts the restore of an epoch, or returns the record of one that has begun and is not decided.
-// `number`: 0 means the newest. The directory of `records` must be that of the target's daemon. Errors: those of
-// check_takeover(); of the file system; ECHILD if no supervisor can be started.
+// `number`: 0 means the newest. The directory of `records` must be that of the target's daemon.
+// Errors: those of check_takeover(); of the file system; ECHILD if no supervisor can be started.
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
                                        const std::string& name, uint64_t number);
 

@@ -29,8 +29,8 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
 Result<std::vector<std::string>> apply_carried_state(const carried::State& state,
                                                      const std::vector<ProcessIdentity>& tasks);
 
-// Returns the tasks by their pids as those see them who move with them: without the namespaces above
-// the root's. A process has the same pids on both nodes, and in the state. Errors: ESRCH.
+// Returns the tasks by their pids as those see them who move with them: without the namespaces
+// above the root's. A process has the same pids on both nodes, and in the state. Errors: ESRCH.
 Result<std::map<std::vector<int32_t>, ProcessIdentity>> tasks_by_pids(
     const std::vector<ProcessIdentity>& tasks);
 
