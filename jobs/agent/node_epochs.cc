@@ -86,17 +86,20 @@ void NodeEpochs::end(const std::string& container) {
 }
 
 Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) {
-  auto part = find(container);
-  const bool has_ended = part && waitpid((*part)->pid, nullptr, WNOHANG | WNOWAIT) == (*part)->pid;
-  if (!part || has_ended || (*part)->partner_host != order.partner) {
+  std::shared_ptr<Part> part = find(container).value_or(nullptr);
+  const bool has_ended = part && waitpid(part->pid, nullptr, WNOHANG | WNOWAIT) == part->pid;
+  // The last reference goes before a new one is made, because both use the same mount points.
+  if (part && (has_ended || part->partner_host != order.partner)) part.reset();
+  if (!part) {
     end(container);
-    part = start(container, order.partner);
-    if (!part) return failure(part.error());
+    auto started = start(container, order.partner);
+    if (!started) return failure(started.error());
+    part = std::move(*started);
     MutexLock lock(mutex_);
-    parts_[container] = *part;
+    parts_[container] = part;
   }
   const json message = to_request(part_message::Epoch{order.number, order.oldest});
-  return write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+  return write_line(part->socket.get(), message.dump(), Clock::now() + kSendPatience);
 }
 
 Result<part_message::Report> NodeEpochs::await_report(Part& part, uint64_t number,
