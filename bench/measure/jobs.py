@@ -4,9 +4,9 @@ the stall of a ring of ranks in a move.
 LAMMPS and three kernels (tests/workloads/mpi_kernels.py) run with four ranks on two hosts. Each
 host is a set of namespaces with a bridge; veth pairs join the bridges to a switch. Plain mpirun
 runs in two network namespaces on the same bridges, with the same settings, and starts its daemons
-with a stub that works like ssh. The ways alternate: each run in job nodes is compared with the plain run of
-its round, a minute before or after it, because the machine changes more than that. All lines of a program must equal those of the
-first plain run.
+with a stub that works like ssh. The ways alternate: each run in job nodes is compared with the
+plain run of its round, a minute before or after it, because the machine changes more than that. All
+lines of a program must equal those of the first plain run.
 
 The stall: while two ranks pass a token, the hosts are evacuated one after the other. The gap is the
 longest time that a rank waited for the token. It is compared with the downtime that ppmr reports
