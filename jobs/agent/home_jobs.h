@@ -33,9 +33,9 @@ struct HomeOptions {
   // After this time without a question about its nodes, a host that cannot be reached has failed.
   // After this time without an answer of their home, a host removes nodes.
   std::chrono::seconds host_timeout{300};
-  // How long a host of a protected job is silent until the fence is asked, and the job is rolled
-  // back.
-  std::chrono::seconds dead_after{3};
+  // How long a host of a protected job is lost until it is asked once more, then the fence, and the
+  // job is rolled back.
+  std::chrono::seconds dead_after{1};
   // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
   // job whose host does not answer ends after `host_timeout`.
   std::string fence;

@@ -113,7 +113,7 @@ void add_agent(CLI::App& job, int& exit_code) {
            if (!time) throw CLI::ValidationError("--dead-after", time.error().message);
            command->agent.home.dead_after = std::chrono::ceil<std::chrono::seconds>(*time);
          },
-         "how long a host of a protected job may be silent before the fence is asked; default: 10")
+         "how long a host of a protected job is lost until the fence is asked; default: 1")
       ->type_name("SECONDS");
   sub.add_option("--metrics", agent.metrics_address,
                  "serve metrics for Prometheus at this address, 127.0.0.1:PORT or [::1]:PORT")
