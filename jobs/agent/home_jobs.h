@@ -1,6 +1,7 @@
 // The jobs whose home is this host: a user has started them here with `ppmr job run`.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -109,6 +110,8 @@ class HomeJobs {
   // Runs the epochs that are due, and rolls jobs back that have lost a node. The caller calls this
   // about once a second.
   void protect();
+  // Makes protect() return soon: an epoch that is under way does not count.
+  void stop_protection() { stops_ = true; }
 
   // Returns the jobs of a user; for root, the jobs of all users.
   std::vector<JobRecord> list(uid_t uid) const;
@@ -169,6 +172,7 @@ class HomeJobs {
 
   const HomeOptions options_;
   const RecordFiles records_;
+  std::atomic<bool> stops_ = false;
   mutable Mutex mutex_;
   std::map<std::string, JobRecord> jobs_ PPMR_GUARDED_BY(mutex_);
   std::set<std::string> removing_ PPMR_GUARDED_BY(mutex_);  // : IDs, while end() works

@@ -148,7 +148,15 @@ void HomeJobs::protect_job(const std::string& id) {
   const auto job = begin_epoch(id);
   if (!job) return;
   const uint64_t number = job->protection.next - 1;
-  end_epoch(id, number, run_epoch(*job, number, options_.ask));
+  // Nothing waits for the end of a long step if the agent ends; nodes that stand still are let go.
+  const auto ask = [this](const std::string& host, const json& request,
+                          milliseconds patience) -> Result<json> {
+    if (stops_ && request.at("op") == "epoch-await") {
+      return failure(ECANCELED, "the job agent ends");
+    }
+    return options_.ask(host, request, patience);
+  };
+  end_epoch(id, number, run_epoch(*job, number, ask));
 }
 
 Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) const {

@@ -198,6 +198,7 @@ bool JobAgent::wait(std::chrono::milliseconds time) {
 }
 
 void JobAgent::stop() {
+  home_.stop_protection();
   MutexLock lock(mutex_);
   stopped_ = true;
   stopping_.notify_all();
