@@ -133,7 +133,7 @@ void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<Ke
   // A loss meanwhile: its rollback is to this epoch, which all have kept.
   JobProtection& protection = job.protection;
   protection.agreed = number;
-  protection.agreed_ns = unix_time_ns();
+  protection.agreed_ns = kept->frozen_ns;
   protection.pause_ms = kept->pause_ms;
   protection.bytes = kept->bytes;
   protection.sent_bytes = kept->sent_bytes;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "jobs/agent/parallel.h"
 #include "migration/protect/part_messages.h"
@@ -55,15 +56,18 @@ Status let_go(const JobRecord& job, uint64_t number, bool keep, const AskHost& a
                  kGoPatience, ask);
 }
 
-// Waits until every node has done the step. A host that is lost meanwhile is noticed soon: it does
-// not answer. `reports`: one for each node; may be null.
+// Waits until every node has done the step, or one will not do it. A host that is lost meanwhile is
+// noticed soon, because it does not answer; the others may wait for it as their partner, and are
+// not waited for then. `reports`: one for each node; may be null.
 Status await_step(const JobRecord& job, uint64_t number, const char* step, const AskHost& ask,
                   std::vector<json>* reports = nullptr) {
   const json request = {{"op", "epoch-await"}, {"number", number}, {"step", step}};
+  std::atomic<bool> has_failed = false;
   const auto ask_once = [&](const std::string& host, const json& own, milliseconds) {
     for (;;) {
       auto answer = ask(host, own, kAwaitPatience);
-      if (!answer || !answer->value("pending", false)) return answer;
+      if (!answer) has_failed = true;
+      if (!answer || !answer->value("pending", false) || has_failed) return answer;
     }
   };
   return ask_all(job, hosts_of(job), request, kAwaitPatience, ask_once,
@@ -100,6 +104,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   }
   const Status captured =
       ask_all(job, hosts, {{"op", "epoch-freeze"}, {"number", number}}, kCapturePatience, ask);
+  const int64_t frozen_ns = unix_time_ns();
   const Status gone = let_go(job, number, captured.has_value(), ask);
   if (!captured) return failure(captured.error());
   if (!gone) return failure(gone.error());
@@ -107,7 +112,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   if (Status all = await_step(job, number, part_message::kKept, ask, &reports); !all) {
     return failure(all.error());
   }
-  KeptEpoch kept;
+  KeptEpoch kept{.frozen_ns = frozen_ns};
   for (size_t i = 0; i < reports.size(); ++i) {
     kept.pause_ms = std::max(kept.pause_ms, reports[i].value("pause_ms", int64_t{0}));
     kept.bytes += reports[i].value("bytes", uint64_t{0});

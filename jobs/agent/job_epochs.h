@@ -31,7 +31,8 @@ using AskHost = std::function<Result<nlohmann::json>(
     const std::string& host, const nlohmann::json& request, std::chrono::milliseconds patience)>;
 
 struct KeptEpoch {
-  int64_t pause_ms = 0;  // the longest of a node
+  int64_t frozen_ns = 0;  // when all nodes stood still; Unix time
+  int64_t pause_ms = 0;   // the longest of a node
   uint64_t bytes = 0;
   uint64_t sent_bytes = 0;
   std::vector<std::vector<std::string>> kept_at;  // see JobProtection

@@ -211,6 +211,19 @@ TEST(RunEpoch, IsOneCutThroughAllConversations) {
   EXPECT_GT(torn, 0u) << "the test must be able to see a torn epoch: one that does not count";
 }
 
+// The partner of the first node has died: that node sends its epoch there in vain, for long.
+TEST(RunEpoch, DoesNotWaitForANodeIfAnotherOneHasFailed) {
+  const AskHost ask = [](const std::string& host, const json& request,
+                         milliseconds) -> Result<json> {
+    const bool awaits_end =
+        request.at("op") == "epoch-await" && request.at("step") == part_message::kKept;
+    if (awaits_end && host == "b") return failure(ETIMEDOUT, "it is dead");
+    return json{{"ok", true}, {"pending", awaits_end}};
+  };
+  const auto kept = run_epoch(job_of({"a", "b"}, {}), 4, ask);
+  EXPECT_EQ(kept.error().message, "node b on host b: it is dead");
+}
+
 TEST(RollBack, NoNodeRunsBeforeAllHaveEnded) {
   JobRecord job = job_of({"a", "b", "c"}, {"d"});
   job.protection.agreed = 4;
