@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// Adds what is true of the daemon, whatever it mounts.
+// Adds what both kinds of daemon report.
 void add_own_status(const Security& security, json& status) {
   status["program"] = describe_program();
   const auto end_s = security.ends_at_s();

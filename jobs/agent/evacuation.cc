@@ -124,9 +124,9 @@ Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNo
 
 // Aborts the restore. Errors: those of abort_arrival().
 //
-// The home says that no copy may run at this host any more. So a copy that waits for the decision
-// is discarded, although its source may never come back to send one. If the source has decided in
-// this moment, the node is lost with its job.
+// No copy of the node may run at this host any more: its home has said so. A copy that waits for
+// the decision is discarded, although its source may never come back to send one. If the source has
+// decided in this moment, the node is lost with its job.
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
                      std::chrono::steady_clock::time_point deadline) {
   if (record.state() == MigrationState::kRestoring || record.state() == MigrationState::kReady) {

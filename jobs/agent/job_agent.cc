@@ -74,7 +74,7 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   auto node_records = RecordFiles::open(directory + "/records");
   if (!node_records) return failure(node_records.error());
   // Unlike the jobs and their nodes, it survives a restart of the host.
-  std::error_code ignored;  // opening the record reports what is wrong
+  std::error_code ignored;  // the record is opened next, and that reports the error
   std::filesystem::create_directories(options.evacuation.state_directory, ignored);
   auto pool_record = RecordFiles::open(options.evacuation.state_directory + "/pool");
   if (!pool_record) return failure(pool_record.error());

@@ -26,13 +26,16 @@ constexpr milliseconds kStopPatience{30'000};
 constexpr milliseconds kJoinPatience{60'000};
 constexpr milliseconds kForgetPatience{10'000};
 
-// Asks the host of each node. Returns the first error, with the node's name.
+// Asks the host of each node. `complete` adds what differs from node to node. Returns the first
+// error, with the node's name.
 Status ask_all(const JobRecord& job, const std::vector<std::string>& hosts, const json& request,
                milliseconds patience, const AskHost& ask,
-               const std::function<void(size_t node, const json& answer)>& on_answer = {}) {
+               const std::function<void(size_t node, const json& answer)>& on_answer = {},
+               const std::function<void(size_t node, json& request)>& complete = {}) {
   return for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
     json own = request;
     own["container"] = job.container_of(static_cast<unsigned>(i));
+    if (complete) complete(i, own);
     const auto answer = ask(hosts[i], own, patience);
     if (!answer) {
       return failure(answer.error().errno_value,
@@ -82,21 +85,15 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   const std::vector<std::string> hosts = hosts_of(job);
   const auto partners = choose_partners(job);
   if (!partners) return failure(partners.error());
-  const auto with_partner = [&](const std::string& host, const json& own, milliseconds patience) {
-    json request = own;
-    for (size_t i = 0; i < hosts.size(); ++i) {
-      if (own.at("container") == job.container_of(static_cast<unsigned>(i))) {
-        request["partner"] = (*partners)[i];
-      }
-    }
-    return ask(host, request, patience);
+  const auto with_partner = [&](size_t node, json& request) {
+    request["partner"] = (*partners)[node];
   };
   const json begin = {{"op", "epoch-begin"}, {"number", number}, {"oldest", job.protection.agreed}};
   // A host that is lost must not delay the rollback.
   if (Status alive = ask_all(job, hosts, {{"op", "alive"}}, kProbePatience, ask); !alive) {
     return failure(alive.error());
   }
-  if (Status begun = ask_all(job, hosts, begin, kBeginPatience, with_partner); !begun) {
+  if (Status begun = ask_all(job, hosts, begin, kBeginPatience, ask, {}, with_partner); !begun) {
     return failure(begun.error());
   }
   if (Status ready = await_step(job, number, part_message::kReady, ask); !ready) {

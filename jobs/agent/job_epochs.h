@@ -7,7 +7,7 @@
 //           go: all run on. From here on the epoch is one whole or does not count
 //           kept: each node's epoch is on its host and at its partner
 //
-//   rollback  stop: no process of the job runs any more, on any host that is left
+//   rollback  stop: all processes of the job end, on every host that answers
 //           join, forward: the host that takes a lost node gets its place and its epoch
 //           run: all nodes go on from the epoch. Connections between them are those of the epoch
 //

@@ -179,7 +179,7 @@ int JobReturnCommand::run() const {
     print_whole(stdout, "{}\n", json_text(*answer));
   } else {
     print_to(stdout, "host {} {}takes job nodes{}\n", host,
-             answer->value("was_out", false) ? "" : "was not out: it ",
+             answer->value("was_out", false) ? "" : "was not taken out: it ",
              answer->value("was_out", false)
                  ? " again, within seconds also of running jobs that have it"
                  : "");
