@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "fuse_source/source_mount.h"
+#include "fuse_source/source_options.h"
 
 namespace ppmr {
 

@@ -145,9 +145,9 @@ nlohmann::json SourceMount::status_of(const SourceNode& top) {
 }
 
 nlohmann::json SourceMount::status() {
-  const std::shared_ptr<Outlet> outlet = present_outlet();
+  const std::shared_ptr<Outlet> outlet = sessions_->present();
   const OutletCounters sent = outlet->counters();
-  const OutletTotals totals = this->totals();
+  const OutletTotals totals = sessions_->totals();
   const PoolCounters pool = pool_->counters();
   nlohmann::json result = {
       {"ok", true},
@@ -195,8 +195,8 @@ nlohmann::json SourceMount::status() {
   if (auto status = outlet->status(); !status) peer["error"] = status.error().message;
   result["peers"] = nlohmann::json::array({peer});
 
-  if (verbs_) {
-    const VerbsSource::Counters rdma = verbs_->counters();
+  if (const VerbsSource* verbs = sessions_->verbs()) {
+    const VerbsSource::Counters rdma = verbs->counters();
     result["rdma"] = {{"rails", rdma.rails},
                       {"registered_bytes", rdma.registered_bytes},
                       {"registered_regions", rdma.registered_regions},

@@ -1,98 +1,7 @@
-// Memory of processes: read into slots and sent like written bytes.
-//
-// Two threads send a file. The first pass sends all of it in the order of the file. The other
-// thread sends the blocks that readers at the target wait for (see wanted_blocks.h); it has a slot
-// in reserve, because the first pass keeps the pool full. While blocks are wanted, the first pass
-// leaves them the free slots.
-//
-// Zero pages are not sent: they stay holes, which read as zeros, and a message tells the target
-// where they are, so that no reader waits for them.
-#include <algorithm>
-#include <cstring>
-#include <utility>
-
-#include "fuse_source/nonzero_parts.h"
+// Memory of processes, as the content of a checkpoint that is one file.
 #include "fuse_source/source_mount.h"
-#include "fuse_source/wanted_blocks.h"
 
 namespace ppmr {
-namespace {
-
-// Trees that move at the same time each hold a slot. If they held all slots, no tree could get
-// another slot for its parts. After this time a tree gives up and sends its zero pages.
-constexpr std::chrono::milliseconds kPatienceForParts{100};
-// Zeros of consecutive slots share one message, up to this many bytes. Reading so many bytes takes
-// a few milliseconds, and a reader at the target may wait for the message.
-constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
-// The number of kept wants that arrive before send_memory() begins. A further want replaces the
-// oldest.
-constexpr size_t kEarlyWantsMax = 4096;
-
-}  // namespace
-
-// The memory that one thread of send_memory() sends. Threads: one.
-class SourceMount::MemoryPass {
- public:
-  MemoryPass(SourceMount& mount, SourceNodePointer node, const FrozenMemory::Read& read,
-             WantedBlocks& blocks, uint64_t file_offset)
-      : mount_(mount),
-        node_(std::move(node)),
-        read_(read),
-        blocks_(blocks),
-        file_offset_(file_offset) {}
-
-  Status send_all();
-  // Returns when blocks_.finish() is called. `reserve` is empty if the pool has no slot to reserve.
-  Status send_wanted(SlotLease reserve, bool keep_reserve);
-
- private:
-  Status send(SlotLease& lease, const WantedBlocks::Part& taken,
-              std::chrono::milliseconds patience_for_parts);
-  Status send_chunk(SlotLease lease, std::span<const std::byte> bytes, uint64_t offset);
-  Status add_zeros(uint64_t begin, uint64_t end);
-  Status send_zeros();
-
-  SourceMount& mount_;
-  const SourceNodePointer node_;
-  const FrozenMemory::Read& read_;
-  WantedBlocks& blocks_;
-  const uint64_t file_offset_;  // of the first block; all other offsets here count from it
-  std::vector<std::span<const std::byte>> parts_;
-  uint64_t zeros_begin_ = 0;  // not sent yet
-  uint64_t zeros_end_ = 0;
-};
-
-// The blocks of a file, and the thread that sends the wanted blocks. The destructor ends the
-// thread.
-class SourceMount::WantedSender {
- public:
-  WantedSender(SourceMount& mount, SourceNodePointer node, const FrozenMemory& memory)
-      : mount_(mount),
-        node_(std::move(node)),
-        blocks_(memory.bytes),
-        file_offset_(memory.file_offset) {}
-  ~WantedSender() { finish(); }
-
-  WantedBlocks& blocks() { return blocks_; }
-  // From now on the target can request blocks. Errors: EBUSY.
-  Status admit_wants();
-  // Throws std::system_error when the thread cannot be started.
-  void start(const FrozenMemory::Read& read);
-  // Ends the thread and returns its error.
-  Status finish();
-
- private:
-  void run(const FrozenMemory::Read& read, SlotLease reserve, bool keep_reserve);
-
-  SourceMount& mount_;
-  const SourceNodePointer node_;
-  WantedBlocks blocks_;
-  const uint64_t file_offset_;
-  bool admits_wants_ = false;
-  bool reserves_ = false;
-  Status status_;  // the result of the thread
-  std::thread thread_;
-};
 
 Status SourceMount::send_memory(const std::string& name, const FrozenMemory& memory) {
   const SourceNodePointer node = tree_.child(tree_.root(), name);
@@ -100,9 +9,14 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
     return failure(ENOENT, "send memory to '" + name + "': no such file in this mount");
   }
   if (Status open = opened(node, true); !open) return open;
-  Status sent = without_exceptions([&] { return send_memory(node, memory); });
+  const MemorySlots slots{*pool_, transfers_,
+                          [this](const SourceCheckpoint& checkpoint, const Interrupted& ends) {
+                            return wait_for_slot(checkpoint, ends);
+                          },
+                          [this] { return stopping_.load(); }};
+  Status sent = without_exceptions([&] { return send_frozen_memory(slots, node, memory); });
   // Drain now: the seal has a time limit, and a pool full of bytes may take longer.
-  if (sent && memory.arrives) sent = node->writer->drain([this] { return stopping_.load(); });
+  if (sent && memory.arrives) sent = node->writer->drain(slots.mount_ends);
   // EBUSY means that another request sends this memory; it continues.
   if (!sent && sent.error().errno_value != EBUSY) {
     give_up(*node->checkpoint, sent.error());
@@ -112,216 +26,18 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
   return sent;
 }
 
-Status SourceMount::send_memory(const SourceNodePointer& node, const FrozenMemory& memory) {
-  WantedSender wanted(*this, node, memory);
-  if (Status alone = wanted.admit_wants(); !alone) return alone;
-  // The chunks of the memory do not overlap each other. They must also not overlap earlier chunks,
-  // so drain those first.
-  if (Status drained = drain_chunks(node, [] { return false; }); !drained) return drained;
-  for (const FrozenMemory::Part& part : memory.first) wanted.blocks().want(part.offset, part.bytes);
-  wanted.start(memory.read_wanted);
-  MemoryPass pass(*this, node, memory.read, wanted.blocks(), memory.file_offset);
-  if (Status sent = pass.send_all(); !sent) return sent;
-  if (Status sent = wanted.finish(); !sent) return sent;
-  // Set the size explicitly, because the memory may end in zeros.
-  node->writer->set_size_bytes(memory.file_offset + memory.bytes);
-  return {};
-}
-
 uint64_t SourceMount::written_bytes(const SourceNode& node) {
-  {
-    MutexLock lock(memories_mutex_);
-    // The last block of the file may be sent first.
-    if (const auto found = memories_.find(node.id); found != memories_.end()) {
-      return found->second.file_offset + found->second.blocks->taken_bytes();
-    }
-  }
-  return node.writer->size_bytes();
+  // The last block of the file may be sent first.
+  const auto taken = transfers_.taken_bytes(node.id);
+  return taken ? *taken : node.writer->size_bytes();
 }
 
-void SourceMount::MemoryInTransfer::want(uint64_t offset, uint64_t length) const {
-  // Earlier calls of send_memory() have sent the bytes before.
-  const uint64_t skipped = std::min(length, file_offset - std::min(file_offset, offset));
-  if (length > skipped) blocks->want(offset + skipped - file_offset, length - skipped);
-}
-
+// Memory is sent to checkpoints that consist of one file.
 void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {
-  MutexLock lock(memories_mutex_);
-  if (const auto found = memories_.find(node); found != memories_.end()) {
-    found->second.want(offset, length);
-    return;
-  }
-  // Memory is sent to checkpoints that consist of one file. Readers may request the memory before
-  // it is sent.
-  const SourceNodePointer top = tree_.find_top(node);
-  if (!top || top->type != wire::NodeType::kFile) return;
-  if (early_wants_.size() == kEarlyWantsMax) early_wants_.pop_front();
-  early_wants_.push_back({node, offset, length});
-}
-
-// ---- The thread for wanted blocks ---------------------------------------------------------------
-
-Status SourceMount::WantedSender::admit_wants() {
-  MutexLock lock(mount_.memories_mutex_);
-  const MemoryInTransfer transfer{&blocks_, file_offset_};
-  if (!mount_.memories_.emplace(node_->id, transfer).second) {
-    return failure(EBUSY, "send memory: another request sends memory to the same file");
-  }
-  admits_wants_ = true;
-  std::erase_if(mount_.early_wants_, [&](const wire::Want& early) {
-    if (early.node != node_->id) return false;
-    transfer.want(early.offset, early.length_bytes);
-    return true;
+  transfers_.want({node, offset, length}, [this, node] {
+    const SourceNodePointer top = tree_.find_top(node);
+    return top && top->type == wire::NodeType::kFile;
   });
-  return {};
-}
-
-void SourceMount::WantedSender::start(const FrozenMemory::Read& read) {
-  // At most half of the slots become reserves, so that each first pass can get a slot.
-  reserves_ = 2 * ++mount_.reserves_ <= mount_.pool_->slot_count();
-  if (!reserves_) --mount_.reserves_;
-  SlotLease reserve;
-  if (reserves_) reserve = mount_.pool_->try_acquire();
-  thread_ = std::thread([this, &read, reserve = std::move(reserve)]() mutable {
-    run(read, std::move(reserve), reserves_);
-  });
-}
-
-void SourceMount::WantedSender::run(const FrozenMemory::Read& read, SlotLease reserve,
-                                    bool keep_reserve) {
-  status_ = without_exceptions([&] {
-    MemoryPass pass(mount_, node_, read, blocks_, file_offset_);
-    return pass.send_wanted(std::move(reserve), keep_reserve);
-  });
-  if (status_) return;
-  // The first pass finds this error in the checkpoint and ends.
-  node_->checkpoint->error->set(status_.error());
-  blocks_.finish();
-}
-
-Status SourceMount::WantedSender::finish() {
-  blocks_.finish();
-  if (thread_.joinable()) thread_.join();
-  if (std::exchange(reserves_, false)) --mount_.reserves_;
-  if (std::exchange(admits_wants_, false)) {
-    MutexLock lock(mount_.memories_mutex_);
-    mount_.memories_.erase(node_->id);
-  }
-  return status_;
-}
-
-// ---- Passes -------------------------------------------------------------------------------------
-
-Status SourceMount::MemoryPass::send_all() {
-  SlotLease lease;
-  for (uint64_t offset = 0;;) {
-    if (blocks_.any_wanted()) {
-      lease.release();
-      if (Status sent = send_zeros(); !sent) return sent;
-      blocks_.await_none_wanted();
-    }
-    if (!lease) lease = mount_.pool_->try_acquire();
-    if (!lease) {
-      if (Status sent = send_zeros(); !sent) return sent;
-      auto waited = mount_.wait_for_slot(*node_->checkpoint, [] { return false; });
-      if (!waited) return failure(waited.error());
-      lease = std::move(*waited);
-      if (blocks_.any_wanted()) continue;
-    }
-    // Takes the blocks after it has a slot: while this thread waits for a slot, the other thread
-    // may take these blocks.
-    const WantedBlocks::Part taken = blocks_.take_next(offset, lease.payload().size());
-    if (taken.length == 0) return send_zeros();
-    offset = taken.offset + taken.length;
-    if (Status sent = send(lease, taken, kPatienceForParts); !sent) return sent;
-  }
-}
-
-Status SourceMount::MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve) {
-  const auto get_slot = [&]() -> Status {
-    if (reserve) return {};
-    auto waited = mount_.wait_for_slot(*node_->checkpoint, [this] { return blocks_.finished(); });
-    if (!waited) return failure(waited.error());
-    reserve = std::move(*waited);
-    return {};
-  };
-  for (;;) {
-    if (!keep_reserve) reserve.release();
-    Status got = keep_reserve ? get_slot() : Status{};
-    if (got && !blocks_.await_wanted()) return {};
-    if (got) got = get_slot();
-    if (!got) return blocks_.finished() ? Status{} : got;
-    const WantedBlocks::Part taken = blocks_.take_wanted(reserve.payload().size());
-    if (taken.length == 0) continue;
-    // A reader waits for this block, so do not wait for slots.
-    if (Status sent = send(reserve, taken, std::chrono::milliseconds(0)); !sent) return sent;
-    if (Status sent = send_zeros(); !sent) return sent;
-    blocks_.wanted_sent();
-  }
-}
-
-// Reads the blocks into the slot, and sends the parts that are not zero. If all bytes are zero, the
-// caller keeps the lease.
-Status SourceMount::MemoryPass::send(SlotLease& lease, const WantedBlocks::Part& taken,
-                                     std::chrono::milliseconds patience_for_parts) {
-  const std::span<std::byte> slot = lease.payload().first(taken.length);
-  if (Status read = read_(taken.offset, slot); !read) return read;
-  find_nonzero(slot, parts_);
-  const auto offset_of = [&](const std::byte* at) {
-    return taken.offset + static_cast<uint64_t>(at - slot.data());
-  };
-  uint64_t at = taken.offset;
-  for (const std::span<const std::byte> part : parts_) {
-    if (Status added = add_zeros(at, offset_of(part.data())); !added) return added;
-    at = offset_of(part.data() + part.size());
-  }
-  // Send the zeros now, because the following chunks may have to wait for slots.
-  if (!parts_.empty()) {
-    if (Status sent = send_zeros(); !sent) return sent;
-  }
-  if (Status added = add_zeros(at, taken.offset + taken.length); !added) return added;
-  // A slot contains one chunk, so each part after the first moves to a slot of its own.
-  while (parts_.size() > 1) {
-    const std::span<const std::byte> part = parts_.back();
-    SlotLease another = patience_for_parts.count() > 0 ? mount_.pool_->acquire(patience_for_parts)
-                                                       : mount_.pool_->try_acquire();
-    if (!another) break;
-    const std::span<std::byte> copy = another.payload().first(part.size());
-    std::memcpy(copy.data(), part.data(), copy.size());
-    if (Status sent = send_chunk(std::move(another), copy, offset_of(part.data())); !sent) {
-      return sent;
-    }
-    parts_.pop_back();
-  }
-  if (parts_.empty()) return {};
-  const std::byte* const begin = parts_.front().data();
-  const std::byte* const end = parts_.back().data() + parts_.back().size();
-  return send_chunk(std::move(lease), {begin, end}, offset_of(begin));
-}
-
-Status SourceMount::MemoryPass::send_chunk(SlotLease lease, std::span<const std::byte> bytes,
-                                           uint64_t offset) {
-  const SourceCheckpoint& checkpoint = *node_->checkpoint;
-  checkpoint.outlet->announce(
-      node_->writer->cut_apart(std::move(lease), bytes, file_offset_ + offset));
-  return checkpoint.status();
-}
-
-Status SourceMount::MemoryPass::add_zeros(uint64_t begin, uint64_t end) {
-  if (begin == end) return {};
-  if (begin != zeros_end_ || zeros_end_ - zeros_begin_ >= kZerosMaxBytes) {
-    if (Status sent = send_zeros(); !sent) return sent;
-    zeros_begin_ = begin;
-  }
-  zeros_end_ = end;
-  return {};
-}
-
-Status SourceMount::MemoryPass::send_zeros() {
-  const uint64_t begin = std::exchange(zeros_begin_, zeros_end_);
-  if (begin == zeros_end_) return {};
-  return node_->checkpoint->outlet->send(
-      wire::Zeros{node_->id, file_offset_ + begin, zeros_end_ - begin});
 }
 
 }  // namespace ppmr

@@ -9,90 +9,35 @@
 // tree's mutex is held for look-ups and updates only, so `ls` never blocks.
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
-#include <queue>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "buffer_pool/buffer_pool.h"
-#include "daemon/background/idle_clock.h"
-#include "daemon/command_line/transport_option.h"
 #include "daemon/control/requests.h"
 #include "daemon/data_daemon/data_daemon.h"
 #include "daemon/metrics/open_migrations.h"
 #include "daemon/metrics/outcome_tally.h"
 #include "daemon/metrics/protected_processes.h"
-#include "daemon/privilege/confinement.h"
-#include "daemon/privilege/privileged_helper.h"
+#include "fuse_source/frozen_memory.h"
+#include "fuse_source/memory_transfers.h"
 #include "fuse_source/quiet_flusher.h"
-#include "fuse_source/reconnector.h"
+#include "fuse_source/seal_requests.h"
 #include "fuse_source/slot_buffers.h"
+#include "fuse_source/source_options.h"
 #include "fuse_source/source_tree.h"
-#include "fuse_source/wanted_blocks.h"
+#include "fuse_source/target_sessions.h"
 #include "mount/front_end.h"
 #include "mount/image_bundle.h"
-#include "rdma_stream/connection/security.h"
-#include "rdma_stream/session/sender.h"
 
 namespace ppmr {
-
-struct SourceOptions {
-  std::string mountpoint;
-  std::string target_address;  // empty with --discard
-  std::shared_ptr<const Security> security = Security::none();
-  bool discard = false;
-  size_t chunk_size_bytes = size_t{1} << 20;
-  size_t pool_size_bytes = 0;  // 0: pool_size_for()
-  TransportOptions transport;
-  SenderOptions sender;  // the transport of these options is not used
-  // Does the steps for which the daemon has no rights. serve() requires it.
-  std::shared_ptr<PrivilegedHelper> helper;
-  Confinement confinement;          // only shown in the status
-  std::shared_ptr<IdleClock> idle;  // null: the daemon stays when it is idle
-  std::chrono::milliseconds reconnect_interval{5000};
-};
-
-// Sums over all sessions of this mount. They never decrease.
-struct OutletTotals {
-  uint64_t bytes = 0;
-  uint64_t wire_bytes = 0;
-  uint64_t chunks = 0;
-  uint64_t inline_chunks = 0;
-  uint64_t reconnections = 0;
-
-  void add(const OutletCounters& session);
-};
 
 struct CommitReport {
   uint64_t files = 0;
   uint64_t bytes = 0;
-};
-
-// The memory of frozen processes, as the content of one file.
-struct FrozenMemory {
-  // Fills `slot` with the bytes at `offset`. Each function is called by one thread.
-  using Read = std::function<Status(uint64_t offset, std::span<std::byte> slot)>;
-  struct Part {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-  };
-
-  uint64_t bytes = 0;
-  std::vector<Part> first;  // sent before the other parts. Any values are allowed
-  Read read;
-  Read read_wanted;
-  // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
-  // include it.
-  uint64_t file_offset = 0;
-  // Whether to return when the target has the bytes. False: when they are in the pool.
-  bool arrives = true;
 };
 
 // Threads: any, except for serve() (one).
@@ -170,7 +115,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   Status defer_errors(const std::string& name);
 
   // Who the target has proved to be: PeerIdentity::text().
-  std::string target_identity() { return present_outlet()->counters().security; }
+  std::string target_identity() { return sessions_->present()->counters().security; }
 
   // Returns whether a signal is killing this process.
   bool is_dying(pid_t process) const { return options_.helper->is_dying(process); }
@@ -186,27 +131,11 @@ class SourceMount final : public FrontEnd, public ServedMount {
   wire::Space space() override;
 
  private:
-  // Passes the calls of a session's thread to the mount. A session may exist for a moment longer
-  // than the mount, so the mount's destructor first sets `mount` to null.
-  struct EventGate {
-    Mutex mutex;
-    SourceMount* mount PPMR_GUARDED_BY(mutex) = nullptr;  // null: closed
-  };
-
-  struct Parts {  // the members whose construction can fail
-    std::unique_ptr<BufferPool> pool;
-    std::unique_ptr<Connector> connector;
-    std::unique_ptr<Fabric> fabric;
-    std::unique_ptr<VerbsSource> verbs;
-  };
-  SourceMount(SourceOptions options, Parts parts);
-  static Status open_verbs(SourceOptions& options, Parts& parts);
+  SourceMount(SourceOptions options, std::unique_ptr<BufferPool> pool,
+              std::unique_ptr<TargetSessions> sessions);
+  SenderEvents events();
 
   // Changes of names.
-  Result<std::shared_ptr<Outlet>> connect();
-  Result<std::shared_ptr<Outlet>> live_outlet();
-  std::shared_ptr<Outlet> present_outlet();
-  OutletTotals totals();
   Result<SourceNodePointer> directory(uint64_t id);
   Status check_writable(const SourceCheckpoint& checkpoint);
   static tl::unexpected<Error> sealed_failure();
@@ -233,14 +162,6 @@ class SourceMount final : public FrontEnd, public ServedMount {
                   std::span<const std::byte> bytes);
 
   // Memory.
-  class MemoryPass;
-  class WantedSender;
-  struct MemoryInTransfer {
-    WantedBlocks* blocks = nullptr;
-    uint64_t file_offset = 0;  // of the first block
-    void want(uint64_t offset, uint64_t length) const;
-  };
-  Status send_memory(const SourceNodePointer& node, const FrozenMemory& memory);
   Status send_memory(const request::SendMemory& request, std::vector<UniqueFd> received);
   // Returns the number of written bytes of a file, for the status.
   uint64_t written_bytes(const SourceNode& node);
@@ -249,28 +170,19 @@ class SourceMount final : public FrontEnd, public ServedMount {
   Result<CommitReport> seal(const SourceNodePointer& top);
   Status await_writers(const SourceNodePointer& top);
   void seal_closed_checkpoints(bool unmounted);
-  void request_commit(uint64_t top_node);
-  void serve_commit_requests();
-  void serve_commit_request(uint64_t top_node);
+  void serve_seal_request(uint64_t top_node);
   void checkpoint_removed(uint64_t top_node);
 
   const SourceOptions options_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
   const std::unique_ptr<BufferPool> pool_;
-  const std::unique_ptr<Connector> connector_;
-  const std::unique_ptr<Fabric> fabric_;
-  const std::unique_ptr<VerbsSource> verbs_;  // null: bytes travel over TCP
+  const std::unique_ptr<TargetSessions> sessions_;
   SlotBuffers buffers_;
 
   std::atomic<bool> draining_ = false;  // make() refuses new checkpoints
   std::atomic<bool> stopping_ = false;
   Mutex changes_;
   Mutex attribute_changes_;
-  const std::shared_ptr<EventGate> events_;
-  Mutex sessions_mutex_;  // serialises live_outlet()
-  Mutex outlet_mutex_;
-  std::shared_ptr<Outlet> outlet_ PPMR_GUARDED_BY(outlet_mutex_);  // outlet of the present session
-  OutletTotals earlier_ PPMR_GUARDED_BY(outlet_mutex_);            // of earlier sessions
   OpenMigrations open_migrations_;
   ProtectedProcesses protected_;
   OutcomeTally migrations_{migrations_tally()};
@@ -278,24 +190,13 @@ class SourceMount final : public FrontEnd, public ServedMount {
   SourceTree tree_;
   CondVar writer_closed_;  // with the tree's mutex
 
-  Mutex commits_mutex_;
-  CondVar commit_requested_;
-  std::queue<uint64_t> commit_requests_ PPMR_GUARDED_BY(commits_mutex_);  // ids of top-level nodes
-  bool commits_stopping_ PPMR_GUARDED_BY(commits_mutex_) = false;
-
   Mutex patience_mutex_;  // serialises set_patience()
 
-  Mutex memories_mutex_;
-  // The files that send_memory() sends now, by node.
-  std::map<uint64_t, MemoryInTransfer> memories_ PPMR_GUARDED_BY(memories_mutex_);
-  // Wants for files to which no memory is sent yet.
-  std::deque<wire::Want> early_wants_ PPMR_GUARDED_BY(memories_mutex_);
-  std::atomic<uint32_t> reserves_ = 0;  // calls of send_memory() that reserve a slot
+  MemoryTransfers transfers_;
 
   // Declared last: the threads end before the members that they use.
   QuietFlusher flusher_;
-  std::thread committer_;
-  std::optional<Reconnector> reconnector_;
+  SealRequests seal_requests_;
 };
 
 // Returns the table of FUSE operations of a source mount. The userdata of its operations is the

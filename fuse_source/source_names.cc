@@ -69,7 +69,7 @@ Result<SourceNodePointer> SourceMount::make(uint64_t parent_id, const std::strin
                                   "': this mount drains (ppmr drain --resume ends that)");
   }
   if (begins_checkpoint) {
-    auto outlet = live_outlet();
+    auto outlet = sessions_->live();
     if (!outlet) return failure(outlet.error());
     node->checkpoint = std::make_shared<SourceCheckpoint>();
     node->checkpoint->top_node = node->id;

@@ -180,28 +180,7 @@ void SourceMount::seal_closed_checkpoints(bool unmounted) {
 
 // ---- Requests from the target -------------------------------------------------------------------
 
-void SourceMount::request_commit(uint64_t top_node) {
-  MutexLock lock(commits_mutex_);
-  commit_requests_.push(top_node);
-  commit_requested_.notify_all();
-}
-
-void SourceMount::serve_commit_requests() {
-  MutexLock lock(commits_mutex_);
-  for (;;) {
-    commit_requested_.wait(commits_mutex_, [this]() PPMR_REQUIRES(commits_mutex_) {
-      return commits_stopping_ || !commit_requests_.empty();
-    });
-    if (commits_stopping_) return;
-    const uint64_t top_node = commit_requests_.front();
-    commit_requests_.pop();
-    lock.unlock();
-    serve_commit_request(top_node);
-    lock.lock();
-  }
-}
-
-void SourceMount::serve_commit_request(uint64_t top_node) {
+void SourceMount::serve_seal_request(uint64_t top_node) {
   const SourceNodePointer top = tree_.find_top(top_node);
   if (!top) return;
   const Status sealed = without_exceptions([&]() -> Status {

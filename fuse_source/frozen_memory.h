@@ -1,0 +1,51 @@
+// Sends the memory of frozen processes as the content of one file.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "buffer_pool/buffer_pool.h"
+#include "fuse_source/memory_transfers.h"
+#include "fuse_source/source_tree.h"
+#include "rdma_stream/session/file_stream.h"
+
+namespace ppmr {
+
+// The memory of frozen processes, as the content of one file.
+struct FrozenMemory {
+  // Fills `slot` with the bytes at `offset`. Each function is called by one thread.
+  using Read = std::function<Status(uint64_t offset, std::span<std::byte> slot)>;
+  struct Part {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+
+  uint64_t bytes = 0;
+  std::vector<Part> first;  // sent before the other parts. Any values are allowed
+  Read read;
+  Read read_wanted;
+  // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
+  // include it.
+  uint64_t file_offset = 0;
+  // Whether to return when the target has the bytes. False: when they are in the pool.
+  bool arrives = true;
+};
+
+// What a mount lends to those who send memory.
+struct MemorySlots {
+  BufferPool& pool;
+  MemoryTransfers& transfers;
+  // Blocks until a slot is free. Errors: the checkpoint has failed, or the mount ends.
+  std::function<Result<SlotLease>(const SourceCheckpoint&, const Interrupted&)> wait;
+  Interrupted mount_ends;
+};
+
+// Sends the memory to the file `node`, whose earlier chunks have arrived. Returns when all chunks
+// are announced. Errors: EBUSY when another call sends to the same file; those of the functions in
+// `memory`, of the session and of `slots.wait`. Throws std::system_error without a thread.
+Status send_frozen_memory(const MemorySlots& slots, const SourceNodePointer& node,
+                          const FrozenMemory& memory);
+
+}  // namespace ppmr
