@@ -47,9 +47,10 @@ Status check_hooks(const HookSettings& settings) {
   }
   struct stat found {};
   if (::stat(settings.directory.c_str(), &found) != 0) {
-    return system_failure("hooks", settings.directory);
+    return system_failure("look at the directory of hooks", settings.directory);
   }
-  if (!S_ISDIR(found.st_mode)) return system_failure("hooks", settings.directory, ENOTDIR);
+  if (!S_ISDIR(found.st_mode))
+    return system_failure("read hooks from", settings.directory, ENOTDIR);
   if (Status safe = check_safe(settings.directory, found); !safe) return safe;
   for (const char* name : kNames) {
     const auto hook = find_hook(settings.directory + "/" + name);

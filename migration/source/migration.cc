@@ -1,3 +1,5 @@
+// The steps up to the decision, and the outcome. migration_trees.cc has the thread of each tree,
+// migration_decision.cc the decision and what follows it.
 #include "migration/source/migration.h"
 
 #include <fmt/format.h>
@@ -5,17 +7,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/without_exceptions.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "migration/relay/audit_events.h"
-#include "migration/relay/migration_hook.h"
-#include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/changed_limits.h"
-#include "migration/source/pause.h"
 #include "migration/source/rival.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
@@ -47,17 +45,6 @@ std::string plain(const std::string& name) {
   return text.empty() ? "process" : text;
 }
 
-// Their users have stopped them (SIGSTOP, Ctrl-Z). From the freeze on, nobody can tell.
-std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
-  std::vector<ProcessIdentity> stopped;
-  const auto tree = read_tree(root);
-  if (!tree) return stopped;
-  for (const ProcessStat& process : *tree) {
-    if (process.state == 'T') stopped.push_back(process.identity());
-  }
-  return stopped;
-}
-
 const char* outcome_name(ExitCode exit_code, bool is_rehearsal) {
   if (is_rehearsal) return exit_code == ExitCode::kSuccess ? "would-move" : "would-stay";
   switch (exit_code) {
@@ -70,6 +57,12 @@ const char* outcome_name(ExitCode exit_code, bool is_rehearsal) {
     default:
       return "unfinished";
   }
+}
+
+std::vector<ReportedTree> reported(const std::vector<TreePlan>& trees) {
+  std::vector<ReportedTree> reported;
+  for (const TreePlan& tree : trees) reported.push_back({tree.root.pid, tree.name});
+  return reported;
 }
 
 Result<OwnershipRecord> record_in(const json& answer) {
@@ -90,6 +83,7 @@ Migration::Migration(const RecordStore& store, const MigrationSettings& settings
       id_(settings.id.empty() ? random_migration_id() : settings.id),
       agent_(parse_endpoint(settings.endpoint)),
       trees_(trees.size()),
+      report_(store, id_, reported(trees), settings.on_event),
       driver_(store, id_) {
   for (size_t i = 0; i < trees.size(); ++i) trees_[i].plan = std::move(trees[i]);
   driver_.know_memory_needed(settings.plan.may_run_before_memory());
@@ -221,95 +215,8 @@ Status Migration::prepare() {
     if (!noted) return noted;
   }
   audit_begin(begun->record);
-  report_event({{"event", "begun"}, {"target", agent_.node_name()}});
+  report_.event({{"event", "begun"}, {"target", agent_.node_name()}});
   return {};
-}
-
-void Migration::dump(Tree& tree, size_t number) {
-  Status done = in_slot([&] {
-    const Status released = release_rdma_once();
-    return released ? copy(tree, number) : released;
-  });
-  if (done) done = await_copied();
-  if (done) done = prepare_freeze();
-  if (done) done = in_slot([&] { return dump_and_seal(tree, number); });
-  {
-    MutexLock lock(mutex_);
-    tree.is_sealed = done.has_value();
-    tree.memory_has_moved = !done || !settings_.plan.may_run_before_memory();
-    if (!done) note_failure_locked(tree, done.error());
-  }
-  changed_.notify_all();
-  if (done && settings_.plan.may_run_before_memory()) finish_memory(tree, number);
-  (void)without_exceptions([&]() -> Status {
-    if (tree.dump) tree.dump->wait_for_end();
-    if (done && settings_.plan.is_rehearsal) tree.goes_on_ns = realtime_ns();
-    return {};
-  });
-}
-
-Status Migration::in_slot(const std::function<Status()>& work) {
-  slots_.acquire();
-  const Status done = without_exceptions(work);
-  slots_.release();
-  return done;
-}
-
-// No tree is frozen while another one is still copied.
-Status Migration::await_copied() {
-  MutexLock lock(mutex_);
-  ++copied_;
-  changed_.notify_all();
-  while (copied_ < trees_.size()) {
-    if (first_failure_) return failure(*first_failure_);
-    if (stop_ || has_given_up_) return failure(EINTR, "interrupted");
-    if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
-    if (Status open = check_not_over(); !open) return open;
-  }
-  return {};
-}
-
-void Migration::note_failure_locked(const Tree& tree, const Error& error) {
-  if (first_failure_) return;
-  first_failure_ = Error{error.errno_value, fmt::format("process {} ({}): {}", tree.plan.root.pid,
-                                                        tree.plan.name, error.message)};
-}
-
-// An error before the decision aborts the migration. After the decision, the source's daemon may
-// only have been silent for a while: then the memory follows. Else the target reports the loss.
-void Migration::finish_memory(Tree& tree, size_t number) {
-  const auto memory = without_exceptions([&] { return tree.dump->finish_memory(); });
-  if (!memory) {
-    {
-      MutexLock lock(mutex_);
-      note_failure_locked(tree, memory.error());
-    }
-    (void)without_exceptions([&]() -> Status {
-      const auto decided = await_decision();
-      if (decided && decided->state() == MigrationState::kCommitted) {
-        ppmr::await_memory_moved(*decided, decided->trees[number], settings_.hold_limit);
-      }
-      return {};
-    });
-  }
-  {
-    MutexLock lock(mutex_);
-    tree.memory_has_moved = true;
-    if (memory) {
-      tree.sealed.bytes += memory->bytes;
-      tree.sealed.files += memory->files;
-    }
-  }
-  changed_.notify_all();
-}
-
-// Returns the record when it is committed or aborted, or when the coordinator has given up.
-Result<OwnershipRecord> Migration::await_decision() const {
-  auto record = store_.read(id_, kRole);
-  while (record && record->state() < MigrationState::kCommitted && !has_given_up_) {
-    record = store_.wait(id_, kRole, record->version, kLookInterval);
-  }
-  return record;
 }
 
 void Migration::await_memory_moved() {
@@ -321,51 +228,18 @@ void Migration::await_memory_moved() {
   while (!changed_.wait_for(mutex_, kLookInterval, all_moved)) store_.note_contact(id_, kRole);
 }
 
-Status Migration::release_rdma_once() {
-  std::call_once(release_began_, [this] {
-    const auto asked = release_rdma(roots(), settings_.release_timeout);
-    // Even after an error some processes may have released.
-    asked_to_release_ = !asked || *asked > 0;
-    if (!asked) {
-      released_ = failure(asked.error());
-    } else if (*asked > 0) {
-      report_event({{"event", "rdma-released"}, {"processes", *asked}});
-    }
-  });
-  return released_;
-}
-
-Status Migration::prepare_freeze() {
-  std::call_once(hook_began_, [this] {
-    hook_ended_ = without_exceptions([this]() -> Status {
-      for (;;) {
-        const auto excluded = exclude_pause(store_.path_of(id_, kRole));
-        if (!excluded) return failure(excluded.error());
-        if (*excluded) break;
-        if (stop_ || has_given_up_) return failure(EINTR, "interrupted");
-        if (Status open = check_not_over(); !open) return open;
-        std::this_thread::sleep_for(kLookInterval);
-      }
-      return run_hook(settings_.hooks, "before-freeze",
-                      {id_, roots(), settings_.endpoint.value("target", ""), ""});
-    });
-  });
-  return hook_ended_;
-}
-
 void Migration::run_hook_after(const char* name, const std::string& reason) {
   const Status ended = without_exceptions([&] {
     return run_hook(settings_.hooks, name,
                     {id_, roots(), settings_.endpoint.value("target", ""), reason});
   });
-  if (!ended) report_event({{"event", "warning"}, {"sentence", ended.error().message}});
+  if (!ended) report_.warning(ended.error().message);
 }
 
 void Migration::resume_rdma_here() {
   if (!asked_to_release_) return;
   if (Status resumed = resume_rdma(roots(), settings_.release_timeout); !resumed) {
-    report_event({{"event", "warning"},
-                  {"sentence", "a process does not resume RDMA yet: " + resumed.error().message}});
+    report_.warning("a process does not resume RDMA yet: " + resumed.error().message);
   }
 }
 
@@ -373,86 +247,6 @@ std::vector<pid_t> Migration::roots() const {
   std::vector<pid_t> pids;
   for (const Tree& tree : trees_) pids.push_back(tree.plan.root.pid);
   return pids;
-}
-
-Status Migration::copy(Tree& tree, size_t number) {
-  const auto now = store_.read(id_, kRole);
-  if (!now) return failure(now.error());
-  // The pid may have been reused while the tree waited for its turn.
-  const ProcessIdentity root{now->trees[number].root, now->trees[number].root_start_time};
-  if (Status same = check_identity(root, now->boot_id); !same) return same;
-  if (Status free = check_thawed(root.pid); !free) return free;
-  SourceDriver driver(store_, id_);
-  const auto begun = driver.take(source_event::DumpBegins{number, stopped_tasks_of(root.pid)});
-  if (!begun) return failure(begun.error());
-  const OwnershipRecord* record = &begun->record;
-  // Processes without their RDMA devices wait for the end of the move: rounds would prolong it.
-  const auto limits =
-      settings_.plan.is_live && !asked_to_release_ ? std::optional(settings_.live) : std::nullopt;
-  tree.sends_to = {{"checkpoint", record->trees[number].checkpoint},
-                   {"memory", memory_checkpoint(record->plan, record->trees[number])}};
-  if (limits) report_phase("copying", tree);
-  const auto on_round_begins = [&, number](unsigned round, uint64_t bytes) {
-    note_round(number, round + 1, bytes);
-    report_event({{"event", "round"}, {"round", round}, {"bytes", bytes}}, &tree);
-  };
-  const auto on_round = [&](unsigned round, uint64_t bytes) {
-    tree.rounds.push_back({realtime_ns(), bytes});
-    report_event({{"event", "copied"}, {"round", round}, {"bytes", bytes}}, &tree);
-  };
-  const auto on_files_round = [&](uint64_t bytes) {
-    if (bytes > 0) report_event({{"event", "files_copied"}, {"bytes", bytes}}, &tree);
-  };
-  const auto on_warning = [&](const std::string& sentence) {
-    report_event({{"event", "warning"}, {"sentence", sentence}}, &tree);
-  };
-  tree.dump = std::make_unique<TreeDump>(
-      store_, TreeDumpOptions{.criu = settings_.criu,
-                              .mount = settings_.mount,
-                              .id = id_,
-                              .tree = number,
-                              .record = record->trees[number],
-                              .criu_options = settings_.criu_options,
-                              .plan = settings_.plan,
-                              .live_limits = limits,
-                              .on_round_begins = on_round_begins,
-                              .on_round = on_round,
-                              .on_freeze = [&] { report_phase("dumping", tree); },
-                              .on_files_round = on_files_round,
-                              .on_warning = on_warning,
-                              .seal_patience = settings_.hold_limit});
-  return tree.dump->copy();
-}
-
-Status Migration::dump_and_seal(Tree& tree, size_t number) {
-  SourceDriver driver(store_, id_);
-  auto sealed = tree.dump->dump_and_seal();
-  if (!sealed) return failure(sealed.error());
-  tree.sealed = *sealed;
-  const source_event::Sealed event{
-      .tree = number,
-      .freeze_began_ns = read_freeze_began_ns(tree.dump->work_directory()),
-      .rounds = tree.rounds};
-  if (Status noted = note_sealed(driver, event); !noted) return noted;
-  report_event({{"event", "sealed"}, {"bytes", sealed->bytes}}, &tree);
-  return {};
-}
-
-// The hook stops the tree while the memory travels. A tree without memory may be sealed first.
-Status Migration::note_sealed(SourceDriver& driver, const source_event::Sealed& event) {
-  const auto deadline = Clock::now() + settings_.hold_limit;
-  for (;;) {
-    const auto noted = driver.take(event);
-    if (noted) return {};
-    if (noted.error().errno_value != EAGAIN || Clock::now() > deadline) {
-      return failure(noted.error());
-    }
-    const auto now = store_.read(id_, kRole);
-    if (!now) return failure(now.error());
-    if (now->trees[event.tree].phase < TreePhase::kStopped) {
-      (void)store_.wait(id_, kRole, now->version, kLookInterval);
-    }
-  }
 }
 
 Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
@@ -514,7 +308,7 @@ Status Migration::await_all_sealed() {
     if (changed_.wait_for(mutex_, kLookInterval) == std::cv_status::no_timeout) continue;
     lock.unlock();
     store_.note_contact(id_, kRole);
-    follow_pause();
+    report_.follow_pause();
     if (Status open = check_not_over(); !open) return open;
     if (Status free = check_not_frozen(); !free) return free;
     // A dump that uses the mount of a stopped daemon would block, with its tree frozen.
@@ -528,7 +322,7 @@ Status Migration::await_all_sealed() {
     lock.lock();
   }
   lock.unlock();
-  follow_pause();  // the end of a pause is reported before what comes after the rounds
+  report_.follow_pause();  // the end of a pause is reported before what comes after the rounds
   return {};
 }
 
@@ -561,72 +355,6 @@ void Migration::audit_begin(const OwnershipRecord& record) const {
                    {"by_uid", getuid()}});
 }
 
-void Migration::report_event(json event, const Tree* tree) const {
-  event["migration"] = id_;
-  event["time_ns"] = realtime_ns();
-  if (tree != nullptr) {
-    event["pid"] = tree->plan.root.pid;
-    event["name"] = tree->plan.name;
-  }
-  // Some events come after the decision, when nothing may throw.
-  (void)without_exceptions([&]() -> Status {
-    if (settings_.on_event) settings_.on_event(event);
-    return {};
-  });
-}
-
-void Migration::follow_pause() {
-  const std::string directory = store_.path_of(id_, kRole);
-  const int64_t began_ns = pause_began_ns(directory);
-  if (began_ns == pause_began_ns_) return;
-  if (pause_began_ns_ > 0) note_pause_end();
-  pause_began_ns_ = began_ns;
-  if (began_ns > 0) report_event({{"event", "paused"}});
-}
-
-// The record has the pause for `ppmr timeline`.
-void Migration::note_pause_end() {
-  const PauseRecord pause{std::exchange(pause_began_ns_, 0), realtime_ns()};
-  report_event(
-      {{"event", "resumed"}, {"paused_ms", (pause.ended_ns - pause.began_ns) / 1'000'000}});
-  (void)store_.change(id_, kRole, [&](OwnershipRecord& latest) -> Status {
-    latest.pauses.push_back(pause);
-    return {};
-  });
-}
-
-void Migration::note_round(size_t number, uint64_t round, uint64_t bytes) {
-  TreeNotes& notes = trees_[number].notes;
-  if (round == 1) notes = {};  // the rounds may begin anew
-  notes.earlier_bytes += notes.round_bytes;
-  notes.round = round;
-  notes.round_bytes = bytes;
-  (void)write_tree_notes(store_.path_of(id_, kRole), number, notes);
-}
-
-// `phases`: of the trees at the target.
-void Migration::report_fill(const std::vector<TreePhase>& phases) {
-  for (size_t i = 0; i < trees_.size(); ++i) {
-    TreeNotes& notes = trees_[i].notes;
-    const bool fills = phases[i] == TreePhase::kRunning && i < missing_bytes_.size();
-    const uint64_t missing_bytes = fills ? missing_bytes_[i] : 0;
-    if (missing_bytes == notes.missing_bytes) continue;
-    notes.missing_bytes = missing_bytes;
-    notes.fill_bytes = std::max(notes.fill_bytes, missing_bytes);
-    (void)write_tree_notes(store_.path_of(id_, kRole), i, notes);
-    if (!fills) continue;
-    report_event(
-        {{"event", "filling"}, {"missing_bytes", missing_bytes}, {"bytes", notes.fill_bytes}},
-        &trees_[i]);
-  }
-}
-
-void Migration::report_phase(const char* phase, const Tree& tree) const {
-  json event = tree.sends_to;
-  event["event"] = phase;
-  report_event(std::move(event), &tree);
-}
-
 // Records the outcome for `ppmr history` and `ppmr timeline`: only the target knows when the trees
 // ran again. The outcome itself does not depend on this call.
 void Migration::note_outcome() const {
@@ -650,7 +378,7 @@ void Migration::note_outcome() const {
 
 MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& message) {
   MigrationOutcome result{exit_code, message, id_, {}};
-  if (pause_began_ns_ > 0) note_pause_end();
+  report_.end_pause();
   note_outcome();
   auto record = store_.read(id_, kRole);
   if (record) {

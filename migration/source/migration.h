@@ -14,7 +14,7 @@
 #include "migration/relay/agent_client.h"
 #include "migration/relay/source_driver.h"
 #include "migration/source/hooks.h"
-#include "migration/source/move_notes.h"
+#include "migration/source/move_report.h"
 #include "migration/source/tree_dump.h"
 #include "processes/frozen_tasks.h"
 
@@ -82,56 +82,58 @@ class Migration {
     std::unique_ptr<TreeDump> dump;
     SealedTree sealed;
     std::vector<RoundRecord> rounds;
-    TreeNotes notes;
-    nlohmann::json sends_to;       // the names of its checkpoints, for those who show progress
-    bool is_sealed = false;        // guarded by the migration's mutex_
-    bool memory_has_moved = true;  // likewise; false: post-copy needs the frozen tasks
+    bool is_sealed = false;               // guarded by the migration's mutex_
+    bool memory_has_moved = true;         // likewise; false: post-copy needs the frozen tasks
     std::atomic<int64_t> goes_on_ns = 0;  // see TreeOutcome
     std::thread thread;
   };
 
-  // The steps before the decision. On an error the caller aborts the migration.
+  // ---- The steps before the decision (migration.cc). On an error the caller aborts the migration.
   Status move_up_to_decision();
   Status prepare();
-  void dump(Tree& tree, size_t number);  // runs in a thread of its own
-  // Asks the trees to release RDMA, and returns when they have released it. Later calls return the
-  // same result. All trees release before the first tree is frozen, because they may communicate
-  // with each other.
-  Status release_rdma_once();
-  // Runs when all trees are copied, once: no tree is frozen during a pause, and the hook runs last.
-  Status prepare_freeze();
-  // Reports that an operator has paused or resumed the rounds.
-  void follow_pause();
-  void note_pause_end();
-  void note_round(size_t number, uint64_t round, uint64_t bytes);
-  void report_fill(const std::vector<TreePhase>& phases);
+  Status await_all_sealed();
+  Status await_ready();
+  // Returns why the dump of a tree cannot go on: somebody has frozen it.
+  Status check_not_frozen() const;
+  Status check_not_over() const;
+  Error root_cause(const Error& own);
+  Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
+                                         std::chrono::milliseconds patience);
+  void await_memory_moved();
   // A failure is a warning: what the hook is about has happened.
   void run_hook_after(const char* name, const std::string& reason = "");
   // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
   void resume_rdma_here();
   std::vector<pid_t> roots() const;
+  void note_outcome() const;
+  void audit_begin(const OwnershipRecord& record) const;
+  MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
+
+  // ---- The thread of each tree (migration_trees.cc).
+  void dump(Tree& tree, size_t number);  // all that the thread does
   // Does `work` when fewer than --jobs trees are copied or dumped.
   Status in_slot(const std::function<Status()>& work);
+  // Asks the trees to release RDMA, and returns when they have released it. Later calls return the
+  // same result. All trees release before the first tree is frozen, because they may communicate
+  // with each other.
+  Status release_rdma_once();
   // Copies memory of the tree while it runs.
   Status copy(Tree& tree, size_t number);
   Status await_copied();
+  // Runs when all trees are copied, once: no tree is frozen during a pause, and the hook runs last.
+  Status prepare_freeze();
   Status dump_and_seal(Tree& tree, size_t number);
   Status note_sealed(SourceDriver& driver, const source_event::Sealed& event);
   void note_failure_locked(const Tree& tree, const Error& error) PPMR_REQUIRES(mutex_);
   void finish_memory(Tree& tree, size_t number);
   // Blocks until the source no longer needs the frozen tasks.
   Result<OwnershipRecord> await_decision() const;
-  void await_memory_moved();
-  // Returns why the dump of a tree cannot go on: somebody has frozen it.
-  Status check_not_frozen() const;
-  Error root_cause(const Error& own);
-  Status check_not_over() const;
-  Status await_all_sealed();
-  Status await_ready();
+
+  // ---- The decision and the steps after it (migration_decision.cc). After hand_over() has begun,
+  // an error leaves the migration unfinished.
   Status check_memory();
   Status check_held();
   Status commit();
-  // The steps after the decision. On an error the migration stays unfinished.
   Status hand_over();
   void end_source();
   void join_dumps();
@@ -143,14 +145,6 @@ class Migration {
   // Records the abort. Errors: the record could not be written, so nothing is decided.
   Status abort(const Error& why);
 
-  Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
-                                         std::chrono::milliseconds patience);
-  void note_outcome() const;
-  void audit_begin(const OwnershipRecord& record) const;
-  void report_event(nlohmann::json event, const Tree* tree = nullptr) const;
-  void report_phase(const char* phase, const Tree& tree) const;
-  MigrationOutcome outcome(ExitCode exit_code, const std::string& message);
-
   const RecordStore& store_;
   const MigrationSettings& settings_;
   JobSlots& slots_;
@@ -159,10 +153,10 @@ class Migration {
   AgentClient agent_;
   OwnershipRecord target_;               // the target's record, as last received
   std::vector<uint64_t> missing_bytes_;  // at the target, of each tree, as last received
-  int64_t pause_began_ns_ = 0;           // of a pause that was reported; 0: there is none
   bool is_recorded_ = false;
   bool told_of_interruption_ = false;
   std::vector<Tree> trees_;
+  MoveReport report_;
   std::vector<FrozenTasks> frozen_;  // filled by check_held()
   SourceDriver driver_;
   SourceStep committed_;  // the step of the decision

@@ -93,7 +93,7 @@ Status Migration::commit() {
       if (!committed) return failure(committed.error());
     }
     committed_ = std::move(*committed);
-    report_event({{"event", "committed"}});
+    report_.event({{"event", "committed"}});
     // From now on, a lost connection must not end the session that is sending the memory.
     for (const TreeRecord& tree : committed_.record.trees) wait_for_peer(committed_.record, tree);
     return {};
@@ -110,10 +110,9 @@ Status Migration::hand_over() {
     const auto record = driver_.carry_out(step, agent_, left, /*until_notified=*/true);
     if (record && record->peer_notified) return {};
     if (stop_ && !std::exchange(told_of_interruption_, true)) {
-      report_event({{"event", "warning"},
-                    {"sentence",
-                     "interrupted after the decision: the target owns the processes; "
-                     "still trying to reach it"}});
+      report_.warning(
+          "interrupted after the decision: the target owns the processes; still trying to reach "
+          "it");
     }
     if (Clock::now() > deadline) {
       return record ? failure(EHOSTUNREACH, driver_.obstacle()) : failure(record.error());
@@ -142,7 +141,7 @@ void Migration::join_dumps() {
   const auto end = store_.read(id_, kRole);
   for (size_t i = 0; end && i < trees_.size(); ++i) {
     if (Status settled = settle_container_at_source(*end, end->trees[i]); !settled) {
-      report_event({{"event", "warning"}, {"sentence", settled.error().message}}, &trees_[i]);
+      report_.warning(settled.error().message, i);
     }
   }
   if (end && end->plan.may_run_before_memory()) remove_frozen_groups(end->id);
@@ -152,7 +151,7 @@ void Migration::join_dumps() {
 void Migration::settle_unit() const {
   const auto end = store_.read(id_, kRole);
   const Status settled = end ? settle_unit_at_source(*end) : failure(end.error());
-  if (!settled) report_event({{"event", "warning"}, {"sentence", settled.error().message}});
+  if (!settled) report_.warning(settled.error().message);
 }
 
 // Removes the checkpoints at the source. This keeps the daemon busy, so after a success call it
@@ -180,17 +179,17 @@ Status Migration::await_running() {
       const TreePhase phase = target->trees[i].phase;
       const bool lost = !target->trees[i].lost.empty();
       if (phase >= TreePhase::kRunning && seen[i] < TreePhase::kRunning && !lost) {
-        report_event({{"event", "running"},
-                      {"lazily", settings_.plan.restores_lazily()},
-                      {"post_copy", settings_.plan.may_run_before_memory()}},
-                     &trees_[i]);
+        report_.event({{"event", "running"},
+                       {"lazily", settings_.plan.restores_lazily()},
+                       {"post_copy", settings_.plan.may_run_before_memory()}},
+                      i);
       }
       if (phase >= TreePhase::kComplete && seen[i] < TreePhase::kComplete && !lost) {
-        report_event({{"event", "complete"}}, &trees_[i]);
+        report_.event({{"event", "complete"}}, i);
       }
       seen[i] = phase;
     }
-    report_fill(seen);
+    report_.fill(seen, missing_bytes_);
     if (target->state() == MigrationState::kAborted) {
       return failure(EFAULT, "LOST: the target lost the processes: " + target->error);
     }
@@ -215,7 +214,7 @@ Status Migration::await_running() {
 }
 
 MigrationOutcome Migration::end_rehearsal() {
-  report_event({{"event", "rehearsed"}});
+  report_.event({{"event", "rehearsed"}});
   const Status discarded = abort({0, ""});
   resume_rdma_here();
   if (discarded) return outcome(ExitCode::kSuccess, "");
@@ -227,14 +226,13 @@ MigrationOutcome Migration::end_rehearsal() {
 
 Status Migration::abort(const Error& why) {
   auto step = driver_.take(source_event::GiveUp{why.message});
-  if (!why.message.empty()) report_event({{"event", "aborted"}, {"error", why.message}});
+  if (!why.message.empty()) report_.event({{"event", "aborted"}, {"error", why.message}});
   if (step) {
     // The target also removes the sealed checkpoints.
     (void)driver_.carry_out(std::move(*step), agent_, kNotifyAbortPatience);
   } else {
-    report_event({{"event", "warning"},
-                  {"sentence", "dumped processes stay frozen until the abort can be recorded: " +
-                                   step.error().message}});
+    report_.warning("dumped processes stay frozen until the abort can be recorded: " +
+                    step.error().message);
   }
   fail_requests_if_silent(settings_.mount);
   has_given_up_ = true;

@@ -177,7 +177,8 @@ Status TreeDump::copy_rounds() {
   return copied;
 }
 
-// The limits, after a pause, unless the migration is over.
+// Returns after a pause, with the limits that the operator has set by then. Errors: the migration
+// is over.
 Result<LiveLimits> TreeDump::present_limits() const {
   if (Status open = check_not_over(); !open) return failure(open.error());
   if (Status resumed = await_resumed(); !resumed) return failure(resumed.error());

@@ -1,0 +1,57 @@
+// What a move tells those who watch it: events for the command that started it, notes for `ppmr
+// migrations`, pauses in its record. Nothing depends on it: what cannot be told is not told.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "migration/records/record_store.h"
+#include "migration/source/move_notes.h"
+
+namespace ppmr {
+
+struct ReportedTree {
+  pid_t pid = 0;
+  std::string name;
+};
+
+// Threads: any for event(), warning() and those of one tree, one thread for each tree; one thread
+// for the rest.
+class MoveReport {
+ public:
+  using OnEvent = std::function<void(const nlohmann::json& event)>;
+
+  // `on_event` is called from several threads at once; it may be null. `store` lives longer.
+  MoveReport(const RecordStore& store, std::string id, std::vector<ReportedTree> trees,
+             OnEvent on_event);
+
+  // Completes the event with the migration, the time and, if it is about a tree, the tree. Never
+  // throws. docs/json.md lists the events.
+  void event(nlohmann::json event, std::optional<size_t> tree = {}) const;
+  void warning(const std::string& sentence, std::optional<size_t> tree = {}) const;
+
+  // Of one tree: a round that will send about so many bytes, counted from 0.
+  void round_begins(size_t tree, unsigned round, uint64_t bytes);
+  // Of all trees: their phases at the target, and the bytes of memory that each still lacks there.
+  void fill(const std::vector<TreePhase>& phases, const std::vector<uint64_t>& missing_bytes);
+
+  // Reports that an operator has paused or resumed the rounds since the last call.
+  void follow_pause();
+  // Reports the end of a pause that was reported: the migration is over.
+  void end_pause();
+
+ private:
+  std::string directory() const;
+
+  const RecordStore& store_;
+  const std::string id_;
+  const std::vector<ReportedTree> trees_;
+  const OnEvent on_event_;
+  std::vector<TreeNotes> notes_;
+  int64_t pause_began_ns_ = 0;  // of a pause that was reported; 0: there is none
+};
+
+}  // namespace ppmr
