@@ -224,7 +224,7 @@ TEST(Moves, SendsToAProcessThatNeverReturnsFailAfterTheLimit) {
   ASSERT_EQ(ends.a->release(), "ok");
   EXPECT_EQ(ends.b->wait(), kFailedCompletion);
   EXPECT_NE(ends.b->output().find(kRetriesExceeded), std::string::npos) << ends.b->output();
-  // It comes back all the same: its peer has given up.
+  // The process comes back after its peer has given up, and learns that.
   ASSERT_EQ(ends.a->resume(), "ok");
   EXPECT_EQ(ends.a->wait(), kFailedCompletion) << ends.a->log();
   EXPECT_NE(ends.a->output().find(kRetriesExceeded), std::string::npos) << ends.a->output();

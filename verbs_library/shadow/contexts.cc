@@ -234,8 +234,8 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const int fd = context->async_fd;
   for (;;) {
     pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
-    // A restored process begins with EINTR. Programs do not expect it, because the library of
-    // rdma-core calls read(2) here, which the kernel restarts.
+    // A restored process finds its poll(2) interrupted (EINTR). Programs do not expect that here:
+    // rdma-core calls read(2), which the kernel restarts.
     if (poll(&ready, 1, blocks(fd) ? -1 : 0) < 0) {
       if (errno == EINTR) continue;
       return -1;

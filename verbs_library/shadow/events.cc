@@ -32,7 +32,8 @@ Cq* fetch_event(Channel& channel) {
   void* context = nullptr;
   if (!channel.real || real().ibv_get_cq_event(channel.real, &real_cq, &context) != 0)
     return nullptr;
-  // At once, because the real queue can be destroyed for a move only when all are acknowledged.
+  // The program may acknowledge the event late or never. A move destroys the real queue, which the
+  // real library allows only when all of its events are acknowledged.
   real().ibv_ack_cq_events(real_cq, 1);
   auto* cq = static_cast<Cq*>(context);
   cq->armed = 0;
