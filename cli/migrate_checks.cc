@@ -45,7 +45,7 @@ CommandResult<void> Migrate::check_both_sides() {
 Result<TreeFacts> Migrate::gather(const ProcessTree& tree) {
   auto gathered = gather_tree_facts(tree, digests_);
   if (!gathered) return gathered;
-  find_landlocked(*gathered);
+  find_restrictions(*gathered);
   if (const auto container = containers_.find(tree.root); container != containers_.end()) {
     set_container(*gathered, container->second);
   }

@@ -113,8 +113,8 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->excludes(eager);
   sub.add_option("--allow-loss", migrate.allowed_losses,
                  "what the processes may lose in the move without a word of CRIU; may be repeated")
-      ->check(CLI::IsMember({kLandlock}))
-      ->type_name(kLandlock)
+      ->check(CLI::IsMember({kLandlock, kMdwe}))
+      ->type_name(std::string(kLandlock) + "|" + kMdwe)
       ->allow_extra_args(false)
       ->take_all();
   auto* dry_run = sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");

@@ -20,10 +20,12 @@
 
 namespace ppmr {
 
-// The options of a move that the checks depend on.
-// What a move may lose if the user accepts it (--allow-loss): the restrictions of Landlock.
+// What a move may lose if the user accepts it (--allow-loss): the restrictions of Landlock; the
+// promise never to make memory executable (prctl(PR_SET_MDWE)).
 inline constexpr const char* kLandlock = "landlock";
+inline constexpr const char* kMdwe = "mdwe";
 
+// The options of a move that the checks depend on.
 struct MoveOptions {
   bool lazily = true;
   bool memory_apart = true;        // CRIU may leave private memory out of its images
@@ -38,7 +40,7 @@ struct MoveOptions {
   bool force_irmap = false;
   std::string moved_unit;                // the service that moves with its processes: "web.service"
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
-  std::set<std::string> allowed_losses;  // kLandlock
+  std::set<std::string> allowed_losses;  // kLandlock, kMdwe
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 

@@ -220,6 +220,20 @@ TEST_F(Preflight, StopsTheMoveOfALandlockedProcessUnlessTheLossIsAccepted) {
   options_.allowed_losses = {"landlock"};
   expect_warning("412 (worker) is restricted by Landlock", "");
 }
+TEST_F(Preflight, StopsTheMoveOfAProcessThatDeniesWriteExecuteUnlessTheLossIsAccepted) {
+  tree_.processes[0].denies_write_execute = true;
+  expect_stop("412 (worker) may not make memory executable", "--allow-loss mdwe");
+  options_.allowed_losses = {"mdwe"};
+  expect_warning("412 (worker) may not make memory executable", "");
+}
+TEST_F(Preflight, WarnsOfAKeyring) {
+  tree_.processes[0].has_keyring = true;
+  expect_warning("412 (worker) has a keyring of its own", "add its keys again");
+}
+TEST_F(Preflight, WarnsOfInheritedAttributesThatCannotBeCarried) {
+  tree_.lost_attributes = {"memory policy (NUMA), in which its tasks differ"};
+  expect_warning("412 (worker) would lose its memory policy (NUMA)", "same value");
+}
 TEST_F(Preflight, WarnsOfASeccompFilter) {
   tree_.processes[0].seccomp_mode = 2;
   expect_warning("412 (worker) has a seccomp filter", "CONFIG_SECCOMP_FILTER");

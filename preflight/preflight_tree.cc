@@ -30,6 +30,17 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                            "module, and CRIU would restore it without its restrictions",
                     is_accepted ? "" : "keep it here, or accept that: --allow-loss landlock"});
     }
+    if (process.denies_write_execute) {
+      const bool is_accepted = options.allowed_losses.contains(kMdwe);
+      findings.add({is_accepted ? Severity::kWarns : Severity::kStops,
+                    name + " may not make memory executable (MDWE, MemoryDenyWriteExecute= of "
+                           "systemd), and CRIU would restore it without this restriction",
+                    is_accepted ? "" : "keep it here, or accept that: --allow-loss mdwe"});
+    }
+    if (process.has_keyring) {
+      findings.warn(name + " has a keyring of its own, and CRIU does not restore it",
+                    "let the program add its keys again after the move");
+    }
     if (process.seccomp_mode == 2) {
       findings.warn(name + " has a seccomp filter",
                     "CRIU can restore it only if the kernels of both nodes have "
@@ -38,6 +49,10 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
   }
   if (tree.processes.empty()) return;
   const ProcessFact& root = tree.processes.front();
+  for (const std::string& attribute : tree.lost_attributes) {
+    findings.warn(fmt::format("{} would lose its {}", tree.name_of(root.pid), attribute),
+                  "start the program without it, or all of its tasks with the same value");
+  }
   if (!options.shell_job && !tree.contains(root.session)) {
     findings.stop(
         fmt::format("{} belongs to the session of process {}, which would not move with it",

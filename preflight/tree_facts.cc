@@ -20,7 +20,9 @@
 #include "preflight/file_digest.h"
 #include "preflight/node_facts.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/carried/inherited_attributes.h"
 #include "processes/control_groups.h"
+#include "processes/memory/asked_attributes.h"
 #include "processes/memory/landlock_probe.h"
 #include "processes/system_v_memory.h"
 
@@ -104,6 +106,7 @@ class Gathering {
     if (Status gathered = gather_sockets(); !gathered) return failure(gathered.error());
     if (Status checked = check_system_v_memory(); !checked) return failure(checked.error());
     if (Status gathered = gather_rdma_releasers(); !gathered) return failure(gathered.error());
+    gather_inherited();
     facts_.manager = gather_manager_facts(tree_);
     compute_digests();
     for (auto& [key, file] : files_) facts_.files.push_back(std::move(file));
@@ -134,6 +137,7 @@ class Gathering {
     const bool same = !facts_.has_namespace("mnt");
     return same ? path : fmt::format("/proc/{}/root{}", tree_.root, path);
   }
+  void gather_inherited();
   void compute_digests();
   void add_peculiarity(const std::string& kind, const std::string& object, pid_t pid,
                        const std::string& external = "") {
@@ -440,6 +444,12 @@ Status Gathering::gather_rdma_releasers() {
 }
 
 // Computes no SHA-256 of files that the tree can write, because they may change during the read.
+void Gathering::gather_inherited() {
+  std::vector<ProcessIdentity> tasks;
+  for (const ProcessStat& process : tree_.processes) tasks.push_back(process.identity());
+  if (auto inherited = read_inherited(tasks)) facts_.lost_attributes = std::move(inherited->lost);
+}
+
 void Gathering::compute_digests() {
   for (auto& [key, file] : files_) {
     if (file.type != "file" || file.deleted || is_network_filesystem(file.filesystem)) continue;
@@ -487,12 +497,15 @@ Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
   return gather_tree_facts(tree, known);
 }
 
-void find_landlocked(TreeFacts& tree) {
+void find_restrictions(TreeFacts& tree) {
   LandlockProbe probe;
   for (ProcessFact& process : tree.processes) {
     // It would not stop.
     if (process.tracer != 0 || !process.freezer.empty()) continue;
     process.is_landlocked = probe.is_restricted(process.pid).value_or(false);
+    const AskedAttributes told = ask_attributes(process.pid).value_or(AskedAttributes{});
+    process.denies_write_execute = told.denies_write_execute;
+    process.has_keyring = told.has_keyring;
   }
 }
 

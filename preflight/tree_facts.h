@@ -70,7 +70,10 @@ struct ProcessFact {
   pid_t tracer = 0;
   std::string freezer;  // the file that freezes its control group; empty: not frozen
   int seccomp_mode = 0;
-  bool is_landlocked = false;  // see find_landlocked()
+  // See find_restrictions().
+  bool is_landlocked = false;
+  bool denies_write_execute = false;
+  bool has_keyring = false;
   std::string working_directory;
   std::string root_directory;
   std::map<std::string, std::string> hard_limits;
@@ -83,12 +86,13 @@ struct TreeFacts {
   std::vector<FileFact> files;
   std::vector<InternetSocket> sockets;
   std::vector<Peculiarity> peculiarities;
-  std::vector<pid_t> rdma_releasers;        // processes that registered with jobs/rdma_release.h
-  std::vector<std::string> own_namespaces;  // namespaces that the root does not share with ppmr
-  uint64_t memory_bytes = 0;                // pages that two processes share count twice
-  uint64_t distinct_memory_bytes = 0;       // estimate; pages that the tree shares count once
-  std::optional<ManagerFacts> manager;      // who may start the tree again
-  std::optional<ContainerFacts> container;  // set for a tree that runc started
+  std::vector<pid_t> rdma_releasers;         // processes that registered with jobs/rdma_release.h
+  std::vector<std::string> own_namespaces;   // namespaces that the root does not share with ppmr
+  std::vector<std::string> lost_attributes;  // see InheritedAttributes::lost
+  uint64_t memory_bytes = 0;                 // pages that two processes share count twice
+  uint64_t distinct_memory_bytes = 0;        // estimate; pages that the tree shares count once
+  std::optional<ManagerFacts> manager;       // who may start the tree again
+  std::optional<ContainerFacts> container;   // set for a tree that runc started
 
   bool has_namespace(const std::string& name) const;
   bool contains(pid_t pid) const;
@@ -105,9 +109,9 @@ using KnownDigests = std::map<std::tuple<uint64_t, uint64_t, uint64_t, int64_t, 
 // ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known);
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
-// Notes which processes Landlock restricts, as far as they can be asked. Stops each of them for a
-// moment (processes/memory/landlock_probe.h).
-void find_landlocked(TreeFacts& tree);
+// Notes restrictions of the processes that the kernel shows nowhere, as far as they can be asked.
+// Stops each of them for a moment (landlock_probe.h, asked_attributes.h in processes/memory).
+void find_restrictions(TreeFacts& tree);
 // Marks the tree as a container and replaces the paths of its files by their paths on this node.
 void set_container(TreeFacts& tree, ContainerFacts container);
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/whole_file.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "migration/relay/held_locks.h"
@@ -16,11 +17,15 @@
 #include "preflight/policy/check_restart.h"
 #include "preflight/policy/restart_policy.h"
 #include "processes/carried/carried_state.h"
+#include "processes/carried/inherited_attributes.h"
+#include "restart_loader/criu/criu_library.h"
 #include "restart_loader/images/pstree_image.h"
 #include "restart_loader/images/tree_images.h"
 
 namespace ppmr {
 namespace {
+
+constexpr const char* kNodesOfMemory = "/sys/devices/system/node/has_memory";
 
 constexpr std::chrono::milliseconds kDaemonPatience{2000};
 
@@ -50,6 +55,19 @@ Status note_parent_death(const TreeRecord& tree, AcceptedImages& accepted) {
                  "without this request");
 }
 
+// CRIU waits already, and reads the file when it begins to restore.
+Status leave_inherited(const std::optional<carried::State>& state, const std::string& work) {
+  const std::string path = work + "/" + kInherited;
+  const auto nodes = read_whole_file(kNodesOfMemory);  // none without CONFIG_NUMA
+  const std::string text =
+      state ? inherited_text(state->inherited(), nodes.value_or("")) : std::string();
+  unlink(path.c_str());
+  if (text.empty()) return {};
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  return file ? Status{} : system_failure("write", path);
+}
+
 Status take_carried(const RestartPolicy& policy, const std::string& work,
                     AcceptedImages& accepted) {
   const std::string path = work + "/" + kCarriedStateFile;
@@ -67,6 +85,7 @@ Status take_carried(const RestartPolicy& policy, const std::string& work,
   const auto state = load_carried_state(path);
   if (!state) return failure(state.error());
   accepted.has_locks = *state && carries_locks(**state);
+  if (Status left = leave_inherited(*state, work); !left) return left;
   if (policy.everything || policy.accepts_root() || !*state) return {};
   const std::string privilege = privilege_in(**state);
   if (privilege.empty()) return {};

@@ -13,6 +13,7 @@
 
 #include "base/unique_fd.h"
 #include "base/whole_file.h"
+#include "processes/carried/inherited_attributes.h"
 #include "processes/carried/socket_options.h"
 #include "processes/carried/thread_attributes.h"
 #include "processes/control_groups.h"
@@ -165,6 +166,9 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
     }
     if (Status read = read_sockets(task, seen, process); !read) return failure(read.error());
   }
+  auto inherited = read_inherited(tasks);
+  if (!inherited) return failure(inherited.error());
+  *state.mutable_inherited() = std::move(inherited->agreed);
   return state;
 }
 
@@ -196,10 +200,17 @@ Result<std::vector<std::string>> apply_carried_state(const carried::State& state
     if (applied) applied = apply_sockets(process, task);
     if (!applied) return failure(applied.error());
   }
+  const auto inherited = read_inherited(tasks);
+  if (!inherited) return failure(inherited.error());
+  for (const std::string& name : unlike(inherited->agreed, state.inherited())) {
+    warnings.push_back(fmt::format(
+        "the restored processes have not the {} of the original: this node refuses it", name));
+  }
   return warnings;
 }
 
 std::string privilege_in(const carried::State& state) {
+  if (state.inherited().is_io_flusher()) return "the I/O flusher flag";
   for (const carried::Process& process : state.process()) {
     if (process.group_nice() < 0) return "a negative nice value of a session";
     for (const carried::Thread& thread : process.thread()) {

@@ -160,6 +160,7 @@ Result<long> InjectedCalls::call(long number, std::array<uint64_t, 3> arguments)
   at_call.rdi = arguments[0];
   at_call.rsi = arguments[1];
   at_call.rdx = arguments[2];
+  at_call.r10 = at_call.r8 = at_call.r9 = 0;
   iovec all{&at_call, sizeof(at_call)};
   if (ptrace(PTRACE_SETREGSET, thread_.id(), NT_PRSTATUS, &all) != 0) {
     return tl::unexpected(error("set the registers of"));

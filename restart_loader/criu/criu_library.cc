@@ -49,6 +49,10 @@ Status preload_criu_library(PageList list, const std::string& work_directory) {
   if (setenv(kMemoryApartList, apart.c_str(), 1) != 0) {
     return system_failure("set", kMemoryApartList);
   }
+  const std::string inherited = work_directory + "/" + kInherited;
+  if (setenv(kInheritedFile, inherited.c_str(), 1) != 0) {
+    return system_failure("set", kInheritedFile);
+  }
   return {};
 }
 

@@ -5,6 +5,7 @@
 //             cheap_reservations   a list of CRIU that is almost empty is not copied as a whole
 //             memory_apart         CRIU sees no content of shared memory that ppmr has sent
 //   restore   memory_apart         CRIU gets that memory, filled, in the place of an empty one
+//             inherited_calls      CRIU sets for itself what the restored tasks inherit from it
 //
 // Without the library a dump is as right, but takes longer; a restore of images without their
 // shared memory fails (memory_apart.h). Rejected: a changed CRIU, because ppmr works with the one
@@ -17,6 +18,9 @@
 
 namespace ppmr {
 
+// The file of the work directory that inherited_calls.cc reads.
+inline constexpr const char* kInherited = "inherited";
+
 // Whose list of the private anonymous memory counts.
 enum class PageList {
   kOfCriu,  // a dump into images; a restore
@@ -25,7 +29,8 @@ enum class PageList {
 
 // Makes the program that this process executes next load the library, unless LD_PRELOAD is already
 // set. A CRIU with file capabilities or without glibc does not load it. `work_directory`: absolute,
-// may have a list of shared memory (memory_apart.h); empty: there is none. The caller is the
+// may have a list of shared memory (memory_apart.h) and the file kInherited; empty: there is none.
+// The caller is the
 // process that becomes CRIU. Errors: of memfd_create(2), write(2), dup2(2) and setenv(3).
 Status preload_criu_library(PageList list, const std::string& work_directory);
 

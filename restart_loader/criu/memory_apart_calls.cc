@@ -183,7 +183,10 @@ int open_pages_apart(int directory, uint64_t inode) {
 
 int after_open(int directory, const char* name, int flags, int file) {
   const bool is_dump = (flags & O_CREAT) != 0;
-  if (!is_dump && strcmp(name, "inventory.img") == 0) read_list();
+  if (!is_dump && strcmp(name, "inventory.img") == 0) {
+    read_list();
+    set_inherited();
+  }
   const uint64_t inode = ppmr::number_in_image_name(name, ppmr::kPagesOfShared);
   if (inode == 0) return file;
   if (is_dump) {

@@ -7,3 +7,6 @@ int after_open(int directory, const char* name, int flags, int file);
 
 // CRIU has opened a process's list of pages. See hidden_memory_calls.cc.
 void note_page_list(int directory, int file);
+
+// CRIU begins a restore, and has no child yet. See inherited_calls.cc.
+void set_inherited();

@@ -1,0 +1,168 @@
+#include "processes/carried/inherited_attributes.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/mempolicy.h>
+#include <sys/personality.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <sstream>
+
+#include "base/unique_fd.h"
+#include "processes/carried/thread_attributes.h"
+#include "processes/proc_files.h"
+#include "processes/process_tree.h"
+
+namespace ppmr {
+namespace {
+
+constexpr uint32_t kNodesMax = 1024;         // the most that Linux can have (CONFIG_NODES_SHIFT)
+constexpr uint32_t kWeightedInterleave = 6;  // MPOL_WEIGHTED_INTERLEAVE, Linux 6.9
+// PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE of linux/sched.h, in the flags of /proc/PID/stat:
+// PR_SET_IO_FLUSHER sets both.
+constexpr uint64_t kIoFlusherFlags = 0x00080000 | 0x00100000;
+constexpr size_t kFlagsField = 9;
+
+constexpr const char* kPersonality = "personality";
+constexpr const char* kIoFlusher = "I/O flusher flag";
+constexpr const char* kMergesPages = "merging of equal pages (KSM)";
+constexpr const char* kMemoryPolicy = "memory policy (NUMA)";
+
+const std::array<std::pair<const char*, uint32_t>, 7> kModes = {
+    {{"default", MPOL_DEFAULT},
+     {"prefer (many)", MPOL_PREFERRED_MANY},  // before the name that it begins with
+     {"prefer", MPOL_PREFERRED},
+     {"bind", MPOL_BIND},
+     {"interleave", MPOL_INTERLEAVE},
+     {"local", MPOL_LOCAL},
+     {"weighted interleave", kWeightedInterleave}}};
+
+// The first line, and no more: the kernel looks at the pages of each mapping that it shows.
+std::string first_line_of_numa_maps(pid_t thread) {
+  const std::string path = fmt::format("/proc/{}/numa_maps", thread);
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 128> text;
+  const ssize_t n = file ? read(file.get(), text.data(), text.size()) : -1;
+  return n > 0 ? std::string(text.data(), static_cast<size_t>(n)) : "";  // CONFIG_NUMA is off
+}
+
+uint64_t flags_of(pid_t thread) {
+  const std::string stat = read_process_file(thread, "stat").value_or("");
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  std::string field;
+  for (size_t i = 3; i < kFlagsField && fields >> field; ++i) continue;
+  uint64_t flags = 0;
+  return fields >> flags ? flags : 0;
+}
+
+bool merges_pages(pid_t process) {
+  const std::string stat = read_process_file(process, "ksm_stat").value_or("");
+  return stat.find("ksm_merge_any: yes") != std::string::npos;
+}
+
+// nullopt: the thread has ended.
+std::optional<carried::Inherited> read_of(pid_t thread) {
+  carried::Inherited read;
+  const auto personality = read_process_file(thread, "personality");
+  if (!personality) return std::nullopt;
+  read.set_personality(static_cast<uint32_t>(std::strtoul(personality->c_str(), nullptr, 16)));
+  read.set_is_io_flusher((flags_of(thread) & kIoFlusherFlags) == kIoFlusherFlags);
+  read.set_merges_pages(merges_pages(thread));
+  const std::string line = first_line_of_numa_maps(thread);
+  const size_t at = line.find(' ');
+  if (at == std::string::npos) return read;
+  if (auto policy = parse_memory_policy(line.substr(at + 1))) {
+    *read.mutable_memory_policy() = std::move(*policy);
+  }
+  return read;
+}
+
+bool same_policy(const carried::MemoryPolicy& a, const carried::MemoryPolicy& b) {
+  return a.mode() == b.mode() &&
+         std::equal(a.node().begin(), a.node().end(), b.node().begin(), b.node().end());
+}
+
+}  // namespace
+
+std::optional<carried::MemoryPolicy> parse_memory_policy(const std::string& line) {
+  for (const auto& [name, mode] : kModes) {
+    if (!line.starts_with(name)) continue;
+    std::string rest = line.substr(std::string(name).size());
+    uint32_t flags = 0;
+    for (const auto& [flag, value] : {std::pair{"=static", MPOL_F_STATIC_NODES},
+                                      std::pair{"=relative", MPOL_F_RELATIVE_NODES}}) {
+      if (!rest.starts_with(flag)) continue;
+      flags = static_cast<uint32_t>(value);
+      rest = rest.substr(std::string(flag).size());
+    }
+    if (!rest.empty() && rest[0] != ':' && rest[0] != ' ' && rest[0] != '\n') continue;
+    carried::MemoryPolicy policy;
+    policy.set_mode(mode | flags);
+    if (rest.starts_with(':')) {
+      for (const uint32_t node : parse_cpus(rest.substr(1, rest.find_first_of(" \n") - 1))) {
+        if (node < kNodesMax) policy.add_node(node);
+      }
+    }
+    return policy;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> unlike(const carried::Inherited& a, const carried::Inherited& b) {
+  std::vector<std::string> names;
+  if (a.personality() != b.personality()) names.emplace_back(kPersonality);
+  if (a.is_io_flusher() != b.is_io_flusher()) names.emplace_back(kIoFlusher);
+  if (a.merges_pages() != b.merges_pages()) names.emplace_back(kMergesPages);
+  if (!same_policy(a.memory_policy(), b.memory_policy())) {
+    names.emplace_back(kMemoryPolicy);
+  }
+  return names;
+}
+
+Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks) {
+  InheritedAttributes read;
+  bool is_first = true;
+  std::set<std::string> differs;
+  for (const ProcessIdentity& task : tasks) {
+    const auto threads = read_threads(task.pid);
+    if (!threads) return failure(threads.error());
+    for (const pid_t thread : *threads) {
+      const auto own = read_of(thread);
+      if (!own) continue;
+      if (is_first) read.agreed = *own;
+      is_first = false;
+      for (std::string& name : unlike(read.agreed, *own)) differs.insert(std::move(name));
+    }
+  }
+  for (const std::string& name : differs) {
+    if (name == kPersonality) read.agreed.clear_personality();
+    if (name == kIoFlusher) read.agreed.clear_is_io_flusher();
+    if (name == kMergesPages) read.agreed.clear_merges_pages();
+    if (name == kMemoryPolicy) read.agreed.clear_memory_policy();
+    read.lost.push_back(name + ", in which its tasks differ");
+  }
+  // What CRIU itself maps would become executable, too.
+  if ((read.agreed.personality() & READ_IMPLIES_EXEC) != 0) {
+    read.agreed.clear_personality();
+    read.lost.push_back(std::string(kPersonality) + ", which makes all of its data executable");
+  }
+  return read;
+}
+
+std::string inherited_text(const carried::Inherited& wanted, const std::string& nodes) {
+  if (unlike(wanted, carried::Inherited()).empty()) return "";
+  uint32_t mode = wanted.memory_policy().mode();
+  const std::set<uint32_t> asked(wanted.memory_policy().node().begin(),
+                                 wanted.memory_policy().node().end());
+  const std::set<uint32_t> chosen = choose_cpus(asked, parse_cpus(nodes));
+  if (!asked.empty() && chosen.empty()) mode = MPOL_DEFAULT;
+  std::string text = fmt::format("{} {} {} {}", wanted.personality(), int{wanted.is_io_flusher()},
+                                 int{wanted.merges_pages()}, mode);
+  for (const uint32_t node : chosen) text += fmt::format(" {}", node);
+  return text + "\n";
+}
+
+}  // namespace ppmr

@@ -1,0 +1,40 @@
+// Attributes that only a task itself can set, and that its children inherit: personality, memory
+// policy (NUMA), I/O flusher, merging of equal pages (KSM). CRIU forgets them. The process that
+// becomes CRIU at the target sets them (restart_loader/criu/inherited_calls.cc), so that all
+// restored tasks have them. That works for trees whose tasks agree, as those of `numactl` and
+// `setarch` do.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "processes/carried/carried_state.pb.h"
+#include "processes/process_identity.h"
+
+namespace ppmr {
+
+// Parses the memory policy in a line of /proc/PID/numa_maps: "default", "bind:0-1",
+// "prefer=static:2", "interleave:0,2". nullopt: a policy that this version does not know.
+std::optional<carried::MemoryPolicy> parse_memory_policy(const std::string& line);
+
+// What the tasks of a tree inherit. `lost`: the attributes that cannot be carried, each with the
+// reason, as phrases for messages; in `agreed` they are as in a new process.
+struct InheritedAttributes {
+  carried::Inherited agreed;
+  std::vector<std::string> lost;
+};
+
+// Reads them of each thread that lives. Errors: ESRCH, EACCES.
+Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks);
+
+// The text that restart_loader/criu/inherited_calls.cc reads; empty: nothing is to be set. Leaves
+// out the nodes of memory that are not in `nodes` ("0-3"); without any, the policy is the default.
+std::string inherited_text(const carried::Inherited& wanted, const std::string& nodes);
+
+// Returns the names of the attributes that differ.
+std::vector<std::string> unlike(const carried::Inherited& a, const carried::Inherited& b);
+
+}  // namespace ppmr

@@ -1,0 +1,24 @@
+// What only the process itself can tell, so it is asked by injected system calls that change
+// nothing. CRIU forgets it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+namespace ppmr {
+
+struct AskedAttributes {
+  // The process may not make memory executable (MDWE, prctl(PR_SET_MDWE), as systemd sets it for
+  // MemoryDenyWriteExecute=).
+  bool denies_write_execute = false;
+  // It has a keyring of the process or of its first thread (keyrings(7)). The keyring of its
+  // session is not meant: that belongs to a login.
+  bool has_keyring = false;
+};
+
+// Stops the process for about 100 us. nullopt: it cannot be asked, see with_injected_calls().
+// Threads: any.
+std::optional<AskedAttributes> ask_attributes(pid_t pid);
+
+}  // namespace ppmr

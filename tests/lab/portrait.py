@@ -1,0 +1,234 @@
+"""A program that sets one of each kind of state that the kernel keeps for a process, and prints
+again and again what it sees of it. docs/faithful.md lists who carries which kind.
+
+    portrait = Portrait(node, directory)
+    before = portrait.seen()                # {row: value}, of what this node can have
+    count = portrait.count()                # it is frozen, or has moved
+    after = portrait.seen_after(count)
+"""
+import json
+from typing import NamedTuple
+
+from .node import wait_until
+
+
+UNSEEN = "docs/faithful.md says it"
+
+
+class Row(NamedTuple):
+    name: str
+    set: str  # what the program does first; an exception: this node has no such thing
+    get: str  # an expression that is the same before and after a faithful move
+    # Nobody carries it: the words with which the dry run says so, or UNSEEN.
+    lost: str = ""
+
+
+def _socket(name, family, kind, option, value):
+    """A row for an option of a socket. `option`: an expression for level and name."""
+    var = "s_" + "".join(char if char.isalnum() else "_" for char in name)
+    made = f"{var} = socket.socket(socket.{family}, socket.{kind})"
+    return Row(
+        name,
+        f"{made}; {var}.setsockopt({option}, {value}); {var}.getsockopt({option})",
+        f"{var}.getsockopt({option})",
+    )
+
+
+def _tcp(name, number, value):
+    return _socket(name, "AF_INET", "SOCK_STREAM", f"6, {number}", value)
+
+
+def _udp(name, number, value):
+    return _socket(name, "AF_INET", "SOCK_DGRAM", f"0, {number}", value)
+
+
+def _any(name, number, value):
+    return _socket(name, "AF_INET", "SOCK_DGRAM", f"1, {number}", value)
+
+
+def _prctl(name, set_words, get_word):
+    return Row(
+        name,
+        f"must(libc.prctl({set_words}, 0, 0, 0))",
+        f"libc.prctl({get_word}, 0, 0, 0, 0)",
+    )
+
+
+# In the order of docs/faithful.md.
+ROWS = (
+    Row("nice value", "os.setpriority(0, 0, 3)", "os.getpriority(0, 0)"),
+    Row("limits", "resource.setrlimit(7, (700, 800))", "resource.getrlimit(7)"),
+    Row("signal mask", "signal.pthread_sigmask(0, [40])", "len(signal.pthread_sigmask(0, []))"),
+    Row("pending signals", "os.kill(os.getpid(), 40)", "sorted(map(int, signal.sigpending()))"),
+    Row("ignored signals", "signal.signal(16, signal.SIG_IGN)", "signal.getsignal(16) == 1"),
+    Row(
+        "interval timer",
+        "signal.setitimer(1, 5000, 7000)",
+        "4000 < signal.getitimer(1)[0] < 5000 and signal.getitimer(1)[1]",
+    ),
+    Row("oom_score_adj", "put('oom_score_adj', '500')", "look('oom_score_adj')"),
+    Row("umask", "os.umask(0o37)", "(lambda m: (os.umask(m), m)[1])(os.umask(0))"),
+    Row("name of the program", "put('comm', 'odd (name) R 1')", "look('comm')"),
+    Row("subreaper", "must(libc.prctl(36, 1, 0, 0, 0))", "flag(37)"),
+    _prctl("transparent huge pages", "41, 1", "42"),
+    _prctl("no_new_privs", "38, 1", "39"),
+    _prctl("securebits", "28, 0x2f", "27"),
+    Row("CPU affinity", "os.sched_setaffinity(0, {0})", "sorted(os.sched_getaffinity(0))"),
+    Row("I/O priority", "must(libc.syscall(251, 1, 0, 2 << 13 | 7))", "libc.syscall(252, 1, 0)"),
+    _prctl("timer slack", "29, 12345", "30"),
+    Row(
+        "scheduling policy",
+        "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
+        "os.sched_getscheduler(0)",
+    ),
+    Row(
+        "reset of the policy on fork",
+        "os.sched_setscheduler(0, os.SCHED_BATCH | 0x40000000, os.sched_param(0))",
+        "os.sched_getscheduler(0) & 0x40000000",
+    ),
+    Row("core-dump filter", "put('coredump_filter', '0x7f')", "look('coredump_filter')"),
+    Row("nice value of the session", "put('autogroup', '5')", "look('autogroup').split()[-1]"),
+    # A signal that is ignored: CRIU alone restores it, and its own end would kill the program.
+    Row("signal at the parent's end", "must(libc.prctl(1, 17, 0, 0, 0))", "flag(2)"),
+    Row("personality", "must(libc.personality(0x40000))", "hex(libc.personality(0xffffffff))"),
+    _prctl("merging of equal pages (KSM)", "67, 1", "68"),
+    _prctl("I/O flusher", "57, 1", "58"),
+    Row(
+        "memory policy (NUMA)",
+        "must(libc.syscall(238, 1, ctypes.byref(ctypes.c_ulong(1)), 64))",
+        "look('numa_maps').split()[1]",
+    ),
+    Row("audit ID of the login", "put('loginuid', '1234')", "look('loginuid')", UNSEEN),
+    Row("locked future memory", "must(libc.mlockall(2))", "locked_future()", UNSEEN),
+    Row(
+        "keyring of the process",
+        "must(libc.syscall(250, 0, -2, 1) > 0 and 0)",
+        "libc.syscall(250, 0, -2, 0) > 0",
+        "has a keyring of its own",
+    ),
+    Row("CPU time consumed", "burn(0.3)", "os.times().user >= 0.3", UNSEEN),
+    Row("a held flock", "lock_one()", "is_locked()"),
+    _any("SO_RCVBUF", 8, 65536),
+    _any("SO_KEEPALIVE", 9, 1),
+    _any("SO_PRIORITY", 12, 3),
+    _any("SO_MARK", 36, 5),
+    _any("SO_TIMESTAMP", 29, 1),
+    _any("SO_TIMESTAMPNS", 35, 1),
+    _any("SO_RXQ_OVFL", 40, 1),
+    _any("SO_BUSY_POLL", 46, 50),
+    _any("SO_MAX_PACING_RATE", 47, 1000000),
+    _socket("SO_ZEROCOPY", "AF_INET", "SOCK_STREAM", "1, 60", 1),
+    _udp("IP_TOS", 1, 16),
+    _udp("IP_TTL", 2, 9),
+    _udp("IP_RECVTTL", 12, 1),
+    _udp("IP_RECVTOS", 13, 1),
+    _udp("IP_RECVERR", 11, 1),
+    _udp("IP_PKTINFO", 8, 1),
+    _udp("IP_MTU_DISCOVER", 10, 2),
+    _udp("IP_MINTTL", 21, 4),
+    _udp("IP_MULTICAST_TTL", 33, 7),
+    _udp("IP_MULTICAST_LOOP", 34, 0),
+    _udp("IP_MULTICAST_ALL", 49, 0),
+    _socket("IPV6_V6ONLY", "AF_INET6", "SOCK_DGRAM", "41, 26", 1),
+    _socket("IPV6_UNICAST_HOPS", "AF_INET6", "SOCK_DGRAM", "41, 16", 9),
+    _socket("IPV6_RECVPKTINFO", "AF_INET6", "SOCK_DGRAM", "41, 49", 1),
+    _socket("IPV6_TCLASS", "AF_INET6", "SOCK_DGRAM", "41, 67", 16),
+    _socket("UDP_GRO", "AF_INET", "SOCK_DGRAM", "17, 104", 1),
+    _tcp("TCP_NODELAY", 1, 1),
+    _tcp("TCP_USER_TIMEOUT", 18, 30000),
+    _tcp("TCP_SYNCNT", 7, 3),
+    _tcp("TCP_LINGER2", 8, 20),
+    _tcp("TCP_DEFER_ACCEPT", 9, 7),
+    _tcp("TCP_NOTSENT_LOWAT", 25, 4096),
+    _tcp("TCP_MAXSEG", 2, 1000),
+    Row(
+        "TCP_CONGESTION",
+        "cc = socket.socket(); cc.setsockopt(6, 13, b'reno')",
+        "cc.getsockopt(6, 13, 16).strip(bytes(1)).decode()",
+    ),
+)
+
+_HEAD = '''
+import ctypes, fcntl, json, os, resource, signal, socket, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def must(result):
+    if result: raise OSError(ctypes.get_errno())
+def put(name, text):
+    with open("/proc/self/" + name, "w") as file: file.write(text)
+def look(name): return open("/proc/self/" + name).readline().strip()
+def flag(word):
+    value = ctypes.c_int()
+    must(libc.prctl(word, ctypes.byref(value), 0, 0, 0))
+    return value.value
+def burn(seconds):
+    while os.times().user < seconds: sum(range(10000))
+def lock_one():
+    global locked
+    locked = open(sys.argv[1] + ".lock", "w")
+    fcntl.flock(locked, fcntl.LOCK_EX)
+def is_locked():
+    with open(sys.argv[1] + ".lock") as other:
+        try: fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError: return True
+        return False
+def locked_future():
+    before = [line for line in open("/proc/self/status") if line.startswith("VmLck")]
+    import mmap
+    with mmap.mmap(-1, 1 << 20) as pages:
+        pages[0] = 1
+        after = [line for line in open("/proc/self/status") if line.startswith("VmLck")]
+    return before != after
+'''
+
+
+def program(rows=ROWS):
+    """Returns the source of the program. Its argument is the file that it writes."""
+    text = _HEAD + "shown = {}\n"
+    for row in rows:
+        text += f"try:\n    {row.set}\n    shown[{row.name!r}] = lambda: {row.get}\n"
+        text += f"    shown[{row.name!r}]()\n"
+        text += f"except Exception as error: shown.pop({row.name!r}, None)\n"
+    return (
+        text
+        + '''
+def seen(look):
+    try: return look()
+    except Exception as error: return f"{type(error).__name__}: {error}"
+while True:
+    line = json.dumps({name: seen(look) for name, look in shown.items()})
+    with open(sys.argv[1], "a") as out: out.write(line + "\\n")
+    time.sleep(0.05)
+'''
+    )
+
+
+def changed(before, after):
+    """Returns {row: (value before, value after)} of what differs."""
+    return {
+        name: (value, after.get(name)) for name, value in before.items() if after.get(name) != value
+    }
+
+
+class Portrait:
+    def __init__(self, node, directory, rows=ROWS):
+        self._log = directory / "portrait.log"
+        self._log.unlink(missing_ok=True)
+        source = directory / "portrait.py"
+        source.write_text(program(rows))
+        self.pid = node.spawn(["/usr/bin/python3", "-S", source, self._log])
+        wait_until(lambda: len(self._lines()) > 2, 20, "the portrait")
+
+    def _lines(self):
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+    def seen(self):
+        """Returns the newest complete look."""
+        return json.loads(self._lines()[-2])
+
+    def count(self):
+        return len(self._lines())
+
+    def seen_after(self, count):
+        """Returns a look of which no part is older than the `count` lines."""
+        wait_until(lambda: self.count() > count + 3, 20, "the portrait to go on")
+        return self.seen()
