@@ -18,6 +18,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/privilege/helper_process.h"
 #include "fuse_source/source_command.h"
+#include "fuse_target/keep/kept_directory_command.h"
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
 #include "processes/memory/page_reader.h"
@@ -62,6 +63,7 @@ int main(int argc, char** argv) {
   int exit_code = ppmr::to_int(ppmr::ExitCode::kSuccess);
   ppmr::add_source_command(app, exit_code);
   ppmr::add_target_command(app, exit_code);
+  ppmr::add_kept_directory_command(app, exit_code);
   ppmr::add_restart_commands(app, exit_code);
   ppmr::add_job_commands(app, exit_code);
   ppmr::add_privileged_helper_command(app, exit_code);
