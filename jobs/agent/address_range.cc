@@ -67,6 +67,11 @@ void AddressPool::take(const std::string& address) {
   if (number && *number >= range_.first && *number <= range_.last) taken_.insert(*number);
 }
 
+bool AddressPool::is_taken(const std::string& address) const {
+  const auto number = parse_address(address);
+  return number && taken_.contains(*number);
+}
+
 Result<std::string> AddressPool::take_next() {
   for (size_t tried = 0; tried < range_.count(); ++tried) {
     const uint32_t address = next_;

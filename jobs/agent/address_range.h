@@ -31,6 +31,7 @@ class AddressPool {
   explicit AddressPool(AddressRange range) : range_(range), next_(range.first) {}
   // Marks an address in an earlier agent's record as taken.
   void take(const std::string& address);
+  bool is_taken(const std::string& address) const;
   // Returns the next free address. Errors: EADDRNOTAVAIL when all are taken.
   Result<std::string> take_next();
   void give_back(const std::string& address);

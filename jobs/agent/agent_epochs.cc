@@ -32,6 +32,7 @@ json JobAgent::answer_leader(const std::string& op, const json& request) {
   }
   if (op == "epoch-end") {
     epochs_.end(container);
+    files_.cancel(container);
     return answer_of(forget(container));
   }
   if (op == "rollback-stop") {
@@ -52,11 +53,13 @@ json JobAgent::answer_leader(const std::string& op, const json& request) {
       return refusal({EBUSY, "the node does not run here now"});
     }
     const std::string partner = request.at("partner");
-    if (!is_host_name(partner)) {
+    if (!partner.empty() && !is_host_name(partner)) {
       return refusal({EINVAL, "'" + partner + "' is not the name of a host"});
     }
-    return answer_of(epochs_.begin(
-        container, {.number = number, .oldest = request.at("oldest"), .partner = partner}));
+    return answer_of(epochs_.begin(container, {.number = number,
+                                               .oldest = request.at("oldest"),
+                                               .partner = partner,
+                                               .hold = request.value("hold", false)}));
   }
   if (op == "epoch-freeze") return answer_of(epochs_.freeze(container, number));
   if (op == "epoch-go") return answer_of(epochs_.go(container, number, request.at("keep")));

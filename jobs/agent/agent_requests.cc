@@ -80,12 +80,21 @@ json JobAgent::answer_user(const json& request, const ControlClient& client,
   if (op == "run") return start_job(request, client, descriptors);
   if (op == "check") return check_hosts(request, client.uid);
   if (op == "exists") {
-    const auto rollbacks = home_.exists(request.at("job"));
-    if (!rollbacks) return refusal(rollbacks.error());
-    return {{"ok", true}, {"rollbacks", *rollbacks}};
+    const auto news = home_.exists(request.at("job"));
+    if (news) {
+      return {{"ok", true}, {"rollbacks", news->rollbacks}, {"stands_still", news->stands_still}};
+    }
+    json gone = refusal(news.error());
+    gone["suspended"] = home_.how_it_ended(request.at("job")).is_suspended;
+    return gone;
+  }
+  if (op == "resume") return resume_job(request, client, descriptors);
+  if (op == "suspend") return suspend_job(request, client.uid);
+  if (op == "standstill") {
+    return answer_of(home_.note_launcher(request.at("job"), client.uid, request.at("launcher")));
   }
   if (op == "end")
-    return answer_of(home_.end(request.at("job"), client.uid, "its command has ended"));
+    return answer_of(home_.end(request.at("job"), client.uid, {"its command has ended"}));
   if (op == "hold") {
     return answer_of(holders_.add(client.uid, request.at("allocation"), client.pid));
   }
@@ -125,6 +134,48 @@ json JobAgent::start_job(const json& request, const ControlClient& client,
   if (!started) return refusal(started.error());
   descriptors.push_back(std::move(started->connection));
   return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
+}
+
+json JobAgent::resume_job(const json& request, const ControlClient& client,
+                          std::vector<UniqueFd>& descriptors) {
+  auto user = find_user(client.uid);
+  if (!user) return refusal(user.error());
+  auto resumed =
+      home_.resume({.directory = request.at("directory"),
+                    .run = {.hosts = request.at("hosts").get<std::vector<std::string>>(),
+                            .spares = request.at("spares").get<std::vector<std::string>>(),
+                            .user = std::move(*user),
+                            .launcher = client.pid,
+                            .allocation = request.at("allocation"),
+                            .protect_every = milliseconds(request.value("protect_ms", 0))},
+                    .again = request.value("again", false)});
+  if (!resumed) return refusal(resumed.error());
+  StartedJob& started = resumed->started;
+  descriptors.push_back(std::move(started.connection));
+  return {{"ok", true},
+          {"job", started.record.id},
+          {"token", started.record.token},
+          {"launcher", resumed->launcher}};
+}
+
+json JobAgent::suspend_job(const json& request, uid_t uid) {
+  const std::string job = request.at("job");
+  const auto suspended = home_.suspend({.job = job,
+                                        .uid = uid,
+                                        .allocation = request.value("allocation", ""),
+                                        .directory = request.at("directory")});
+  if (suspended) {
+    return {{"ok", true},
+            {"job", suspended->job},
+            {"bytes", suspended->bytes},
+            {"took_ms", suspended->took.count()}};
+  }
+  for (const HostNode& node : nodes_.list()) {
+    if (node.spec.job != job || node.spec.home == options_.host) continue;
+    return refusal(
+        {EREMOTE, fmt::format("job {} began on host {}: suspend it there", job, node.spec.home)});
+  }
+  return refusal(suspended.error());
 }
 
 json JobAgent::check_hosts(const json& request, uid_t uid) const {
@@ -203,8 +254,14 @@ json JobAgent::answer_peer(const json& request) {
         nodes_.create(*spec, *step, request.at("expected"), request.value("migration", "")));
   }
   if (op.starts_with("epoch-") || op.starts_with("rollback-")) return answer_leader(op, request);
+  if (op.starts_with("suspend-") || op.starts_with("resume-")) return answer_suspender(op, request);
   if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
-  if (op == "leave") return answer_of(remove_node(request.at("container")));
+  if (op == "leave") {
+    // A home that could not resume a job must not remove the nodes of the one that has.
+    const auto node = nodes_.find(request.at("container"));
+    if (node && node->spec.home != request.value("home", node->spec.home)) return kDone;
+    return answer_of(remove_node(request.at("container")));
+  }
   if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));
   if (op == "return") return give_back(request.at("uid"));
   if (op == "cancel") return cancel(request.at("uid"));

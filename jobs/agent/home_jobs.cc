@@ -69,7 +69,7 @@ HomeJobs::HomeJobs(HomeOptions options, RecordFiles records)
   }
 }
 
-Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
+Result<JobRecord> HomeJobs::begin_record(const JobRequest& request) const {
   if (Status checked = check_hosts(request); !checked) return failure(checked.error());
   auto launcher = identify(request.launcher);
   if (!launcher) return failure(launcher.error());
@@ -80,6 +80,34 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
                 .launcher = *launcher,
                 .boot_id = read_boot_id()};
   job.protection.every_ms = request.protect_every.count();
+  return job;
+}
+
+Status HomeJobs::check_limits_locked(uid_t user, size_t wanted) const {
+  const auto of_user = std::count_if(
+      jobs_.begin(), jobs_.end(), [&](const auto& entry) { return entry.second.user.uid == user; });
+  if (user != 0 && static_cast<size_t>(of_user) >= options_.jobs_per_user_max) {
+    return failure(EAGAIN, fmt::format("this user has {} jobs here already: end one first",
+                                       options_.jobs_per_user_max));
+  }
+  // Counts the addresses of this user, so that one user cannot take the addresses of all others.
+  size_t taken = 0;
+  for (const auto& [id, other] : jobs_) {
+    if (other.user.uid == user) taken += other.nodes.size() + 1;
+  }
+  const bool too_many =
+      user != 0 && taken + wanted > std::max<size_t>(options_.addresses.count() / 2, 2);
+  if (!too_many && wanted <= addresses_.free_count()) return {};
+  return failure(EADDRNOTAVAIL,
+                 fmt::format("the job needs {} addresses; of those of this host {} are free, and a "
+                             "user may have half of all: extend --addresses of ppmr job agent",
+                             wanted, addresses_.free_count()));
+}
+
+Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
+  auto begun = begin_record(request);
+  if (!begun) return begun;
+  JobRecord& job = *begun;
   for (const std::string& name : request.hosts) job.hosts.push_back({.name = name});
   for (const std::string& name : request.spares) {
     job.hosts.push_back({.name = name, .state = HostState::kSpare});
@@ -92,28 +120,8 @@ Result<JobRecord> HomeJobs::plan(const JobRequest& request) {
   }
 
   MutexLock lock(mutex_);
-  const auto of_user = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return entry.second.user.uid == request.user.uid;
-  });
-  if (request.user.uid != 0 && static_cast<size_t>(of_user) >= options_.jobs_per_user_max) {
-    return failure(EAGAIN, fmt::format("this user has {} jobs here already: end one first",
-                                       options_.jobs_per_user_max));
-  }
-  // Counts the addresses of this user, so that one user cannot take the addresses of all others.
-  size_t taken = 0;
-  for (const auto& [id, other] : jobs_) {
-    if (other.user.uid == request.user.uid) taken += other.nodes.size() + 1;
-  }
   const size_t wanted = request.hosts.size() + 1;
-  const bool too_many =
-      request.user.uid != 0 && taken + wanted > std::max<size_t>(options_.addresses.count() / 2, 2);
-  if (too_many || wanted > addresses_.free_count()) {
-    return failure(
-        EADDRNOTAVAIL,
-        fmt::format("the job needs {} addresses; of those of this host {} are free, and a "
-                    "user may have half of all: extend --addresses of ppmr job agent",
-                    wanted, addresses_.free_count()));
-  }
+  if (Status few = check_limits_locked(request.user.uid, wanted); !few) return failure(few.error());
   job.port_address = *addresses_.take_next();
   for (const std::string& name : request.hosts) {
     job.nodes.push_back({.name = name, .address = *addresses_.take_next(), .host = name});
@@ -158,7 +166,7 @@ Result<StartedJob> HomeJobs::run(const JobRequest& request) {
     if (!connection) made = failure(connection.error());
   }
   if (!made) {
-    (void)end(job->id, 0, made.error().message);
+    (void)end(job->id, 0, {made.error().message});
     return failure(made.error());
   }
   spdlog::info("job {} of user {} began on {} hosts", job->id, job->user.uid, job->nodes.size());
@@ -179,7 +187,7 @@ Status HomeJobs::join_network(const JobRecord& job) {
   return failure(ECANCELED, "the launcher has ended");
 }
 
-Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
+Status HomeJobs::end(const std::string& id, uid_t uid, const JobEnd& why) {
   JobRecord job;
   {
     MutexLock lock(mutex_);
@@ -189,15 +197,15 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
       return failure(EPERM, "job " + id + " belongs to another user");
     }
     if (!removing_.insert(id).second) return {};
-    if (why_ended_.size() >= kReasonsMax) why_ended_.clear();
-    why_ended_[id] = why;
+    if (ended_.size() >= kReasonsMax) ended_.clear();
+    ended_[id] = why;
     // Recorded: if the agent dies now, the next agent continues.
     found->second.ending = true;
     if (Status saved = save(found->second); !saved) spdlog::error("{}", saved.error().message);
     job = found->second;
   }
   remove(job);
-  if (job.protection.every_ms > 0) forget_epochs(job, options_.ask);
+  if (job.protection.next > 1) forget_epochs(job, options_.ask);
   MutexLock lock(mutex_);
   records_.remove(id);
   epoch_began_.erase(id);
@@ -209,7 +217,7 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const std::string& why) {
   addresses_.give_back(job.port_address);
   jobs_.erase(id);
   removing_.erase(id);
-  spdlog::info("job {} ended: {}", id, why);
+  spdlog::info("job {} ended: {}", id, why.why);
   return {};
 }
 
@@ -219,7 +227,9 @@ void HomeJobs::remove(const JobRecord& job) {
     const std::string container = job.container_of(static_cast<unsigned>(i));
     for (const std::string& host : {job.nodes[i].host, job.nodes[i].moving_to}) {
       if (host.empty()) continue;
-      auto answer = options_.ask(host, {{"op", "leave"}, {"container", container}}, kLeavePatience);
+      auto answer =
+          options_.ask(host, {{"op", "leave"}, {"container", container}, {"home", options_.host}},
+                       kLeavePatience);
       if (!answer) spdlog::warn("job {}: {}", job.id, on_host(host, answer.error()));
     }
     return {};
@@ -276,16 +286,23 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
   return std::pair(node.host, node.moving_to);
 }
 
-Result<unsigned> HomeJobs::exists(const std::string& id) const {
+Result<LauncherNews> HomeJobs::exists(const std::string& id) const {
   MutexLock lock(mutex_);
   const auto found = jobs_.find(id);
   if (found != jobs_.end() && !found->second.ending) {
     const JobProtection& protection = found->second.protection;
     const bool has_begun = !protection.rolling_back.empty() && !protection.may_still_answer;
-    return protection.rollbacks + (has_begun ? 1 : 0);
+    return LauncherNews{.rollbacks = protection.rollbacks + (has_begun ? 1 : 0),
+                        .stands_still = standing_.contains(id)};
   }
-  const auto why = why_ended_.find(id);
-  return failure(ENOENT, why != why_ended_.end() ? why->second : "job " + id + " has ended");
+  const auto end = ended_.find(id);
+  return failure(ENOENT, end != ended_.end() ? end->second.why : "job " + id + " has ended");
+}
+
+JobEnd HomeJobs::how_it_ended(const std::string& id) const {
+  MutexLock lock(mutex_);
+  const auto end = ended_.find(id);
+  return end != ended_.end() ? end->second : JobEnd{"job " + id + " has ended"};
 }
 
 void HomeJobs::lose(const std::string& id, unsigned index, const std::string& asker,
@@ -355,7 +372,7 @@ void HomeJobs::tend() {
   }
   for (const JobRecord& job : jobs) {
     if (job.ending || job.boot_id != boot_id || !is_alive(job.launcher)) {
-      (void)end(job.id, 0, fmt::format("its launcher (pid {}) has ended", job.launcher.pid));
+      (void)end(job.id, 0, {fmt::format("its launcher (pid {}) has ended", job.launcher.pid)});
       continue;
     }
     if (!job.protection.rolling_back.empty()) continue;

@@ -17,6 +17,7 @@
 #include "jobs/agent/job_epochs.h"
 #include "jobs/agent/job_record.h"
 #include "jobs/agent/record_files.h"
+#include "jobs/agent/suspension_files.h"
 #include "jobs/node/job_network.h"
 
 namespace ppmr {
@@ -40,6 +41,7 @@ struct HomeOptions {
   // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
   // job whose host does not answer ends after `host_timeout`.
   std::string fence;
+  SuspensionOptions suspension;
 };
 
 struct JobRequest {
@@ -54,6 +56,41 @@ struct JobRequest {
 struct StartedJob {
   JobRecord record;
   UniqueFd connection;  // connection to the command port of the job's first node
+};
+
+struct SuspendRequest {
+  std::string job;         // empty: the only one of the user
+  uid_t uid = 0;           // the caller
+  std::string allocation;  // with an empty `job`: of this allocation; empty: of any
+  std::string directory;   // for its files
+};
+
+struct SuspendedState {
+  std::string job;
+  uint64_t bytes = 0;  // memory of its nodes
+  std::chrono::milliseconds took{0};
+};
+
+struct ResumeRequest {
+  std::string directory;
+  JobRequest run;      // the user is the caller
+  bool again = false;  // also if it has gone on before
+};
+
+struct ResumedJob {
+  StartedJob started;
+  nlohmann::json launcher;  // see SuspendedJob
+};
+
+// What a launcher has to know about its job from time to time.
+struct LauncherNews {
+  unsigned rollbacks = 0;     // how often a rollback of the job has begun
+  bool stands_still = false;  // the launcher prints nothing, and says how far it is
+};
+
+struct JobEnd {
+  std::string why;
+  bool is_suspended = false;
 };
 
 // The end of a move, as the host that the node left reports it.
@@ -78,10 +115,20 @@ class HomeJobs {
   Result<StartedJob> run(const JobRequest& request);
   // Removes the job's nodes. `uid`: the caller; root may end every job. `why`: the reason that the
   // launcher receives (exists()). Idempotent. Errors: EPERM.
-  Status end(const std::string& job, uid_t uid, const std::string& why);
-  // Returns how often a rollback of the job has begun. Errors: ENOENT; the message says why
-  // the job has ended.
-  Result<unsigned> exists(const std::string& job) const;
+  Status end(const std::string& job, uid_t uid, const JobEnd& why);
+  // Errors: ENOENT; how_it_ended() says why.
+  Result<LauncherNews> exists(const std::string& job) const;
+  JobEnd how_it_ended(const std::string& job) const;
+
+  // Suspends a job: writes an epoch of all its nodes to files, and ends it. Blocks until then.
+  // Errors: ENOENT, EPERM; EINVAL: which job?; EBUSY; those of SuspensionFiles; what a host
+  // reports. The job goes on after an error.
+  Result<SuspendedState> suspend(const SuspendRequest& request);
+  // Notes how far the launcher of a job that stands still is. Errors: ENOENT, EPERM.
+  Status note_launcher(const std::string& job, uid_t uid, const nlohmann::json& launcher);
+  // Lets a suspended job go on. Errors: as run() and SuspensionFiles; EALREADY: it has gone on
+  // before.
+  Result<ResumedJob> resume(const ResumeRequest& request);
   // Ends the job, because `asker` reports that its node of the job has ended, and why.
   void lose(const std::string& job, unsigned index, const std::string& asker,
             const std::string& why);
@@ -132,6 +179,10 @@ class HomeJobs {
 
  private:
   Result<JobRecord> plan(const JobRequest& request);
+  // A record without hosts and nodes. Errors: of the request; ESRCH: the launcher has ended.
+  Result<JobRecord> begin_record(const JobRequest& request) const;
+  // Errors: EAGAIN: the user has too many jobs; EADDRNOTAVAIL: `addresses` would be too many.
+  Status check_limits_locked(uid_t user, size_t addresses) const PPMR_REQUIRES(mutex_);
   Status make_nodes(const JobRecord& job) const;
   void remove(const JobRecord& job);
   Status save(const JobRecord& job) const { return records_.write(job.id, to_json(job)); }
@@ -157,6 +208,26 @@ class HomeJobs {
   Result<JobRecord> begin_epoch(const std::string& job);
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
   void protect_job(const std::string& job);
+
+  // How a job that is being suspended is claimed. Errors: those of suspend().
+  Result<JobRecord> find_to_suspend(const SuspendRequest& request);
+  Status suspend_job(const JobRecord& job, const SuspensionFiles& files,
+                     const SuspensionPlace& place, SuspendedJob& suspended);
+  Status write_held(const JobRecord& job, const SuspensionFiles& files,
+                    const SuspensionPlace& place, SuspendedJob& suspended);
+  // From here on the job is suspended, or is rolled back.
+  Status commit_suspension(const JobRecord& job, const SuspensionPlace& place,
+                           const KeptEpoch& kept);
+  Result<nlohmann::json> await_launcher(const JobRecord& job, uint64_t number);
+  // Ends a job whose agent died when it was suspended and had not ended, and returns true.
+  // Errors: it cannot be known.
+  Result<bool> finish_suspension(const JobRecord& job);
+  // Fails at once while the agent ends, instead of asking for the end of a long step.
+  AskHost ask_unless_ending() const;
+  Result<JobRecord> plan_resumed(const ResumeRequest& request, const SuspendedJob& suspended);
+  Status run_resumed(const JobRecord& job, const SuspensionPlace& place);
+  // Errors: EADDRINUSE: another job uses an address of the suspended one.
+  Status check_addresses(const JobRecord& job) const;
   // Rolls the job back, or notes that it need not be. Called again after an error, until it ends.
   void roll_back_job(const JobRecord& job);
   Status try_rollback(const JobRecord& job);
@@ -178,9 +249,13 @@ class HomeJobs {
   std::set<std::string> removing_ PPMR_GUARDED_BY(mutex_);  // : IDs, while end() works
   // The time at which the host of a node last asked. Key: NodeSpec::container().
   std::map<std::string, std::chrono::steady_clock::time_point> asked_ PPMR_GUARDED_BY(mutex_);
-  std::map<std::string, std::string> why_ended_ PPMR_GUARDED_BY(mutex_);
-  std::set<std::string> capturing_ PPMR_GUARDED_BY(mutex_);  // jobs of which an epoch is under way
+  std::map<std::string, JobEnd> ended_ PPMR_GUARDED_BY(mutex_);
+  // Jobs of which an epoch is under way, or that are being suspended or resumed.
+  std::set<std::string> capturing_ PPMR_GUARDED_BY(mutex_);
   mutable CondVar captured_;
+  // Jobs that stand still, and what their launchers have said; null: nothing yet.
+  std::map<std::string, nlohmann::json> standing_ PPMR_GUARDED_BY(mutex_);
+  CondVar launcher_spoke_;
   // When the last epoch of a job began, and since when a job cannot be rolled back.
   std::map<std::string, std::chrono::steady_clock::time_point> epoch_began_ PPMR_GUARDED_BY(mutex_);
   std::map<std::string, std::chrono::steady_clock::time_point> stuck_since_ PPMR_GUARDED_BY(mutex_);

@@ -261,7 +261,7 @@ TEST_F(HomeJobsTest, OnlyTheOwnerAndRootSeeAndEndAJob) {
   EXPECT_EQ(home->list(kOwner).size(), 1u);
   EXPECT_EQ(home->list(0).size(), 1u);
   EXPECT_EQ(home->list(kOwner + 1).size(), 0u);
-  EXPECT_EQ(home->end(id, kOwner + 1, "").error().errno_value, EPERM);
+  EXPECT_EQ(home->end(id, kOwner + 1, {}).error().errno_value, EPERM);
   EXPECT_EQ(place(0), "a>");
 }
 

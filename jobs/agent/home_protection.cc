@@ -82,7 +82,7 @@ void HomeJobs::on_loss(const std::string& id, const std::string& why, bool may_s
       if (Status saved = replace_locked(**found, std::move(job)); saved) return;
     }
   }
-  (void)end(id, 0, why);
+  (void)end(id, 0, {why});
 }
 
 void HomeJobs::forget_loss(const std::string& id) {
@@ -148,15 +148,18 @@ void HomeJobs::protect_job(const std::string& id) {
   const auto job = begin_epoch(id);
   if (!job) return;
   const uint64_t number = job->protection.next - 1;
-  // Nothing waits for the end of a long step if the agent ends; nodes that stand still are let go.
-  const auto ask = [this](const std::string& host, const json& request,
-                          milliseconds patience) -> Result<json> {
-    if (stops_ && request.at("op") == "epoch-await") {
-      return failure(ECANCELED, "the job agent ends");
-    }
+  end_epoch(id, number, run_epoch(*job, number, EpochEnd::kGoesOn, ask_unless_ending()));
+}
+
+// Nodes that stand still are let go.
+AskHost HomeJobs::ask_unless_ending() const {
+  return [this](const std::string& host, const json& request,
+                milliseconds patience) -> Result<json> {
+    const std::string op = request.at("op");
+    const bool is_asked_again = op == "epoch-await" || op == "suspend-write" || op == "resume-read";
+    if (stops_ && is_asked_again) return failure(ECANCELED, "the job agent ends");
     return options_.ask(host, request, patience);
   };
-  end_epoch(id, number, run_epoch(*job, number, ask));
 }
 
 Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) const {
@@ -213,6 +216,9 @@ Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeRollback
 
 Status HomeJobs::try_rollback(const JobRecord& job) {
   const auto began = Clock::now();
+  const auto is_suspended = finish_suspension(job);
+  if (!is_suspended) return failure(is_suspended.error());
+  if (*is_suspended) return {};
   if (const std::string move = unsettled_move(job); !move.empty()) return failure(EAGAIN, move);
   const auto dead = find_dead_hosts(job);
   if (!dead) return failure(dead.error());
@@ -230,6 +236,8 @@ Status HomeJobs::try_rollback(const JobRecord& job) {
   if (!found) return {};
   JobRecord changed = **found;
   note_rollback(changed, *rollbacks, is_lost);
+  changed.suspending_to.clear();
+  changed.suspension.clear();
   for (unsigned i = 0; i < changed.nodes.size(); ++i) {
     asked_[changed.container_of(i)] = Clock::now();
   }
@@ -252,9 +260,10 @@ void HomeJobs::roll_back_job(const JobRecord& job) {
     is_over = is_over || Clock::now() - since > options_.host_timeout;
   }
   if (!is_over) return;
-  (void)end(job.id, 0,
-            fmt::format("{}; it cannot be rolled back to epoch {}: {}", job.protection.rolling_back,
-                        job.protection.agreed, back.error().message));
+  (void)end(
+      job.id, 0,
+      {fmt::format("{}; it cannot be rolled back to epoch {}: {}", job.protection.rolling_back,
+                   job.protection.agreed, back.error().message)});
 }
 
 void HomeJobs::protect() {
@@ -262,7 +271,9 @@ void HomeJobs::protect() {
   {
     MutexLock lock(mutex_);
     for (const auto& [id, job] : jobs_) {
-      if (!job.ending && job.protection.every_ms > 0) jobs.push_back(job);
+      const JobProtection& protection = job.protection;
+      const bool has_work = protection.every_ms > 0 || !protection.rolling_back.empty();
+      if (!job.ending && has_work && !capturing_.contains(id)) jobs.push_back(job);
     }
   }
   (void)for_each_in_parallel(jobs.size(), [&](size_t i) -> Status {

@@ -63,8 +63,10 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   const std::string& directory = options.directory;
   options.nodes.directory = directory + "/nodes";
   options.evacuation.mounts = directory + "/out";
-  for (const std::string& path : {directory, options.nodes.directory, options.evacuation.mounts,
-                                  directory + "/in", directory + "/hooks"}) {
+  options.home.suspension.work = directory + "/suspended";
+  for (const std::string& path :
+       {directory, options.nodes.directory, options.evacuation.mounts, directory + "/in",
+        directory + "/hooks", options.home.suspension.work}) {
     if (Status made = make_directory(path); !made) return failure(made.error());
   }
   // This mode protects all files below the directory.
@@ -124,7 +126,7 @@ Status JobAgent::serve_metrics() {
 // Starts `ppmr target` unless it runs. The target outlives the agent, because it may be restoring a
 // job node. This function also leaves alone a target that is only slow.
 Status JobAgent::start_target() const {
-  const std::string mount = options_.directory + "/in";
+  const std::string mount = target_mount();
   auto mounts = read_mounts();
   if (!mounts) return failure(mounts.error());
   for (const MountEntry& entry : *mounts) {
@@ -332,6 +334,7 @@ void JobAgent::remove_orphans(unsigned round) {
 
 Status JobAgent::remove_node(const std::string& container) {
   epochs_.end(container);
+  files_.cancel(container);
   const auto node = nodes_.find(container);
   if (node && node->expected) {
     if (Status aborted = abort_arrival(options_.evacuation, *node); !aborted) return aborted;

@@ -16,6 +16,7 @@
 #include "jobs/agent/host_nodes.h"
 #include "jobs/agent/host_pool.h"
 #include "jobs/agent/job_metrics.h"
+#include "jobs/agent/long_commands.h"
 #include "jobs/agent/node_epochs.h"
 #include "jobs/agent/peers.h"
 
@@ -63,6 +64,9 @@ class JobAgent {
   nlohmann::json answer_peer(const nlohmann::json& request);
   nlohmann::json start_job(const nlohmann::json& request, const ControlClient& client,
                            std::vector<UniqueFd>& descriptors);
+  nlohmann::json resume_job(const nlohmann::json& request, const ControlClient& client,
+                            std::vector<UniqueFd>& descriptors);
+  nlohmann::json suspend_job(const nlohmann::json& request, uid_t uid);
   nlohmann::json check_hosts(const nlohmann::json& request, uid_t uid) const;
   nlohmann::json status(uid_t uid) const;
 
@@ -90,6 +94,13 @@ class JobAgent {
 
   // The steps of epochs, and of the way back to one (job_epochs.h).
   nlohmann::json answer_leader(const std::string& op, const nlohmann::json& request);
+  // The steps of suspensions (job_suspension.h).
+  nlohmann::json answer_suspender(const std::string& op, const nlohmann::json& request);
+  // Each writes or reads the file of a node, and returns whether that is done. The caller calls it
+  // again until then.
+  Result<bool> write_suspended(const HostNode& node, const nlohmann::json& request);
+  Result<bool> read_suspended(const HostNode& node, const nlohmann::json& request);
+  Status stop_suspended(const std::string& container);
   // Lets a node run from an epoch that this host keeps.
   Status run_from_epoch(const std::string& container, uint64_t number);
 
@@ -100,6 +111,7 @@ class JobAgent {
   Status start_target() const;
   Status serve_metrics();
   bool wait(std::chrono::milliseconds time);
+  std::string target_mount() const { return options_.directory + "/in"; }
   std::string hooks_directory() const { return options_.directory + "/hooks"; }
   void serve_hooks();
   nlohmann::json answer_hook(const std::string& text);
@@ -123,6 +135,7 @@ class JobAgent {
   HomeJobs home_;
   HostNodes nodes_;
   NodeEpochs epochs_;
+  LongCommands files_;  // by container: the file of a suspended node
   HostPool pool_;
   StepHolders holders_;
   // The time since which a home has left questions unanswered. Only run() uses this map.

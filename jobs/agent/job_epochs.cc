@@ -22,35 +22,22 @@ constexpr milliseconds kForwardPatience{300'000};
 constexpr milliseconds kRunPatience{180'000};
 constexpr milliseconds kCapturePatience{25'000};
 constexpr milliseconds kGoPatience{8'000};
+constexpr milliseconds kLetGoPatience{30'000};
 constexpr milliseconds kStopPatience{30'000};
 constexpr milliseconds kJoinPatience{60'000};
 constexpr milliseconds kForgetPatience{10'000};
 
-// Asks the host of each node. `complete` adds what differs from node to node. Returns the first
-// error, with the node's name.
+// The same request to the host of each node. `complete` adds what differs from node to node.
 Status ask_all(const JobRecord& job, const std::vector<std::string>& hosts, const json& request,
                milliseconds patience, const AskHost& ask,
                const std::function<void(size_t node, const json& answer)>& on_answer = {},
                const std::function<void(size_t node, json& request)>& complete = {}) {
-  return for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
+  const auto request_of = [&](size_t i) {
     json own = request;
-    own["container"] = job.container_of(static_cast<unsigned>(i));
     if (complete) complete(i, own);
-    const auto answer = ask(hosts[i], own, patience);
-    if (!answer) {
-      return failure(answer.error().errno_value,
-                     fmt::format("node {} on host {}: {}", job.nodes[i].name, hosts[i],
-                                 answer.error().message));
-    }
-    if (on_answer) on_answer(i, *answer);
-    return {};
-  });
-}
-
-std::vector<std::string> hosts_of(const JobRecord& job) {
-  std::vector<std::string> hosts;
-  for (const JobNodePlace& node : job.nodes) hosts.push_back(node.host);
-  return hosts;
+    return own;
+  };
+  return ask_nodes(job, hosts, patience, ask, request_of, on_answer);
 }
 
 // Tells every node, also if one does not answer.
@@ -81,14 +68,46 @@ Status await_step(const JobRecord& job, uint64_t number, const char* step, const
 
 }  // namespace
 
-Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost& ask) {
+std::vector<std::string> hosts_of(const JobRecord& job) {
+  std::vector<std::string> hosts;
+  for (const JobNodePlace& node : job.nodes) hosts.push_back(node.host);
+  return hosts;
+}
+
+Status ask_nodes(const JobRecord& job, const std::vector<std::string>& hosts, milliseconds patience,
+                 const AskHost& ask, const std::function<json(size_t node)>& request_of,
+                 const std::function<void(size_t node, const json& answer)>& on_answer) {
+  return for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
+    json request = request_of(i);
+    request["container"] = job.container_of(static_cast<unsigned>(i));
+    const auto answer = ask(hosts[i], request, patience);
+    if (!answer) {
+      return failure(answer.error().errno_value,
+                     fmt::format("node {} on host {}: {}", job.nodes[i].name, hosts[i],
+                                 answer.error().message));
+    }
+    if (on_answer) on_answer(i, *answer);
+    return {};
+  });
+}
+
+Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, EpochEnd end,
+                            const AskHost& ask) {
   const std::vector<std::string> hosts = hosts_of(job);
-  const auto partners = choose_partners(job);
-  if (!partners) return failure(partners.error());
+  // A job that is only suspended needs no second host.
+  std::vector<std::string> partners(hosts.size());
+  if (job.protection.every_ms > 0) {
+    auto chosen = choose_partners(job);
+    if (!chosen) return failure(chosen.error());
+    partners = std::move(*chosen);
+  }
   const auto with_partner = [&](size_t node, json& request) {
-    request["partner"] = (*partners)[node];
+    request["partner"] = partners[node];
   };
-  const json begin = {{"op", "epoch-begin"}, {"number", number}, {"oldest", job.protection.agreed}};
+  const json begin = {{"op", "epoch-begin"},
+                      {"number", number},
+                      {"oldest", job.protection.agreed},
+                      {"hold", end == EpochEnd::kHeld}};
   // A host that is lost must not delay the rollback.
   if (Status alive = ask_all(job, hosts, {{"op", "alive"}}, kProbePatience, ask); !alive) {
     return failure(alive.error());
@@ -107,6 +126,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
   if (!gone) return failure(gone.error());
   std::vector<json> reports(job.nodes.size());
   if (Status all = await_step(job, number, part_message::kKept, ask, &reports); !all) {
+    if (end == EpochEnd::kHeld) let_nodes_go(job, number, ask);
     return failure(all.error());
   }
   KeptEpoch kept{.frozen_ns = frozen_ns};
@@ -114,9 +134,17 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost
     kept.pause_ms = std::max(kept.pause_ms, reports[i].value("pause_ms", int64_t{0}));
     kept.bytes += reports[i].value("bytes", uint64_t{0});
     kept.sent_bytes += reports[i].value("sent_bytes", uint64_t{0});
-    kept.kept_at.push_back({hosts[i], (*partners)[i]});
+    kept.kept_at.push_back({hosts[i]});
+    // What is held was not forwarded.
+    if (end == EpochEnd::kGoesOn) kept.kept_at.back().push_back(partners[i]);
   }
   return kept;
+}
+
+void let_nodes_go(const JobRecord& job, uint64_t number, const AskHost& ask) {
+  const Status gone = ask_all(job, hosts_of(job), {{"op", "suspend-let-go"}, {"number", number}},
+                              kLetGoPatience, ask);
+  if (!gone) spdlog::warn("job {} goes on, but {}", job.id, gone.error().message);
 }
 
 Status roll_back(const JobRecord& job, const std::string& home,

@@ -30,6 +30,14 @@ namespace ppmr {
 using AskHost = std::function<Result<nlohmann::json>(
     const std::string& host, const nlohmann::json& request, std::chrono::milliseconds patience)>;
 
+std::vector<std::string> hosts_of(const JobRecord& job);
+
+// Asks the host of each node, all at once. Returns the first error, with the node's name.
+Status ask_nodes(
+    const JobRecord& job, const std::vector<std::string>& hosts, std::chrono::milliseconds patience,
+    const AskHost& ask, const std::function<nlohmann::json(size_t node)>& request_of,
+    const std::function<void(size_t node, const nlohmann::json& answer)>& on_answer = {});
+
 struct KeptEpoch {
   int64_t frozen_ns = 0;  // when all nodes stood still; Unix time
   int64_t pause_ms = 0;   // the longest of a node
@@ -38,8 +46,17 @@ struct KeptEpoch {
   std::vector<std::vector<std::string>> kept_at;  // see JobProtection
 };
 
-// Errors: why the epoch does not count. The nodes run on in each case.
-Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, const AskHost& ask);
+enum class EpochEnd {
+  kGoesOn,  // the nodes run on, and partners keep the epoch, too
+  kHeld,    // the nodes stand still until they are let go, or have ended (job_suspension.h)
+};
+
+// Errors: why the epoch does not count. The nodes run on then.
+Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, EpochEnd end,
+                            const AskHost& ask);
+
+// Lets held nodes run on, as far as their hosts answer.
+void let_nodes_go(const JobRecord& job, uint64_t number, const AskHost& ask);
 
 // Rolls all nodes back to the epoch that was agreed on. `home`: the name of this host. May be
 // repeated after an error: a node that runs already is rolled back once more.

@@ -74,6 +74,7 @@ class Hosts {
 
 JobRecord job_of(const std::vector<std::string>& names, const std::vector<std::string>& spares) {
   JobRecord job{.id = "0123abcd", .boot_id = "boot", .port_address = "10.0.0.1"};
+  job.protection.every_ms = 10'000;
   for (const std::string& name : names) {
     job.hosts.push_back({.name = name});
     job.nodes.push_back({.name = name, .address = "10.0.0.2", .host = name});
@@ -87,7 +88,7 @@ JobRecord job_of(const std::vector<std::string>& names, const std::vector<std::s
 TEST(RunEpoch, NodesRunOnWhenAllAreCaptured) {
   Hosts hosts(1, 0);
   hosts.job_hosts_ = {"a", "b", "c"};
-  const auto kept = run_epoch(job_of({"a", "b", "c"}, {"d"}), 4, hosts.asker());
+  const auto kept = run_epoch(job_of({"a", "b", "c"}, {"d"}), 4, EpochEnd::kGoesOn, hosts.asker());
   ASSERT_TRUE(kept) << kept.error().message;
   EXPECT_EQ(kept->bytes, 30u);
   EXPECT_EQ(kept->pause_ms, 7);
@@ -100,7 +101,7 @@ TEST(RunEpoch, FailureOfOneNodeLetsAllRunOn) {
   for (unsigned seed = 0; seed < 2'000; ++seed) {
     Hosts hosts(seed, 0.05);
     hosts.job_hosts_ = {"a", "b", "c"};
-    const auto kept = run_epoch(job_of({"a", "b", "c"}, {}), 4, hosts.asker());
+    const auto kept = run_epoch(job_of({"a", "b", "c"}, {}), 4, EpochEnd::kGoesOn, hosts.asker());
     if (!kept) ++failed;
     if (hosts.frozen_.empty()) continue;
     EXPECT_EQ(hosts.let_go_, hosts.job_hosts_) << "seed " << seed;
@@ -200,7 +201,8 @@ TEST(RunEpoch, IsOneCutThroughAllConversations) {
   unsigned kept = 0, torn = 0;
   for (unsigned seed = 0; seed < 3'000; ++seed) {
     TalkingNodes nodes(seed, {"a", "b", "c", "d"});
-    const auto epoch = run_epoch(job_of({"a", "b", "c", "d"}, {}), 4, nodes.asker());
+    const auto epoch =
+        run_epoch(job_of({"a", "b", "c", "d"}, {}), 4, EpochEnd::kGoesOn, nodes.asker());
     if (nodes.is_torn()) ++torn;
     if (!epoch) continue;
     ++kept;
@@ -220,7 +222,7 @@ TEST(RunEpoch, DoesNotWaitForANodeIfAnotherOneHasFailed) {
     if (awaits_end && host == "b") return failure(ETIMEDOUT, "it is dead");
     return json{{"ok", true}, {"pending", awaits_end}};
   };
-  const auto kept = run_epoch(job_of({"a", "b"}, {}), 4, ask);
+  const auto kept = run_epoch(job_of({"a", "b"}, {}), 4, EpochEnd::kGoesOn, ask);
   EXPECT_EQ(kept.error().message, "node b on host b: it is dead");
 }
 

@@ -118,7 +118,9 @@ json view_of(const JobRecord& job, json hosts, json nodes) {
                {"launcher_pid", job.launcher.pid}};
   view["hosts"] = std::move(hosts);
   view["nodes"] = std::move(nodes);
-  if (job.protection.every_ms > 0) view["protection"] = to_json(job.protection);
+  if (job.protection.every_ms > 0 || !job.protection.rolling_back.empty()) {
+    view["protection"] = to_json(job.protection);
+  }
   return view;
 }
 
@@ -160,6 +162,8 @@ json to_json(const JobRecord& job) {
   record["boot_id"] = job.boot_id;
   record["port_address"] = job.port_address;
   record["ending"] = job.ending;
+  record["suspending_to"] = job.suspending_to;
+  record["suspension"] = job.suspension;
   return record;
 }
 
@@ -185,6 +189,8 @@ JobRecord parse_job_record(const json& json) {
   if (const auto found = json.find("protection"); found != json.end()) {
     job.protection = parse_job_protection(*found);
   }
+  job.suspending_to = json.value("suspending_to", "");
+  job.suspension = json.value("suspension", "");
   return job;
 }
 

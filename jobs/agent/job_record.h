@@ -52,6 +52,10 @@ struct JobRecord {
   std::vector<JobHost> hosts{};
   std::vector<JobNodePlace> nodes{};
   JobProtection protection{};
+  // From when its nodes are stopped to suspend it until it has ended, or was rolled back because
+  // that has failed: where its files are, and which suspension it is. Empty: it is not suspended.
+  std::string suspending_to{};
+  std::string suspension{};
 
   JobHost* find_host(const std::string& name);
   const JobHost* find_host(const std::string& name) const;

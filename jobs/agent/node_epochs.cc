@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <csignal>
 
 #include "base/json_message.h"
@@ -24,6 +25,12 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kCapturePatience{20'000};
 constexpr milliseconds kAwaitPatience{1'000};
 constexpr milliseconds kSendPatience{5'000};
+constexpr milliseconds kReleasePatience{20'000};
+
+constexpr const char* kHere = "here";
+constexpr const char* kPartner = "partner";
+constexpr const char* kForward = "forward";
+constexpr std::array kSides = {kHere, kPartner, kForward};
 
 std::string mount_name(const std::string& container, const char* side) {
   return container + "." + side;
@@ -43,23 +50,28 @@ NodeEpochs::Part::~Part() {
 
 Result<std::shared_ptr<NodeEpochs::Part>> NodeEpochs::start(const std::string& container,
                                                             const std::string& partner) {
-  auto here = NodeMount::open(options_, mount_name(container, "here"), host_);
+  auto here = NodeMount::open(options_, mount_name(container, kHere), host_);
   if (!here) return failure(here.error());
-  auto there = NodeMount::open(options_, mount_name(container, "partner"), partner);
-  if (!there) {
-    return failure(there.error().errno_value,
-                   "the partner " + partner + ": " + there.error().message);
+  std::optional<NodeMount> there;
+  if (!partner.empty()) {
+    auto opened = NodeMount::open(options_, mount_name(container, kPartner), partner);
+    if (!opened) {
+      return failure(opened.error().errno_value,
+                     "the partner " + partner + ": " + opened.error().message);
+    }
+    there.emplace(std::move(*opened));
   }
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return system_failure("create", "a pair of sockets");
   }
-  auto part = std::make_shared<Part>(std::move(*here), std::move(*there), partner);
+  auto part = std::make_shared<Part>(std::move(*here), std::move(there), partner);
   part->socket = UniqueFd(ends[0]);
   const UniqueFd theirs(ends[1]);
-  std::vector<std::string> argv = {
-      options_.program,  "part-epochs", "--container",        container, "--here",
-      part->here.path(), "--partner",   part->partner.path(), "--"};
+  std::vector<std::string> argv = {options_.program, "part-epochs", "--container",
+                                   container,        "--here",      part->here.path()};
+  if (part->partner) argv.insert(argv.end(), {"--partner", part->partner->path()});
+  argv.push_back("--");
   for (const std::string& option : job_node_criu_options()) argv.push_back(option);
   const auto pid = spawn({.argv = std::move(argv),
                           .files = {{theirs.get(), kLeaderSocket}},
@@ -78,11 +90,16 @@ Result<std::shared_ptr<NodeEpochs::Part>> NodeEpochs::find(const std::string& co
 
 void NodeEpochs::end(const std::string& container) {
   std::shared_ptr<Part> ended;
-  MutexLock lock(mutex_);
-  if (const auto found = parts_.find(container); found != parts_.end()) {
-    ended = std::move(found->second);
-    parts_.erase(found);
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = parts_.find(container); found != parts_.end()) {
+      ended = std::move(found->second);
+      parts_.erase(found);
+    }
   }
+  if (ended) return;
+  // An agent that was killed has left its mounts.
+  for (const char* side : kSides) NodeMount::remove(options_, mount_name(container, side));
 }
 
 Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) {
@@ -98,7 +115,7 @@ Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) 
     MutexLock lock(mutex_);
     parts_[container] = part;
   }
-  const json message = to_request(part_message::Epoch{order.number, order.oldest});
+  const json message = to_request(part_message::Epoch{order.number, order.oldest, order.hold});
   return write_line(part->socket.get(), message.dump(), Clock::now() + kSendPatience);
 }
 
@@ -140,6 +157,25 @@ Status NodeEpochs::go(const std::string& container, uint64_t number, bool keep) 
   return write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
 }
 
+Status NodeEpochs::hold(const std::string& container, uint64_t number) const {
+  const auto part = find(container);
+  if (!part) return failure(part.error());
+  const json message = to_request(part_message::Hold{number, true});
+  return write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+}
+
+Status NodeEpochs::let_go(const std::string& container, uint64_t number) const {
+  const auto part = find(container);
+  if (!part) return {};
+  const json message = to_request(part_message::Hold{number, false});
+  Status sent = write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
+  if (!sent) return sent;
+  const auto gone = await_report(**part, number, part_message::kReleased, kReleasePatience);
+  // A part that has failed has run on before.
+  if (gone || gone.error().errno_value == ECANCELED) return {};
+  return failure(gone.error());
+}
+
 Result<std::optional<part_message::Report>> NodeEpochs::await(const std::string& container,
                                                               uint64_t number,
                                                               const std::string& step) {
@@ -153,7 +189,7 @@ Result<std::optional<part_message::Report>> NodeEpochs::await(const std::string&
 
 Status NodeEpochs::forward(const std::string& container, uint64_t number,
                            const std::string& to) const {
-  const auto mount = NodeMount::open(options_, mount_name(container, "forward"), to);
+  const auto mount = NodeMount::open(options_, mount_name(container, kForward), to);
   if (!mount) return failure(mount.error());
   const auto found = find_mount(mount->path());
   if (!found) return failure(found.error());

@@ -19,7 +19,8 @@ namespace ppmr {
 struct EpochOrder {
   uint64_t number = 0;
   uint64_t oldest = 0;  // epochs before it are not kept any longer
-  std::string partner;  // the host that keeps a copy
+  std::string partner;  // the host that keeps a copy; empty: none
+  bool hold = false;    // whether the node stands still once its epoch is kept
 };
 
 // Threads: any. The steps of one node come one after the other.
@@ -35,6 +36,10 @@ class NodeEpochs {
   // Returns when the node stands still.
   Status freeze(const std::string& container, uint64_t number);
   Status go(const std::string& container, uint64_t number, bool keep);
+  // A node that is held stands still for another half a minute.
+  Status hold(const std::string& container, uint64_t number) const;
+  // A node that is held runs on. Idempotent.
+  Status let_go(const std::string& container, uint64_t number) const;
   // Waits for a step, a word of part_messages.h. Returns nullopt if it is not done within a second.
   Result<std::optional<part_message::Report>> await(const std::string& container, uint64_t number,
                                                     const std::string& step);
@@ -47,12 +52,12 @@ class NodeEpochs {
  private:
   // One node that is captured again and again.
   struct Part {
-    Part(NodeMount to_here, NodeMount to_partner, std::string of)
+    Part(NodeMount to_here, std::optional<NodeMount> to_partner, std::string of)
         : here(std::move(to_here)), partner(std::move(to_partner)), partner_host(std::move(of)) {}
     ~Part();  // ends the process
 
     NodeMount here;
-    NodeMount partner;
+    std::optional<NodeMount> partner;
     const std::string partner_host;
     pid_t pid = -1;
     UniqueFd socket;

@@ -47,6 +47,10 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
   agent.home.host = agent.host;
   agent.home.addresses = *addresses;
   agent.home.network = agent.nodes.network;
+  agent.home.suspension.program = agent.nodes.program;
+  if (std::string& key = agent.home.suspension.key_file; !key.empty()) {
+    key = std::filesystem::absolute(key).string();
+  }
   agent.peers.credentials = command.credentials;
   agent.evacuation.program = agent.nodes.program;
   agent.evacuation.credentials = command.credentials;

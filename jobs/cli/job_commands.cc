@@ -115,6 +115,11 @@ void add_agent(CLI::App& job, int& exit_code) {
          },
          "how long a host of a protected job is lost until the fence is asked; default: 1")
       ->type_name("SECONDS");
+  sub.add_option(
+         "--keep-key", agent.home.suspension.key_file,
+         "key that encrypts the files of suspended jobs, made with ppmr keygen, the same on "
+         "all hosts; without it no job can be suspended")
+      ->type_name("FILE");
   sub.add_option("--metrics", agent.metrics_address,
                  "serve metrics for Prometheus at this address, 127.0.0.1:PORT or [::1]:PORT")
       ->type_name("ADDRESS:PORT");
@@ -126,6 +131,61 @@ void add_agent(CLI::App& job, int& exit_code) {
 
 // Each epoch holds all nodes up.
 constexpr std::chrono::seconds kProtectEveryMin{5};
+
+template <typename Command>
+void add_protect_option(CLI::App& sub, const std::shared_ptr<Command>& command) {
+  sub.add_option_function<std::string>(
+         "--protect",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--protect", time.error().message);
+           if (*time < kProtectEveryMin) {
+             throw CLI::ValidationError("--protect", "at least 5 s between two epochs");
+           }
+           command->protect_every = std::chrono::duration_cast<std::chrono::milliseconds>(*time);
+         },
+         "keep an epoch of all nodes, so often, in the memory of two hosts each: when a host dies "
+         "without warning, the job goes on from the last one")
+      ->type_name("TIME");
+}
+
+void add_suspend(CLI::App& job, int& exit_code) {
+  CLI::App& sub = *job.add_subcommand(
+      "suspend", "Write a job to files, and end it; ppmr job resume lets it go on");
+  auto command = make_command<JobSuspendCommand>(sub, exit_code);
+  sub.add_option("JOB", command->job,
+                 "the job, which began on this host; default: the only one of yours, in an "
+                 "allocation of Slurm the only one of that");
+  sub.add_option("--keep-dir", command->directory,
+                 "directory for the files, which all hosts of the job have; it is made if it is "
+                 "missing")
+      ->required()
+      ->type_name("DIR");
+  sub.add_flag("--json", command->json, "print the result as one JSON object");
+  add_socket(sub, command->socket);
+}
+
+void add_resume(CLI::App& job, int& exit_code) {
+  CLI::App& sub = *job.add_subcommand(
+      "resume",
+      "Let a suspended job go on, on other hosts or the same; prints its output, as ppmr job run "
+      "does");
+  auto command = make_command<JobResumeCommand>(sub, exit_code);
+  sub.add_option("DIR", command->directory, "directory of ppmr job suspend --keep-dir")->required();
+  sub.add_option("--hosts", command->hosts,
+                 "as many hosts as the job has nodes, and spares behind them; default: all hosts "
+                 "of the allocation of Slurm")
+      ->type_name("HOST,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->take_all();
+  sub.add_option("--spares", command->spares, "so many of the hosts, the last ones, are spares")
+      ->capture_default_str();
+  add_protect_option(sub, command);
+  sub.add_flag("--again", command->again,
+               "also if it has gone on before: only if that run is certainly lost");
+  add_socket(sub, command->socket);
+}
 
 void add_run(CLI::App& job, int& exit_code) {
   CLI::App& sub = *job.add_subcommand(
@@ -146,19 +206,7 @@ void add_run(CLI::App& job, int& exit_code) {
       ->capture_default_str();
   sub.add_option("--slots", command->slots,
                  "ranks on each host; default: Slurm's tasks per node, else the CPUs of this host");
-  sub.add_option_function<std::string>(
-         "--protect",
-         [command](const std::string& text) {
-           const auto time = parse_time(text);
-           if (!time) throw CLI::ValidationError("--protect", time.error().message);
-           if (*time < kProtectEveryMin) {
-             throw CLI::ValidationError("--protect", "at least 5 s between two epochs");
-           }
-           command->protect_every = std::chrono::duration_cast<std::chrono::milliseconds>(*time);
-         },
-         "keep an epoch of all nodes, so often, in the memory of two hosts each: when a host dies "
-         "without warning, the job goes on from the last one")
-      ->type_name("TIME");
+  add_protect_option(sub, command);
   sub.add_flag("--dry-run", command->dry_run, "only check all hosts");
   add_socket(sub, command->socket);
   sub.add_option("COMMAND", command->argv,
@@ -238,6 +286,8 @@ void add_job_commands(CLI::App& app, int& exit_code) {
   job.require_subcommand(1);
   add_agent(job, exit_code);
   add_run(job, exit_code);
+  add_suspend(job, exit_code);
+  add_resume(job, exit_code);
   add_evacuate(job, exit_code);
   add_return(job, exit_code);
   add_status(job, exit_code);

@@ -25,6 +25,10 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStartTimeout{180'000};
+// The hosts read the memory of the nodes from their files.
+constexpr std::chrono::hours kResumeTimeout{24};
+// EX_TEMPFAIL of sysexits.h.
+constexpr int kSuspendedExitCode = 75;
 constexpr milliseconds kCheckTimeout{60'000};
 constexpr milliseconds kConnectTimeout{20'000};
 // This is longer than the agent waits for the job node.
@@ -52,15 +56,30 @@ class Job {
     // Does nothing on failure: the agent ends the job when it notices the end of this process.
   }
 
-  // Returns whether the job's nodes were rolled back since the last connection. Returns an error if
-  // the agent no longer has the job. Ignores an agent that does not answer, because it may be about
-  // to return.
-  Result<bool> check() const {
+  // Returns an error if the agent no longer has the job. Ignores an agent that does not answer,
+  // because it may be about to return.
+  Result<CommandNews> check() {
     auto answer = call(socket_, {{"op", "exists"}, {"job", id_}}, kConnectTimeout);
-    if (!answer) return false;
-    if (answer->value("ok", false)) return rollbacks_of(*answer) != rollbacks_;
-    if (answer->value("errno", 0) != ENOENT) return false;
+    if (!answer) return CommandNews::kNone;
+    if (answer->value("ok", false)) {
+      // A connection from before a rollback says nothing about how far the job node is.
+      if (rollbacks_of(*answer) != rollbacks_) return CommandNews::kRolledBack;
+      const bool stands_still = answer->value("stands_still", false);
+      return stands_still ? CommandNews::kStandsStill : CommandNews::kNone;
+    }
+    if (answer->value("errno", 0) != ENOENT) return CommandNews::kNone;
+    is_suspended_ = answer->value("suspended", false);
     return failure(ECANCELED, "the agent has ended the job: " + answer->value("error", ""));
+  }
+
+  // Whether the agent has ended the job because it was suspended.
+  bool is_suspended() const { return is_suspended_; }
+
+  void note_standstill(const std::string& command, const ClientState& state) const {
+    const json launcher = {{"command", command}, {"state", to_text(state)}};
+    // Without it the job is not suspended, and goes on.
+    (void)call(socket_, {{"op", "standstill"}, {"job", id_}, {"launcher", launcher}},
+               kConnectTimeout);
   }
 
   // Connects to the first node again. Errors: EAGAIN while the nodes are rolled back; other ones of
@@ -86,7 +105,29 @@ class Job {
   const std::string socket_;
   const std::string id_;
   uint64_t rollbacks_ = 0;  // of the job, when the agent made the connection
+  bool is_suspended_ = false;
 };
+
+struct AgentAnswer {
+  json answer;
+  UniqueFd connection;  // to the first node
+};
+
+// Asks the agent to start a job, or to let one go on.
+CommandResult<AgentAnswer> ask_agent(const std::string& socket, const json& request,
+                                     milliseconds patience) {
+  ControlCall start;
+  Status sent = start.send(socket, request, kConnectTimeout);
+  auto answer = sent ? start.answer(patience) : Result<json>(failure(sent.error()));
+  if (!answer) {
+    return command_failure(ExitCode::kDaemonSilent,
+                           answer.error().message + " (does `ppmr job agent` run on this host?)");
+  }
+  if (Status status = accepted(*answer); !status) {
+    return command_failure(ExitCode::kFailure, status.error().message);
+  }
+  return AgentAnswer{std::move(*answer), start.descriptor()};
+}
 
 int check_hosts(const std::string& socket, const std::vector<std::string>& hosts) {
   auto answer = call(socket, {{"op", "check"}, {"hosts", hosts}}, kCheckTimeout);
@@ -102,6 +143,28 @@ int check_hosts(const std::string& socket, const std::vector<std::string>& hosts
              problem.empty() ? "can have job nodes" : problem);
   }
   return to_int(all ? ExitCode::kSuccess : ExitCode::kFailure);
+}
+
+// Follows the job's command to its end. Returns the exit code.
+int follow(const std::string& socket, const std::string& id, CommandRequest request,
+           UniqueFd connection, std::optional<ClientState> state) {
+  Job job(socket, id);
+  const std::string command = request.resumption->id;
+  const auto end = run_command_in_job_node(
+      std::move(connection), std::move(request),
+      {.check = [&job] { return job.check(); },
+       .stand_still = [&](const ClientState& now) { job.note_standstill(command, now); },
+       .state = std::move(state),
+       .reconnect = [&job] { return job.reconnect(); },
+       .tell = tell});
+  if (end) return end->shell_code();
+  // If the agent has ended the job, its answer has the reason.
+  const auto known = job.check();
+  if (job.is_suspended()) {
+    tell(known.error().message);
+    return kSuspendedExitCode;
+  }
+  return fail({ExitCode::kFailure, (known ? end.error() : known.error()).message});
 }
 
 }  // namespace
@@ -130,42 +193,65 @@ int JobRunCommand::run() {
     if (!started) return fail({ExitCode::kFailure, started.error().message});
     step.emplace(std::move(*started));
   }
-  ControlCall start;
-  Status sent = start.send(socket,
+  auto started = ask_agent(socket,
                            {{"op", "run"},
                             {"hosts", working},
                             {"spares", spare},
                             {"protect_ms", protect_every.count()},
                             {"allocation", *allocation ? (*allocation)->number : ""}},
-                           kConnectTimeout);
-  auto answer = sent ? start.answer(kStartTimeout) : Result<json>(failure(sent.error()));
-  if (!answer) {
-    return fail({ExitCode::kDaemonSilent,
-                 answer.error().message + " (does `ppmr job agent` run on this host?)"});
-  }
-  if (Status status = accepted(*answer); !status) {
-    return fail({ExitCode::kFailure, status.error().message});
-  }
-  const std::string id = answer->at("job");
-  Job job(socket, id);
+                           kStartTimeout);
+  if (!started) return fail(started.error());
+  const std::string id = started->answer.at("job");
   CommandRequest request{
-      .token = answer->at("token"),
+      .token = started->answer.at("token"),
       .argv = {"/bin/sh", "-c", start_script(slots > 0 ? slots : slots_of_host()), "sh"},
       .environment = job_environment(id, environ),
       .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
-  // The command of a protected job survives a rollback of the nodes, and its connection does not.
-  if (protect_every.count() > 0) {
-    request.resumption = Resumption{.id = new_command_id(), .patience = kResumptionPatience};
+  // The command survives a rollback of the nodes, or goes on after a suspension: its connection
+  // does not.
+  request.resumption = Resumption{.id = new_command_id(), .patience = kResumptionPatience};
+  return follow(socket, id, std::move(request), std::move(started->connection), {});
+}
+
+int JobResumeCommand::run() {
+  const auto fail = [](const CommandError& error) { return report("job resume", error, false); };
+  const auto allocation = find_slurm_allocation(hosts);
+  if (!allocation) return fail({ExitCode::kFailure, allocation.error().message});
+  if (*allocation) hosts = (*allocation)->hosts;
+  if (hosts.empty() || spares >= hosts.size()) {
+    return fail(
+        {ExitCode::kUsage,
+         "name as many hosts as the job has nodes with --hosts, and its spares behind them, "
+         "or run inside an allocation of Slurm"});
   }
-  auto end = run_command_in_job_node(start.descriptor(), request,
-                                     {.check = [&job] { return job.check(); },
-                                      .reconnect = [&job] { return job.reconnect(); },
-                                      .tell = tell});
-  if (end) return end->shell_code();
-  // If the agent has ended the job, its answer has the reason.
-  const auto known = job.check();
-  return fail({ExitCode::kFailure, (known ? end.error() : known.error()).message});
+  std::optional<SlurmStep> step;  // declared first, so that it ends after the job
+  if (*allocation) {
+    auto started = SlurmStep::start(**allocation);
+    if (!started) return fail({ExitCode::kFailure, started.error().message});
+    step.emplace(std::move(*started));
+  }
+  auto resumed =
+      ask_agent(socket,
+                {{"op", "resume"},
+                 {"directory", std::filesystem::absolute(directory).lexically_normal().string()},
+                 {"hosts", std::vector<std::string>(hosts.begin(), hosts.end() - spares)},
+                 {"spares", std::vector<std::string>(hosts.end() - spares, hosts.end())},
+                 {"protect_ms", protect_every.count()},
+                 {"again", again},
+                 {"allocation", *allocation ? (*allocation)->number : ""}},
+                kResumeTimeout);
+  if (!resumed) return fail(resumed.error());
+  const json& launcher = resumed->answer.at("launcher");
+  auto state = parse_client_state(launcher.value("state", ""));
+  if (!state) return fail({ExitCode::kFailure, state.error().message});
+  // The job node has this command already: it starts nothing.
+  CommandRequest request{
+      .token = resumed->answer.at("token"), .argv = {"/bin/false"}, .directory = "/"};
+  request.resumption =
+      Resumption{.id = launcher.value("command", ""), .patience = kResumptionPatience};
+  return follow(socket, resumed->answer.at("job"), std::move(request),
+                std::move(resumed->connection), std::move(*state));
 }
 
 int JobRshCommand::run() const {

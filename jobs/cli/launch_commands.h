@@ -20,6 +20,18 @@ struct JobRunCommand {
   int run();
 };
 
+// `ppmr job resume DIRECTORY`.
+struct JobResumeCommand {
+  std::string directory;
+  std::vector<std::string> hosts;  // as for JobRunCommand
+  unsigned spares = 0;
+  std::chrono::milliseconds protect_every{0};
+  bool again = false;  // also if it has gone on before
+  std::string socket;
+
+  int run();
+};
+
 // `ppmr job rsh [OPTIONS] HOST WORDS...`, for MPI launchers. Runs the words with a shell in another
 // node of the job. Ignores the options of ssh that launchers pass.
 struct JobRshCommand {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -20,6 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 // A move has no time limit. If the agent ends, the answer is an error at once.
 constexpr std::chrono::hours kEvacuateTimeout{24 * 8};
+// The time to write the memory of all nodes.
+constexpr std::chrono::hours kSuspendTimeout{24};
 constexpr std::chrono::milliseconds kCancelTimeout{80'000};
 constexpr std::chrono::milliseconds kReturnTimeout{80'000};
 constexpr std::chrono::milliseconds kStatusTimeout{30'000};
@@ -165,6 +169,31 @@ int JobEvacuateCommand::run() const {
     }
     return to_int(all ? ExitCode::kSuccess : ExitCode::kMigrationAborted);
   }
+}
+
+int JobSuspendCommand::run() const {
+  const std::string place = std::filesystem::absolute(directory).lexically_normal().string();
+  const char* const allocation = std::getenv("SLURM_JOB_ID");
+  const auto answer = call(socket,
+                           {{"op", "suspend"},
+                            {"job", job},
+                            {"directory", place},
+                            {"allocation", allocation != nullptr ? allocation : ""}},
+                           kSuspendTimeout);
+  if (!answer) {
+    return report("job suspend", {ExitCode::kDaemonSilent, answer.error().message}, json);
+  }
+  if (Status status = accepted(*answer); !status) {
+    return report("job suspend", {ExitCode::kFailure, status.error().message}, json);
+  }
+  if (json) {
+    print_whole(stdout, "{}\n", json_text(*answer));
+  } else {
+    print_to(stdout, "job {} is suspended in {}: {} in {}; it goes on with: ppmr job resume {}\n",
+             answer->value("job", ""), place, format_size(answer->value("bytes", uint64_t{0})),
+             format_time(std::chrono::milliseconds(answer->value("took_ms", int64_t{0}))), place);
+  }
+  return to_int(ExitCode::kSuccess);
 }
 
 int JobReturnCommand::run() const {

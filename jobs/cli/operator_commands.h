@@ -20,6 +20,16 @@ struct JobEvacuateCommand {
   int run_cancel() const;
 };
 
+// `ppmr job suspend [JOB]`.
+struct JobSuspendCommand {
+  std::string job;  // empty: the only job of the user that began on this host
+  std::string directory;
+  std::string socket;
+  bool json = false;
+
+  int run() const;
+};
+
 // `ppmr job return HOST`.
 struct JobReturnCommand {
   std::string host;

@@ -51,6 +51,7 @@ class CommandClient {
       : signals_(std::move(signals)),
         request_(std::move(request)),
         options_(options),
+        streams_(options.state ? ClientResumption(*options.state) : ClientResumption()),
         input_(options.input),
         output_{.fd = options.output},
         errors_{.fd = options.errors} {}
@@ -64,15 +65,18 @@ class CommandClient {
       output_.flush();
       errors_.flush();
       if (has_room()) streams_.pass_on();
-      relay_signals();
-      relay_input();
-      if (Status exchanged = connection_ ? exchange() : connect_again(); !exchanged) {
-        return failure(exchanged.error());
+      if (!stands_still_) {
+        relay_signals();
+        relay_input();
+        if (Status exchanged = connection_ ? exchange() : connect_again(); !exchanged) {
+          return failure(exchanged.error());
+        }
       }
       if (!has_end() && options_.check && Clock::now() >= next_check) {
-        const auto rolled_back = options_.check();
-        if (!rolled_back) return failure(rolled_back.error());
-        if (*rolled_back && request_.resumption) connection_.reset();
+        const auto news = options_.check();
+        if (!news) return failure(news.error());
+        if (*news == CommandNews::kRolledBack && request_.resumption) connection_.reset();
+        stand_still(*news == CommandNews::kStandsStill);
         next_check = Clock::now() + kCheckInterval;
       }
     }
@@ -86,8 +90,23 @@ class CommandClient {
   bool wants_frames() const { return !has_end() && (has_room() || !is_attached_); }
   bool wants_input() const { return input_ >= 0 && sends_ && !has_end() && streams_.wants_input(); }
 
+  // A client without a connection does not know how far the job node is.
+  void stand_still(bool now) {
+    const bool begins = now && !stands_still_ && is_attached_ && connection_ && has_room();
+    if (begins && request_.resumption && options_.stand_still) {
+      stands_still_ = true;
+      options_.stand_still(streams_.state());
+    }
+    stands_still_ = stands_still_ && now;
+  }
+
   void poll_once() {
-    std::vector<pollfd> fds{{signals_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds;
+    if (stands_still_) {
+      poll(nullptr, 0, static_cast<int>(std::chrono::ceil<milliseconds>(kCheckInterval).count()));
+      return;
+    }
+    fds.push_back({signals_.get(), POLLIN, 0});
     short events = 0;
     if (wants_frames()) events |= POLLIN;
     if (request_.resumption && !has_end()) events |= POLLRDHUP;
@@ -250,6 +269,7 @@ class CommandClient {
   bool sends_ = true;         // whether the job node still accepts bytes
   bool is_attached_ = false;  // whether the job node has answered on this connection
   bool is_final_ = false;     // the last error does not pass
+  bool stands_still_ = false;
   Clock::time_point attach_deadline_;
   std::optional<Clock::time_point> lost_since_;
   Clock::time_point patient_since_, next_attempt_;

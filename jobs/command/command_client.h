@@ -3,21 +3,33 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/unique_fd.h"
 #include "jobs/command/command.h"
+#include "jobs/command/stream_resumption.h"
 
 namespace ppmr {
+
+enum class CommandNews {
+  kNone,
+  kRolledBack,   // the job node is in an earlier state, so that the connection is useless
+  kStandsStill,  // the job node does nothing at the moment, and may go on elsewhere
+};
 
 struct CommandClientOptions {
   int input = 0;   // -1: none
   int output = 1;  // not owned
   int errors = 2;
-  // Called about once a second. Returns whether the job node was rolled back to an earlier state,
-  // so that the connection is useless. If it returns an error, the client closes the connection,
-  // which ends the command.
-  std::function<Result<bool>()> check{};
+  // Called about once a second. If it returns an error, the client closes the connection, which
+  // ends the command.
+  std::function<Result<CommandNews>()> check{};
+  // The client of a resumable command passes nothing on while the news are kStandsStill. It calls
+  // this when all that it has is passed on: another client may go on from there.
+  std::function<void(const ClientState&)> stand_still{};
+  // Where an earlier client was.
+  std::optional<ClientState> state{};
   // For a request with a resumption: connects to the job node again. After an error the client
   // tries again, until the patience of the request has passed; EAGAIN (the job node is being
   // restored) starts this time anew.

@@ -225,7 +225,10 @@ TEST(ResumableCommand, ClientConnectsAgainWhenTheJobNodeWasRolledBack) {
       *connections.connect(), shell("read line; echo got $line"),
       {.input = input.read.get(),
        .output = output.write.get(),
-       .check = [&] { return Result<bool>(std::exchange(rolled_back, false)); },
+       .check = [&] {
+         return Result<CommandNews>(std::exchange(rolled_back, false) ? CommandNews::kRolledBack
+                                                                     : CommandNews::kNone);
+       },
        .reconnect =
            [&] {
              EXPECT_EQ(write(input.write.get(), "it\n", 3), 3);

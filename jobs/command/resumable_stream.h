@@ -30,6 +30,19 @@ struct StreamPiece {
 class SentStream {
  public:
   explicit SentStream(size_t history_bytes) : history_bytes_(history_bytes) {}
+  // Goes on where another sender was: `bytes` follow the first `confirmed` bytes of the stream.
+  SentStream(size_t history_bytes, uint64_t confirmed, std::string bytes)
+      : history_bytes_(history_bytes),
+        bytes_(std::move(bytes)),
+        base_(confirmed),
+        confirmed_(confirmed),
+        sent_(confirmed) {}
+
+  // What the other constructor needs.
+  uint64_t confirmed() const { return std::min(confirmed_, produced()); }
+  std::string unconfirmed() const {
+    return bytes_.substr(static_cast<size_t>(confirmed() - std::min(base_, confirmed())));
+  }
 
   // The number of bytes that the stream has so far.
   uint64_t produced() const { return base_ + bytes_.size(); }
@@ -107,6 +120,10 @@ class SentStream {
 // The receiver's half. Counts only: the bytes are the caller's.
 class ReceivedStream {
  public:
+  // `received`: what an earlier receiver has passed on.
+  explicit ReceivedStream(uint64_t received = 0)
+      : received_(received), passed_on_(received), confirmed_(received) {}
+
   uint64_t received() const { return received_; }
   uint64_t passed_on() const { return passed_on_; }
   // The bytes that wait in the caller.

@@ -1,5 +1,5 @@
-// The two ends of a resumable command, without connections: a simulation cuts connections, and
-// rolls the job node back to copies of itself.
+// The two ends of a resumable command, without connections: a simulation cuts connections, rolls
+// the job node back to copies of itself, and replaces the client.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -110,10 +110,20 @@ class World {
     }
     if (disturbances_left_ == 0) return;
     --disturbances_left_;
+    if (is_attached_ && !is_stale_ && chance(random_, 3)) return go_on_with_another_client();
     if (chance(random_, 2)) return cut();
     node_ = epoch_;
     to_node_.clear();
     is_stale_ = is_connected_;
+  }
+
+  // The job node is suspended, and nothing earlier than that is left of it.
+  void go_on_with_another_client() {
+    const auto state = parse_client_state(to_text(client_.state()));
+    ASSERT_TRUE(state) << state.error().message;
+    client_ = ClientResumption(*state);
+    epoch_ = node_;
+    cut();
   }
 
   void cut() {
@@ -224,7 +234,7 @@ class World {
   int disturbances_left_ = 30;
 };
 
-TEST(Resumption, CutsAndRollbacksChangeNeitherOutputNorInput) {
+TEST(Resumption, CutsRollbacksAndSuspensionsChangeNeitherOutputNorInput) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     World(seed).run();
     if (HasFailure()) FAIL() << "seed " << seed;
@@ -241,6 +251,17 @@ Status give_and_take(ClientResumption& client, ServerResumption& node) {
   }
   client.pass_on();
   return {};
+}
+
+TEST(Resumption, StateOfAClientIsChecked) {
+  EXPECT_FALSE(parse_client_state("[]"));
+  EXPECT_FALSE(parse_client_state("{}"));
+  const std::string text = to_text(ClientState{.input = "ab"});
+  EXPECT_EQ(parse_client_state(text)->input, "ab");
+  const size_t input = text.find("6162");
+  ASSERT_NE(input, std::string::npos);
+  EXPECT_FALSE(parse_client_state(std::string(text).replace(input, 4, "61x2")));
+  EXPECT_FALSE(parse_client_state(std::string(text).replace(input, 4, "616")));
 }
 
 TEST(Resumption, JobNodeKeepsNoMoreThanTheWindowForAClientThatIsAway) {

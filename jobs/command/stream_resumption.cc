@@ -1,7 +1,16 @@
 #include "jobs/command/stream_resumption.h"
 
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/parse_json.h"
+
 namespace ppmr {
 namespace {
+
+using nlohmann::json;
 
 Frame frame_of(FrameType type, const StreamPiece& piece) {
   return {.type = type, .position = piece.position, .payload = std::string(piece.bytes)};
@@ -22,7 +31,66 @@ tl::unexpected<Error> unexpected_frame() {
   return failure(EPROTO, "the command's peer sent a frame that its end does not send");
 }
 
+// The bytes of the streams need not be text.
+std::string to_hexadecimal(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+std::optional<std::string> from_hexadecimal(const std::string& text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    unsigned value = 0;
+    const char* const end = text.data() + i + 2;
+    if (std::from_chars(text.data() + i, end, value, 16).ptr != end) return std::nullopt;
+    bytes.push_back(static_cast<char>(value));
+  }
+  return bytes;
+}
+
 }  // namespace
+
+std::string to_text(const ClientState& state) {
+  return json{{"output", state.got.output},
+              {"errors", state.got.errors},
+              {"input_confirmed", state.input_confirmed},
+              {"input", to_hexadecimal(state.input)},
+              {"input_ended", state.input_ended},
+              {"signals_confirmed", state.signals_confirmed},
+              {"signals", to_hexadecimal(state.signals)}}
+      .dump();
+}
+
+Result<ClientState> parse_client_state(const std::string& text) {
+  const json packed = parse_json(text);
+  if (!packed.is_object()) return failure(EPROTO, "the state of a command's client is no object");
+  try {
+    const auto input = from_hexadecimal(packed.at("input"));
+    const auto signals = from_hexadecimal(packed.at("signals"));
+    if (input && signals) {
+      return ClientState{.got = {.output = packed.at("output"), .errors = packed.at("errors")},
+                         .input_confirmed = packed.at("input_confirmed"),
+                         .input = *input,
+                         .input_ended = packed.at("input_ended"),
+                         .signals_confirmed = packed.at("signals_confirmed"),
+                         .signals = *signals};
+    }
+    return failure(EPROTO, "the state of a command's client has malformed bytes");
+  } catch (const json::exception& error) {
+    return failure(EPROTO, std::string("the state of a command's client: ") + error.what());
+  }
+}
+
+ClientState ClientResumption::state() const {
+  return {.got = positions(),
+          .input_confirmed = input_.confirmed(),
+          .input = input_.unconfirmed(),
+          .input_ended = input_ended_,
+          .signals_confirmed = signals_.confirmed(),
+          .signals = signals_.unconfirmed()};
+}
 
 Status ClientResumption::attached(const InputPositions& job_node) {
   if (job_node.input > input_.produced() || job_node.signals > signals_.produced()) {

@@ -27,10 +27,31 @@ namespace ppmr {
 inline constexpr size_t kInputKeptBytes = 16 << 20;
 inline constexpr size_t kSignalsKeptBytes = 64 << 10;
 
+// What a client knows that has passed all output on and stops, for another client that goes on in
+// its place. The bytes are those that the job node may not have.
+struct ClientState {
+  OutputPositions got{};
+  uint64_t input_confirmed = 0;
+  std::string input{};
+  bool input_ended = false;
+  uint64_t signals_confirmed = 0;
+  std::string signals{};
+};
+std::string to_text(const ClientState& state);
+// Errors: EPROTO.
+Result<ClientState> parse_client_state(const std::string& text);
+
 // The client's end.
 class ClientResumption {
  public:
   explicit ClientResumption(size_t input_kept_bytes = kInputKeptBytes) : input_(input_kept_bytes) {}
+  explicit ClientResumption(const ClientState& state)
+      : input_(kInputKeptBytes, state.input_confirmed, state.input),
+        signals_(kSignalsKeptBytes, state.signals_confirmed, state.signals),
+        output_(state.got.output),
+        errors_(state.got.errors),
+        input_ended_(state.input_ended) {}
+  ClientState state() const;
 
   bool wants_input() const { return !input_ended_ && input_.has_room(); }
   void put_input(std::string_view bytes) { input_.put(bytes); }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
@@ -102,21 +103,29 @@ Result<SentEpoch> EpochDump::send() {
   const Status copied = copy_in_rounds(*memory_, live_, options_.root.pid, copying, rounds);
   if (!copied) return failure(copied.error());
   if (Status frozen = freeze(); !frozen) return failure(frozen.error());
+  return options_.while_held ? describe() : seal();
+}
+
+Result<SentEpoch> EpochDump::seal() {
   if (Status added = add_description(); !added) return failure(added.error());
   for (const std::string& name : {options_.checkpoint, memory_->checkpoint()}) {
     const auto sealed = seal_checkpoint(options_.mount, name, options_.seal_patience);
     if (!sealed) return failure(sealed.error());
   }
+  return describe();
+}
+
+SentEpoch EpochDump::describe() const {
   const int64_t pause_ns = times_.runs_again_ns - times_.freeze_began_ns;
-  return SentEpoch{.epoch = {.number = 0,
-                             .frozen_ns = times_.freeze_began_ns,
-                             .pause_ms = (pause_ns + 500'000) / 1'000'000,
-                             .bytes = bytes_of(index_.all),
-                             .arrived_bytes = live_.sent_bytes() - memory_offset_},
-                   .checkpoint = options_.checkpoint,
-                   .fixed_part = std::chrono::nanoseconds(pause_ns) - sending_,
-                   .memory = memory_->checkpoint(),
-                   .memory_offset = memory_offset_};
+  return {.epoch = {.number = 0,
+                    .frozen_ns = times_.freeze_began_ns,
+                    .pause_ms = (pause_ns + 500'000) / 1'000'000,
+                    .bytes = bytes_of(index_.all),
+                    .arrived_bytes = live_.sent_bytes() - memory_offset_},
+          .checkpoint = options_.checkpoint,
+          .fixed_part = std::chrono::nanoseconds(pause_ns) - sending_,
+          .memory = memory_->checkpoint(),
+          .memory_offset = memory_offset_};
 }
 
 Status EpochDump::freeze() {
@@ -159,7 +168,13 @@ Result<DumpTimes> EpochDump::dump() {
 
 Status EpochDump::while_frozen() {
   if (Status written = write_frozen_state(); !written) return written;
-  return options_.when_captured ? options_.when_captured() : Status{};
+  if (Status captured = options_.when_captured ? options_.when_captured() : Status{}; !captured) {
+    return captured;
+  }
+  if (!options_.while_held) return {};
+  times_.freeze_began_ns = times_.runs_again_ns = realtime_ns();
+  const auto sealed = seal();
+  return sealed ? options_.while_held(*sealed) : failure(sealed.error());
 }
 
 Status EpochDump::write_frozen_state() {

@@ -20,6 +20,14 @@
 
 namespace ppmr {
 
+struct SentEpoch {
+  SealedEpoch epoch;  // without its number
+  std::string checkpoint;
+  std::chrono::nanoseconds fixed_part{0};  // of the pause: what does not depend on the pages sent
+  std::string memory;                      // name of the checkpoint with the pages of this epoch
+  uint64_t memory_offset = 0;              // their place among those of all epochs of the run
+};
+
 struct EpochOptions {
   std::string criu;
   MountEntry mount;
@@ -36,14 +44,8 @@ struct EpochOptions {
   ContainerPort port;                     // cut from before its connections are read until it runs
   std::function<Status()> before_freeze;  // the tree runs, and the rounds are over
   std::function<Status()> when_captured;  // it stands still, and the epoch is in the pool
-};
-
-struct SentEpoch {
-  SealedEpoch epoch;  // without its number
-  std::string checkpoint;
-  std::chrono::nanoseconds fixed_part{0};  // of the pause: what does not depend on the pages sent
-  std::string memory;                      // name of the checkpoint with the pages of this epoch
-  uint64_t memory_offset = 0;              // their place among those of all epochs of the run
+  // If it is there, the epoch is sealed while the tree stands still, until this returns.
+  std::function<Status(const SentEpoch&)> while_held;
 };
 
 // Threads: one.
@@ -55,8 +57,8 @@ class EpochDump {
   // Removes the names of the checkpoints at the source. The target keeps what is sealed.
   ~EpochDump();
 
-  // Returns when the target has verified the epoch. In each case the tree runs on. Errors: those of
-  // copy_in_rounds(), CriuSession::dump() and of the daemon.
+  // Returns when the target has verified the epoch and the tree runs on, as it does in each case.
+  // Errors: those of copy_in_rounds(), CriuSession::dump() and of the daemon.
   Result<SentEpoch> send();
 
  private:
@@ -68,6 +70,9 @@ class EpochDump {
   Status while_frozen();
   Status write_frozen_state();
   Status add_description();
+  // Returns when the target has verified the epoch.
+  Result<SentEpoch> seal();
+  SentEpoch describe() const;
   std::string top() const { return options_.mount.mountpoint + "/" + options_.checkpoint; }
 
   LiveMemory& live_;

@@ -31,6 +31,8 @@ constexpr milliseconds kFreezePatience{120'000};
 // A part that waits for the others stands still.
 constexpr milliseconds kGoPatience{10'000};
 constexpr milliseconds kReportPatience{10'000};
+// A held part goes on when its leader is lost.
+constexpr milliseconds kHoldPatience{30'000};
 
 Result<PartnerMount> find_partner(const std::string& mountpoint) {
   auto mount = find_mount(mountpoint);
@@ -45,6 +47,15 @@ ProtectedTree tree_of(const std::string& container) {
   return {.node_id = container, .boot_id = "", .root = 1, .program = container};
 }
 
+part_message::Report report_of(uint64_t number, const char* step, const SentEpoch& sent) {
+  return {.number = number,
+          .step = step,
+          .error = {},
+          .bytes = sent.epoch.bytes,
+          .sent_bytes = sent.epoch.arrived_bytes,
+          .pause_ms = sent.epoch.pause_ms};
+}
+
 void reap_page_readers() {
   while (waitpid(-1, nullptr, WNOHANG) > 0) {
   }
@@ -54,7 +65,7 @@ void reap_page_readers() {
 
 struct PartEpochs::Run {
   Run(WorkDirectory directory, EpochStore store, PartnerMount found_here,
-      PartnerMount found_partner, const std::string& container)
+      std::optional<PartnerMount> found_partner, const std::string& container)
       : work(std::move(directory)),
         epochs(std::move(store)),
         here_mount(found_here),
@@ -64,7 +75,7 @@ struct PartEpochs::Run {
   WorkDirectory work;
   const EpochStore epochs;
   const PartnerMount here_mount;
-  const PartnerMount partner_mount;
+  const std::optional<PartnerMount> partner_mount;
   Partner here;
   RunOfEpochs settings;
   LiveMemory live;
@@ -123,14 +134,18 @@ Status PartEpochs::when_captured(uint64_t number) {
 Status PartEpochs::begin_run() {
   auto here = find_partner(settings_.here);
   if (!here) return failure(here.error());
-  auto partner = find_partner(settings_.partner);
-  if (!partner) return failure(partner.error());
+  std::optional<PartnerMount> partner;
+  if (!settings_.partner.empty()) {
+    auto found = find_partner(settings_.partner);
+    if (!found) return failure(found.error());
+    partner = std::move(*found);
+  }
   auto work = WorkDirectory::create(kWorkDirectory + settings_.container);
   if (!work) return failure(work.error());
   auto epochs = EpochStore::open();
   if (!epochs) return failure(epochs.error());
   run_ = std::make_unique<Run>(std::move(*work), std::move(*epochs), std::move(*here),
-                               std::move(*partner), settings_.container);
+                               std::move(partner), settings_.container);
   run_->settings = {.id = random_migration_id(),
                     .criu_options = settings_.criu_options,
                     .manager = {},
@@ -154,6 +169,8 @@ Result<part_message::Report> PartEpochs::capture(const part_message::Epoch& epoc
   if (is_first) {
     if (const auto opened = run.here.open(run.settings); !opened) return failure(opened.error());
   }
+  std::function<Status(const SentEpoch&)> while_held;
+  if (epoch.hold) while_held = [&](const SentEpoch& sent) { return hold(run, epoch, sent); };
   EpochDump dump(
       run.live, {.criu = settings_.criu,
                  .mount = run.here_mount.mount,
@@ -168,27 +185,37 @@ Result<part_message::Report> PartEpochs::capture(const part_message::Epoch& epoc
                  .on_warning = [](const std::string& text) { print_to(stderr, "{}\n", text); },
                  .port = facts->bundle.port,
                  .before_freeze = [&] { return before_freeze(epoch.number); },
-                 .when_captured = [&] { return when_captured(epoch.number); }});
+                 .when_captured = [&] { return when_captured(epoch.number); },
+                 .while_held = std::move(while_held)});
   auto sent = dump.send();
   if (!sent) return failure(sent.error());
-  sent->epoch.number = epoch.number;
+  if (epoch.hold) return report_of(epoch.number, part_message::kReleased, *sent);
   run.limits.fixed_part = sent->fixed_part;
-  const ArrivedParts parts{sent->checkpoint, sent->memory, sent->memory_offset};
-  if (Status kept = run.here.seal(run.settings, sent->epoch, parts, epoch.oldest); !kept) {
-    return failure(kept.error());
+  if (Status kept = keep(run, epoch, *sent); !kept) return failure(kept.error());
+  return report_of(epoch.number, part_message::kKept, *sent);
+}
+
+Status PartEpochs::keep(Run& run, const part_message::Epoch& epoch, SentEpoch& sent) {
+  sent.epoch.number = epoch.number;
+  const ArrivedParts parts{sent.checkpoint, sent.memory, sent.memory_offset};
+  return run.here.seal(run.settings, sent.epoch, parts, epoch.oldest);
+}
+
+Status PartEpochs::hold(Run& run, const part_message::Epoch& epoch, SentEpoch sent) {
+  if (Status kept = keep(run, epoch, sent); !kept) return kept;
+  if (Status told = report(report_of(epoch.number, part_message::kKept, sent)); !told) return told;
+  for (;;) {
+    const auto word = await<part_message::Hold>(epoch.number, kHoldPatience);
+    if (!word) return failure(word.error());
+    if (!word->on) return {};
   }
-  return part_message::Report{.number = epoch.number,
-                              .step = part_message::kKept,
-                              .error = {},
-                              .bytes = sent->epoch.bytes,
-                              .sent_bytes = sent->epoch.arrived_bytes,
-                              .pause_ms = sent->epoch.pause_ms};
 }
 
 // The partner may have missed earlier epochs: it gets what it does not have.
 Status PartEpochs::forward(const part_message::Epoch& epoch) const {
+  if (!run_->partner_mount || epoch.hold) return {};
   const auto forwarded = forward_epoch(run_->epochs, settings_.container,
-                                       {.partner = run_->partner_mount,
+                                       {.partner = *run_->partner_mount,
                                         .number = epoch.number,
                                         .oldest = epoch.oldest,
                                         .seal_patience = kSealPatience});
@@ -224,7 +251,7 @@ void add_part_epochs_command(CLI::App& app, int& exit_code) {
   auto settings = std::make_shared<PartSettings>();
   sub.add_option("--container", settings->container)->required();
   sub.add_option("--here", settings->here)->required();
-  sub.add_option("--partner", settings->partner)->required();
+  sub.add_option("--partner", settings->partner);
   sub.add_option("CRIU-OPTIONS", settings->criu_options)->take_all();
   sub.callback([settings, &exit_code] {
     ignore_ending_signals();  // it ends with its leader

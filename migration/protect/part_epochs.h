@@ -4,7 +4,8 @@
 //
 // The epoch is kept on this node, so that the part can be rolled back here, and then forwarded to a
 // partner, in case this node is lost. While a part is captured and no word of the leader comes, it
-// runs on after a time limit, and the epoch has failed.
+// runs on after a time limit, and the epoch has failed. A part can also be held: it stands still
+// from its epoch on, until the leader lets it go, or ends it.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "migration/protect/epoch_dump.h"
 #include "migration/protect/part_messages.h"
 #include "migration/protect/partner.h"
 #include "migration/source/live_rounds.h"
@@ -26,7 +28,7 @@ namespace ppmr {
 struct PartSettings {
   std::string container;  // of runc, and the name of its epochs
   std::string here;       // mount point of a source whose target is this node
-  std::string partner;    // mount point of a source
+  std::string partner;    // mount point of a source; empty: no other node keeps the epochs
   std::string criu;
   LiveLimits limits;
   std::vector<std::string> criu_options;
@@ -45,6 +47,10 @@ class PartEpochs {
   // Captures the container, and keeps the epoch on this node.
   Result<part_message::Report> capture(const part_message::Epoch& epoch);
   Status forward(const part_message::Epoch& epoch) const;
+  Status keep(Run& run, const part_message::Epoch& epoch, SentEpoch& sent);
+  // Reports that the epoch is kept, and returns when the container may run on. Errors: those of
+  // await().
+  Status hold(Run& run, const part_message::Epoch& epoch, SentEpoch sent);
   Status begin_run();
   // Waits for a message of the leader. Errors: ETIMEDOUT; ECANCELED for another message.
   template <typename Message>

@@ -8,6 +8,14 @@
 //   go      --------------->   it runs on; the epoch is kept here, then at the partner
 //           <-------- kept
 //
+// With `hold` it does not run on after `go`:
+//
+//   go      --------------->   the epoch is kept here
+//           <-------- kept
+//   hold    --------------->   it stands still, for a limited time: the leader repeats this
+//   hold, off  ------------>   it runs on
+//           <---- released
+//
 // A failure at any step is `failed`, and the container runs on. The next message is then `epoch`.
 #pragma once
 
@@ -20,9 +28,10 @@ struct Epoch {
   static constexpr const char* kName = "epoch";
   uint64_t number = 0;
   uint64_t oldest = 0;  // those before it are not kept any longer
+  bool hold = false;    // whether it stands still once it is kept
   template <typename F>
   void fields(F&& field) {
-    field("number", number), field("oldest", oldest);
+    field("number", number), field("oldest", oldest), field.may_lack("hold", hold);
   }
 };
 
@@ -45,9 +54,20 @@ struct Go {
   }
 };
 
+struct Hold {
+  static constexpr const char* kName = "hold";
+  uint64_t number = 0;
+  bool on = false;
+  template <typename F>
+  void fields(F&& field) {
+    field("number", number), field("on", on);
+  }
+};
+
 inline constexpr const char* kReady = "ready";
 inline constexpr const char* kCaptured = "captured";
 inline constexpr const char* kKept = "kept";
+inline constexpr const char* kReleased = "released";
 inline constexpr const char* kFailed = "failed";
 
 struct Report {

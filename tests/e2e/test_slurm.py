@@ -1,6 +1,7 @@
 """Jobs under real Slurm that leave a host: allocation, steps, accounting, health check, drain."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from lab import lammps
 from lab.job_hosts import AS_ROOT, JobHosts
 from lab.node import wait_until
+from lab.ppmr import make_key
+from lab.programs import REPOSITORY
 from lab.slurm import SlurmCluster
 
 HOSTS = 4
@@ -19,7 +22,9 @@ COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done
 def slurm(lab, need_command):
     for program in ("runc", "slurmd", "slurmctld", "munged"):
         need_command(program)
-    with JobHosts(lab, HOSTS, agent_options=["--slurm"], control_groups=True) as hosts:
+    [_, key] = make_key(lab.home / "keep-key", lab.node("keys"))
+    options = ["--slurm", "--keep-key", key]
+    with JobHosts(lab, HOSTS, agent_options=options, control_groups=True) as hosts:
         with SlurmCluster(hosts) as cluster:
             yield cluster
 
@@ -223,3 +228,41 @@ def test_hosts_are_only_for_jobs_of_slurm(slurm):
     assert not answer["ok"] and "is in no control group of that job" in answer["error"]
     holder.stdin.close()
     assert holder.wait(20) == 0
+
+
+def script_for_the_time_limit(slurm, command, directory):
+    """The script of docs/jobs.md, with this command. It does not go back into the queue itself:
+    Slurm would let it wait for two minutes."""
+    text = (REPOSITORY / "docs/jobs.md").read_text()
+    [script] = re.findall(r"(    #SBATCH --nodes=4 [^\n]*--requeue.*?    exit \$code\n)", text, re.S)
+    replaced = {
+        r"\bppmr job": f"{slurm.hosts.ppmr} job",
+        r"mpirun ./simulation": command,
+        r"dir=.*": f"dir={directory}",
+        r"exec scontrol requeue.*;": "exit 75;",
+    }
+    for old, new in replaced.items():
+        script, count = re.subn(old, lambda _, new=new: new, script)
+        assert count, old
+    return re.sub("^    ", "", script, flags=re.M)
+
+
+def test_job_goes_on_in_another_allocation_after_its_time_limit(slurm):
+    directory = slurm.hosts.lab.home / "suspended"
+    script = script_for_the_time_limit(slurm, f"sh -c '{COUNT.format(count=200)}'", directory)
+
+    def submit_to(nodes):
+        return slurm.submit(script, nodes=2, options=[f"--nodelist={nodes}"])
+
+    first = submit_to("h1,h2")
+    await_text(slurm, first, "\n10\n")
+    slurm.command("scancel", "--batch", "--signal=TERM", first)
+    assert slurm.await_end(first) == "FAILED", slurm.output(first)
+    assert slurm.job(first)["ExitCode"] == "75:0", slurm.output(first)
+    await_no_trace(slurm)
+    second = submit_to("h3,h4")
+    assert slurm.await_end(second) == "COMPLETED", slurm.output(second)
+    lines = (slurm.output(first) + slurm.output(second)).splitlines()
+    assert [line for line in lines if line.isdigit()] == [*map(str, range(200))]
+    assert not directory.exists()
+    await_no_trace(slurm)

@@ -120,6 +120,13 @@ class JobHosts:
         self.jobs.append(job)
         return job
 
+    def resume(self, directory, hosts, *words, **options):
+        """Starts `ppmr job resume` on the first of the hosts."""
+        words = [directory, "--hosts", ",".join(hosts), *words]
+        job = RunningJob(self, hosts[0], words, self.lab.home, verb="resume", **options)
+        self.jobs.append(job)
+        return job
+
     def command(self, host, *words, timeout=120, check=True):
         return self.nodes[host].run([self.ppmr, "job", *words], timeout=timeout, check=check)
 
@@ -223,15 +230,24 @@ class RunningCommand:
 
 
 class RunningJob(RunningCommand):
-    """`ppmr job run`."""
+    """`ppmr job run`, or `ppmr job resume`."""
 
-    def __init__(self, hosts, host, words, directory, environment=None, stdin=subprocess.DEVNULL):
+    def __init__(
+        self,
+        hosts,
+        host,
+        words,
+        directory,
+        environment=None,
+        stdin=subprocess.DEVNULL,
+        verb="run",
+    ):
         self.hosts, self.host = hosts, host
         if "--hosts" not in words:
             words = ["--hosts", ",".join(hosts.names), *words]
         super().__init__(
             hosts.nodes[host].popen(
-                ["env", f"--chdir={directory}", hosts.ppmr, "job", "run", *words],
+                ["env", f"--chdir={directory}", hosts.ppmr, "job", verb, *words],
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -1,0 +1,82 @@
+// The files of a suspended job, in a directory that its user names and all hosts share:
+//
+//   ID-node-0.kept ...   the epochs of its nodes, written and read by their hosts
+//   ID-job.part          the rest (SuspendedJob), while the suspension is not complete
+//   job.kept             the same, complete: the job is suspended. Replaced with rename(2)
+//   ID.resumed           it goes on, or went on, elsewhere: says where
+//
+// The contents are encrypted and verified with the operator's key, because they are the memory of
+// the processes, and because a host runs what is in them. Names are made, read and removed with the
+// rights of the job's user: root may have none on a network file system, and nobody may write where
+// the user may not.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "jobs/agent/job_suspension.h"
+
+namespace ppmr {
+
+struct SuspensionOptions {
+  std::string program;   // the path of ppmr
+  std::string key_file;  // the operator's key; empty: no job can be suspended
+  std::string work;      // a directory in memory, private to root
+};
+
+// Identifies the key that encrypts on this host. Errors: ENOKEY: it has none; those of
+// read_key_file().
+Result<std::string> suspension_key_id(const SuspensionOptions& options);
+
+// Runs `work` with the user's rights to files, on a thread of its own. Errors: EPERM; those of
+// `work`.
+Status with_rights_of(const JobUser& user, const std::function<Status()>& work);
+
+// The command line that writes the directory `contents` into a file, or makes it from one.
+enum class KeptDirection { kWrite, kRead };
+std::vector<std::string> kept_directory_command(const SuspensionOptions& options,
+                                                const JobUser& user, KeptDirection direction,
+                                                const std::string& contents,
+                                                const std::string& directory,
+                                                const std::string& name);
+std::string node_file(const std::string& suspension, unsigned index);
+
+// Threads: any.
+class SuspensionFiles {
+ public:
+  // `user`: whose rights are used.
+  SuspensionFiles(const SuspensionOptions& options, JobUser user, std::string directory)
+      : options_(options), user_(std::move(user)), directory_(std::move(directory)) {}
+
+  // Makes the directory if it is missing. Errors: EINVAL for a relative path; ENOKEY without a key;
+  // EEXIST: a suspended job is in it that has not gone on; of the file system.
+  Status prepare() const;
+  // Writes the file of the job, which is not complete yet. Errors: of the file system.
+  Status write(const SuspendedJob& job) const;
+  // Completes the suspension, durably. Errors: of the file system.
+  Status publish(const std::string& suspension) const;
+  // Returns the complete suspension. Errors: ENOENT; EKEYREJECTED; EBADMSG; EPROTO.
+  Result<SuspendedJob> read() const;
+  // Removes the files of a suspension that is not complete. Idempotent.
+  void discard(const std::string& suspension) const;
+  // Removes the files of all other suspensions. Idempotent.
+  void discard_others(const std::string& suspension) const;
+
+  // Only one caller gets a suspension. `by`: a line for those who come later. Errors: EALREADY,
+  // with that line; of the file system.
+  Status claim(const std::string& suspension, const std::string& by, bool again) const;
+  void give_back(const std::string& suspension) const;
+
+ private:
+  Status run(KeptDirection direction, const std::string& contents, const std::string& file,
+             const std::string& name) const;
+  void remove_matching(const std::function<bool(const std::string& name)>& matches) const;
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+
+  const SuspensionOptions& options_;
+  const JobUser user_;
+  const std::string directory_;
+};
+
+}  // namespace ppmr

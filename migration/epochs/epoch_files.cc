@@ -1,0 +1,53 @@
+#include "migration/epochs/epoch_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/json_text.h"
+#include "base/parse_json.h"
+#include "base/unique_fd.h"
+#include "base/whole_file.h"
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kStateFile = "/state.json";
+
+}  // namespace
+
+Status note_state_of(const LockedEpochs& locked, uint64_t number) {
+  EpochState state = locked.state();
+  const auto epoch = find_epoch(state, number);
+  if (!epoch) return failure(epoch.error());
+  state.newest = *epoch;
+  state.older.clear();
+  state.takeover.clear();
+  const std::string path = locked.epoch_directory(number) + kStateFile;
+  const std::string text = json_text(to_json(state));
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return system_failure("write", path);
+  }
+  return {};
+}
+
+Status adopt_epoch(LockedEpochs& locked, const std::string& name, uint64_t number,
+                   const std::string& mountpoint) {
+  const std::string directory = locked.epoch_directory(number);
+  const auto text = read_whole_file(directory + kStateFile);
+  if (!text) return failure(text.error());
+  const auto packed = parse_json(*text);
+  auto state = packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
+  if (!state) return failure(state.error());
+  if (state->name != name || state->newest.number != number || !is_migration_id(state->run)) {
+    return failure(EPROTO, directory + " is not epoch " + std::to_string(number) + " of " + name);
+  }
+  const std::string memory = locked.directory() + "/memory-" + state->run;
+  if (link((directory + "/memory").c_str(), memory.c_str()) != 0) {
+    return system_failure("link", memory);
+  }
+  state->mountpoint = mountpoint;
+  return locked.write(*state);
+}
+
+}  // namespace ppmr
