@@ -52,6 +52,18 @@ def test_disk_loses_what_was_not_flushed(disk):
     assert server.dropped_bytes == 4
 
 
+def test_disk_can_forget_what_was_flushed(disk):
+    connect, server = disk
+    machine = connect()
+    machine.ask(WRITE, 512, data=b"kept")
+    machine.ask(FLUSH)
+    server.forgets_flushes = True
+    machine.ask(WRITE, 514, data=b"lost")
+    assert machine.ask(FLUSH)[0] == 0
+    machine.lose_power()
+    assert connect().ask(READ, 512, 8) == (0, b"kept....")
+
+
 def test_disk_refuses_what_is_beyond_its_end(disk):
     connect, _ = disk
     machine = connect()

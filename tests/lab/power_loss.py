@@ -5,8 +5,9 @@ are up again and have had `--timeout` + 30 s:
 
 - Neither record is open, and both say the same.
 - Exactly one copy of the witness runs, where the records say. Or none does: then it was on the node
-  that lost power, and the records say that it is lost, or that it had moved and ran there before;
-  or the source lost power before it had a record, and nobody was promised anything.
+  that lost power, and the records say that it is lost, or that it ran there before, because it had
+  moved or because the move had been aborted; or the source lost power before it had a record, and
+  nobody was promised anything.
 - The witness never ran twice, and its memory is right (Witness.check_log).
 - `ppmr migrate`, if its node lived, has not reported success for a process that did not move.
 - No program of the move and no checkpoint is left.
@@ -100,13 +101,19 @@ class PowerLosses:
     def describe(self):
         return ", ".join(f"{mode} {seconds:.1f} s" for mode, seconds in self._seconds.items())
 
-    def play(self, side, mode, generator):
+    def play(self, side, mode, generator, disk_lies=False):
+        """disk_lies: the disk forgets what this migration flushes, which the oracle must notice."""
         witness = self._new_witness()
+        disk = self.node(side).disk
         try:
+            if disk_lies:
+                self.node(side).run(["sync"])
+            disk.forgets_flushes = disk_lies
             return self._play(witness, side, mode, generator)
         except LabError as error:
             raise LabError(f"{error}\n{self._evidence(witness)}") from error
         finally:
+            disk.forgets_flushes = False
             witness.end()
 
     def start_again(self):
@@ -126,6 +133,7 @@ class PowerLosses:
         node = self.node(side)
         dropped = node.disk.dropped_bytes
         node.kill()
+        node.disk.forgets_flushes = False
         self._boot(node)
         dropped = node.disk.dropped_bytes - dropped
         self.migrations.restart_dead()

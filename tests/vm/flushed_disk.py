@@ -38,6 +38,8 @@ class FlushedDisk:
         self._kept, self._seen = bytearray(image), bytearray(image)
         self._unflushed = []  # (offset, bytes), oldest first
         self.dropped_bytes = 0  # by all losses of power so far
+        # True: acknowledges flushes and forgets them, as a disk with a volatile cache that lies.
+        self.forgets_flushes = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(socket_path))
         self._listener.listen(2)
@@ -81,6 +83,13 @@ class FlushedDisk:
         for offset, data in self._unflushed:
             end = offset + len(data)
             self._seen[offset:end] = self._kept[offset:end]
+        self._unflushed.clear()
+
+    def _keep(self):
+        if self.forgets_flushes:
+            return
+        for at, written in self._unflushed:
+            self._kept[at : at + len(written)] = written
         self._unflushed.clear()
 
     # -- the protocol
@@ -137,9 +146,7 @@ class FlushedDisk:
             self._seen[offset : offset + length] = data
             self._unflushed.append((offset, data))
         elif kind == FLUSH:
-            for at, written in self._unflushed:
-                self._kept[at : at + len(written)] = written
-            self._unflushed.clear()
+            self._keep()
         else:
             error = EINVAL
         self._connection.sendall(struct.pack(">IIQ", REPLY, error, handle) + answer)
