@@ -40,7 +40,7 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
 }
 
 void FrozenTasks::signal(int number) const {
-  // Ignores errors: the only possible error is that the task has ended.
+  // Ignores errors: the task has ended, or (kill_tasks_of() checks it) the caller has no CAP_KILL.
   for (const Task& task : tasks_) {
     (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
   }

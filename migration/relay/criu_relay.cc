@@ -22,8 +22,10 @@
 #include "base/ending_signals.h"
 #include "base/spawn.h"
 #include "daemon/command_line/output.h"
+#include "migration/relay/connections_of_tree.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/migration_hook.h"
+#include "processes/frozen_group.h"
 #include "restart_loader/criu/criu_library.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/criu_rpc.h"
@@ -71,6 +73,7 @@ class Relay {
   bool ask_runtime(const CriuMessage& notification, CriuMessage& answer);
   bool on_notification(const CriuNotification& notification, const CriuMessage& message);
   bool hold_at_source(const CriuMessage& message);
+  bool lock_network() const;
   bool cut_port() const;
   void attach_port() const;
   bool guard_pages(pid_t restored_root) const;
@@ -112,6 +115,7 @@ int Relay::run(const CriuMessage& first) {
       if (!message) return 0;
       const auto notification = parse_criu_notification(message->bytes);
       if (!notification && left_resumed_mark_) (void)leave(RelayMark::kResponded);
+      if (!notification) forget_network_lock(options_.work_directory);
       const bool passed = notification
                               ? on_notification(*notification, *message)
                               : pass_to_runtime(*message) || may_continue_without_runtime();
@@ -149,7 +153,7 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
   if (at_source() && notification.script == "pre-dump") {
     note_freeze_began(options_.work_directory);
   }
-  if (at_source() && notification.script == "network-lock" && !cut_port()) {
+  if (at_source() && notification.script == "network-lock" && !(lock_network() && cut_port())) {
     return answer_criu(false);
   }
   if (at_source() && notification.script == "post-dump") return hold_at_source(message);
@@ -168,6 +172,12 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
   CriuMessage answer;
   if (ask_runtime(message, answer)) return pass_to_criu(answer);
   return may_continue_without_runtime() && answer_criu(true);
+}
+
+bool Relay::lock_network() const {
+  const Status noted = note_network_lock(options_.work_directory);
+  if (!noted) (void)report_error(noted.error().message);
+  return noted.has_value();
 }
 
 bool Relay::cut_port() const {
@@ -309,6 +319,7 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
     const int code = Relay(*this, images, std::move(*port), std::move(client),
                            std::move(sockets->ours), criu_pid)
                          .run(*first);
+    if (role == "source") release_tree();
     if (role == "source" && !alone) settle_container(runtime);
     return code;
   }
@@ -349,6 +360,16 @@ Result<ContainerPort> CriuRelay::port_of_container() const {
   const auto record = read_record();
   if (!record) return failure(record.error());
   return read_container_port(record->trees[tree].container.bundle);
+}
+
+// The coordinator does the same, but may be dead. If CRIU was killed, the tasks go on already.
+void CriuRelay::release_tree() const {
+  const auto record = read_record();
+  if (!record) return;
+  const Status released = release_connections(*record, record->trees[tree], work_directory);
+  if (!released) (void)report_error(released.error().message);
+  const bool may_be_in_groups = record->plan.may_run_before_memory();
+  if (may_be_in_groups && is_over(record->state())) remove_frozen_groups(id);
 }
 
 // Removes or resumes the container. The coordinator does the same if it is alive.

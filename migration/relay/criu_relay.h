@@ -55,6 +55,7 @@ struct CriuRelay {
   int start_relay(int socket, std::optional<CriuMessage> first, const std::string& images) const;
   Result<OwnershipRecord> read_record() const;
   Result<ContainerPort> port_of_container() const;
+  void release_tree() const;
   void settle_container(const ProcessIdentity& runtime) const;
 };
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "daemon/command_line/output.h"
+#include "migration/relay/connections_of_tree.h"
 #include "migration/relay/held_locks.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
@@ -72,6 +73,7 @@ class SourceHold {
   Status write_carried(const std::vector<ProcessIdentity>& tasks) const;
   Status stop(const OwnershipRecord& record) const;
   bool let_run_on(const OwnershipRecord& record) const;
+  void release(const OwnershipRecord& record) const;
   void look(OwnershipRecord& record);
   void finish_in_background() const;
 
@@ -202,6 +204,8 @@ void SourceHold::look(OwnershipRecord& record) {
 
 // The tree continues at once. The steps that follow do not delay it.
 bool SourceHold::let_run_on(const OwnershipRecord& record) const {
+  // CRIU itself does that if it lives.
+  if (!is_alive(criu_)) release(record);
   if (record.tasks_stopped) {
     if (auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]))) tasks->resume();
     // CRIU cannot let a task go on that is frozen.
@@ -211,6 +215,12 @@ bool SourceHold::let_run_on(const OwnershipRecord& record) const {
   }
   if (!is_alive(record.coordinator)) finish_in_background();
   return kStopCriu;
+}
+
+void SourceHold::release(const OwnershipRecord& record) const {
+  const std::string work = store_.work_path(id_, MigrationRole::kSource, tree_);
+  const Status released = release_connections(record, record.trees[tree_], work);
+  if (!released) log(released.error().message);
 }
 
 void SourceHold::finish_in_background() const {

@@ -1,10 +1,13 @@
 #include "migration/relay/source_driver.h"
 
+#include <signal.h>
+
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/clock.h"
 #include "daemon/control/control_client.h"
+#include "migration/relay/connections_of_tree.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/durable_step.h"
 #include "migration/relay/moved_memory.h"
@@ -24,6 +27,17 @@ constexpr milliseconds kResumePatience{2000};
 constexpr milliseconds kMemoryInterval{100};
 // A record needs few rounds; a disagreement of both nodes must not become a loop.
 constexpr int kDriveRoundsMax = 1000;
+
+// The target may run only what this node can end for certain: a daemon whose unit leaves out
+// CAP_KILL cannot end processes of other users.
+Status may_signal(const std::vector<ProcessIdentity>& tasks) {
+  for (const ProcessIdentity& task : tasks) {
+    if (task.pid == 0 || !is_alive(task) || ::kill(task.pid, 0) == 0 || errno != EPERM) continue;
+    return failure(EPERM, "end process " + std::to_string(task.pid) +
+                              " here: not permitted; run `ppmr migrate --recover` as root");
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -115,7 +129,7 @@ Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceA
       }
       return source_event::TasksDead{};
     case SourceAction::kResumeTasks:
-      if (Status resumed = resume_source(record); !resumed) return failure(resumed.error());
+      if (Status resumed = resume_source(store_, record); !resumed) return failure(resumed.error());
       return source_event::Resumed{};
     case SourceAction::kAskTarget:
       break;
@@ -151,7 +165,7 @@ Result<source_event::TargetSays> target_says(const json& answer) {
   return source_event::TargetSays{view_of(*parsed)};
 }
 
-Status resume_source(const OwnershipRecord& record) {
+Status resume_source(const RecordStore& store, const OwnershipRecord& record) {
   if (home_of(record) != Home::kThisBoot) return {};
   std::vector<pid_t> roots;
   Status settled;
@@ -169,7 +183,10 @@ Status resume_source(const OwnershipRecord& record) {
       return failure(EBUSY, "CRIU still holds process " + std::to_string(tree.root));
     }
   }
-  for (const TreeRecord& tree : record.trees) {
+  for (size_t i = 0; i < record.trees.size(); ++i) {
+    const TreeRecord& tree = record.trees[i];
+    const std::string work = store.work_path(record.id, MigrationRole::kSource, i);
+    if (Status released = release_connections(record, tree, work); !released) settled = released;
     if (Status container = settle_container_at_source(record, tree); !container) {
       settled = container;
     }
@@ -192,6 +209,7 @@ Status kill_tasks_of(const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     auto tasks = FrozenTasks::open(tree.tasks);
     if (!tasks) return failure(tasks.error());
+    if (Status may = may_signal(tree.tasks); !may) return may;
     tasks->kill();
   }
   return {};

@@ -62,10 +62,10 @@ class SourceDriver {
 // The target's answer to a request, as an event. Errors: EPROTO.
 Result<source_event::TargetSays> target_says(const nlohmann::json& answer);
 
-// Lets go on what the migration has stopped: tasks, containers, RDMA. Errors: EBUSY: a CRIU still
-// holds a tree, which its hook will let continue.
-Status resume_source(const OwnershipRecord& record);
-// Sends SIGKILL to all tasks. Errors: some may still be alive.
+// Lets go on what the migration has stopped: tasks, connections, containers, RDMA. Errors: EBUSY: a
+// CRIU still holds a tree, which its hook will let continue.
+Status resume_source(const RecordStore& store, const OwnershipRecord& record);
+// Sends SIGKILL to all tasks. Errors: some may still be alive; EPERM without the right to end them.
 Status kill_tasks_of(const OwnershipRecord& record);
 
 }  // namespace ppmr

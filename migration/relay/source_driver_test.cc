@@ -16,6 +16,8 @@
 namespace ppmr {
 namespace {
 
+RecordStore store() { return *RecordStore::open(testing::TempDir() + "/state"); }
+
 // CRIU has ended, but a task has not taken its SIGSTOP yet.
 TEST(ResumeSource, UndoesAStopThatIsStillPending) {
   int ends[2];
@@ -50,7 +52,7 @@ TEST(ResumeSource, UndoesAStopThatIsStillPending) {
   tree.root_start_time = task.start_time;
   tree.tasks = {task};
   record.trees = {tree};
-  const Status resumed = resume_source(record);
+  const Status resumed = resume_source(store(), record);
   EXPECT_TRUE(resumed) << resumed.error().message;
   ASSERT_EQ(ptrace(PTRACE_DETACH, pid, nullptr, nullptr), 0);
   pollfd next{ends[0], POLLIN, 0};
@@ -81,10 +83,36 @@ TEST(ResumeSource, WaitsForTheEndOfCriu) {
     }
     kill(criu, SIGKILL);
   });
-  const Status resumed = resume_source(record);
+  const Status resumed = resume_source(store(), record);
   ends.join();
   EXPECT_TRUE(resumed) << resumed.error().message;
   waitpid(criu, nullptr, 0);
+}
+
+TEST(KillTasks, FailsWithoutTheRightToEndThem) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to give up a right";
+  const pid_t process = fork();
+  if (process == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) pause();
+  }
+  OwnershipRecord record;
+  record.node_id = read_node_id();
+  record.boot_id = read_boot_id();
+  record.trees.emplace_back();
+  record.trees[0].tasks = {identify(process).value()};
+  const pid_t other_user = fork();
+  if (other_user == 0) {
+    if (setresuid(54321, 54321, 54321) != 0) _exit(1);
+    const Status killed = kill_tasks_of(record);
+    _exit(killed ? 0 : killed.error().errno_value);
+  }
+  int status = 0;
+  waitpid(other_user, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), EPERM);
+  EXPECT_TRUE(kill_tasks_of(record));
+  waitpid(process, &status, 0);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
 }
 
 }  // namespace

@@ -1,0 +1,71 @@
+#include "migration/relay/connections_of_tree.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/unique_fd.h"
+#include "processes/connections_in_repair.h"
+#include "processes/proc_files.h"
+#include "restart_loader/criu/network_lock.h"
+
+namespace ppmr {
+namespace {
+
+// CRIU may have been killed before its tasks were recorded.
+std::vector<ProcessIdentity> present_tasks(const OwnershipRecord& record, const TreeRecord& tree) {
+  std::vector<ProcessIdentity> tasks;
+  for (const ProcessIdentity& task : tree.tasks) {
+    if (is_alive(task)) tasks.push_back(task);
+  }
+  const ProcessIdentity root{tree.root, tree.root_start_time};
+  if (!tasks.empty() || !check_identity(root, record.boot_id)) return tasks;
+  return tasks_of_tree(tree.root).value_or(std::vector<ProcessIdentity>());
+}
+
+std::string mark_of_lock(const std::string& work_directory) {
+  return work_directory + "/network-locked";
+}
+
+}  // namespace
+
+Status note_network_lock(const std::string& work_directory) {
+  const std::string path = mark_of_lock(work_directory);
+  const UniqueFd mark(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  return mark ? Status{} : system_failure("create", path);
+}
+
+void forget_network_lock(const std::string& work_directory) {
+  unlink(mark_of_lock(work_directory).c_str());
+}
+
+bool goes_on_here(const OwnershipRecord& record, const TreeRecord& tree) {
+  // CRIU ended before its hook, and without the hook there is no decision.
+  const bool was_never_held = tree.phase < TreePhase::kHeld;
+  const bool never_moves = record.plan.original_goes_on || record.plan.is_rehearsal;
+  return record.state() == MigrationState::kAborted || was_never_held || never_moves;
+}
+
+Status release_connections(const OwnershipRecord& record, const TreeRecord& tree,
+                           const std::string& work_directory) {
+  if (!goes_on_here(record, tree)) return {};
+  const auto tasks = present_tasks(record, tree);
+  if (tasks.empty()) return {};
+  const auto connections = connections_in_repair(tasks);
+  if (!connections) return failure(connections.error());
+  const bool namespace_is_locked = access(mark_of_lock(work_directory).c_str(), F_OK) == 0;
+  if (connections->empty() && !namespace_is_locked) return {};
+  for (const ProcessIdentity& task : tasks) {
+    const auto status = read_process_status(task.pid);
+    if (!status || status->tracer == 0) continue;
+    return failure(EBUSY, "CRIU still holds process " + std::to_string(task.pid));
+  }
+  // The rules first: a connection out of repair mode must not be found locked.
+  Status released = namespace_is_locked ? unlock_namespace_of(tasks.front().pid)
+                                        : unlock_connections(*connections);
+  for (const ConnectionInRepair& connection : *connections) {
+    if (Status ended = end_repair(connection); !ended) released = ended;
+  }
+  return released;
+}
+
+}  // namespace ppmr

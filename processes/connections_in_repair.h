@@ -1,0 +1,42 @@
+// TCP connections in the kernel's repair mode (TCP_REPAIR in tcp(7)), in which CRIU reads them.
+//
+// A connection in repair mode sends nothing, and its process gets EPERM when it reads. CRIU ends
+// the mode before it lets the process go. A CRIU that was killed leaves it on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "processes/process_identity.h"
+
+namespace ppmr {
+
+// One end of a connection. An IPv4 address that an IPv6 socket maps is an IPv4 address here.
+struct ConnectionEnd {
+  std::string address;  // 4 or 16 bytes
+  uint16_t port = 0;
+};
+
+struct ConnectionInRepair {
+  ProcessIdentity process;
+  UniqueFd socket;  // a copy of the process's descriptor
+  ConnectionEnd local;
+  ConnectionEnd remote;
+};
+
+// Returns "10.0.0.1:80" or "[fe80::1]:80". Pure.
+std::string text_of(const ConnectionEnd& end);
+
+// Returns the connections in repair mode of these processes, each once. Skips processes that have
+// ended. Errors: EACCES; those of pidfd_getfd(2).
+Result<std::vector<ConnectionInRepair>> connections_in_repair(
+    const std::vector<ProcessIdentity>& tasks);
+
+// Lets the connection go on. The kernel sends a probe, so its peer sends again what was lost.
+// Errors: those of setsockopt(2), with both ends.
+Status end_repair(const ConnectionInRepair& connection);
+
+}  // namespace ppmr

@@ -1,0 +1,165 @@
+#include "restart_loader/criu/nft_tables.h"
+
+#include <arpa/inet.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter/nf_tables.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netlink.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <functional>
+
+#include "base/unique_fd.h"
+
+namespace ppmr {
+namespace {
+
+constexpr size_t kReplyBytesMax = 64 << 10;
+
+// Messages of netlink, one after the other.
+class Messages {
+ public:
+  // `type`: of nf_tables, or one of the two ends of a batch.
+  void begin(uint16_t type, uint16_t flags, uint8_t family, uint16_t resource = 0) {
+    start_ = bytes_.size();
+    const nlmsghdr header{.nlmsg_len = 0,
+                          .nlmsg_type = type,
+                          .nlmsg_flags = static_cast<uint16_t>(flags | NLM_F_REQUEST),
+                          .nlmsg_seq = 1,
+                          .nlmsg_pid = 0};
+    add_bytes(&header, sizeof(header));
+    const nfgenmsg general{.nfgen_family = family, .version = 0, .res_id = htons(resource)};
+    add_bytes(&general, sizeof(general));
+  }
+  void add(uint16_t type, const std::string& value) {
+    const nlattr header{static_cast<uint16_t>(NLA_HDRLEN + value.size()), type};
+    add_bytes(&header, sizeof(header));
+    add_bytes(value.data(), value.size());
+  }
+  void add_text(uint16_t type, const std::string& text) { add(type, text + '\0'); }
+  void end() {
+    const auto length = static_cast<uint32_t>(bytes_.size() - start_);
+    std::memcpy(&bytes_[start_], &length, sizeof(length));  // nlmsg_len is the first field
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void add_bytes(const void* data, size_t size) {
+    bytes_.append(static_cast<const char*>(data), size);
+    bytes_.resize((bytes_.size() + 3) & ~size_t{3});
+  }
+  std::string bytes_;
+  size_t start_ = 0;
+};
+
+std::string nested(uint16_t type, const std::string& content) {
+  const nlattr header{static_cast<uint16_t>(NLA_HDRLEN + content.size()),
+                      static_cast<uint16_t>(type | NLA_F_NESTED)};
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + content;
+}
+
+std::string plain(uint16_t type, const std::string& content) {
+  const nlattr header{static_cast<uint16_t>(NLA_HDRLEN + content.size()), type};
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + content;
+}
+
+constexpr uint16_t of_tables(uint16_t type) { return (NFNL_SUBSYS_NFTABLES << 8) | type; }
+
+using OnMessage = std::function<void(const nlmsghdr& header, const char* payload, size_t size)>;
+
+// Sends the messages, and reads replies until the kernel acknowledges, ends a dump, or refuses.
+Status ask_kernel(const Messages& messages, const OnMessage& on_message) {
+  const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER));
+  if (!netlink) return system_failure("open", "a netlink socket for nftables");
+  sockaddr_nl kernel{};
+  kernel.nl_family = AF_NETLINK;
+  const std::string& bytes = messages.bytes();
+  if (sendto(netlink.get(), bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&kernel),
+             sizeof(kernel)) < 0) {
+    return system_failure("send", "a request to nftables");
+  }
+  std::vector<char> reply(kReplyBytesMax);
+  for (;;) {
+    const ssize_t got = recv(netlink.get(), reply.data(), reply.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return system_failure("receive", "a reply of nftables");
+    for (size_t at = 0; at + sizeof(nlmsghdr) <= static_cast<size_t>(got);) {
+      nlmsghdr header{};
+      std::memcpy(&header, &reply[at], sizeof(header));
+      if (header.nlmsg_len < sizeof(header) || at + header.nlmsg_len > static_cast<size_t>(got)) {
+        return failure(EPROTO, "nftables: the kernel's reply is incomplete");
+      }
+      const char* payload = &reply[at] + NLMSG_HDRLEN;
+      const size_t size = header.nlmsg_len - NLMSG_HDRLEN;
+      if (header.nlmsg_type == NLMSG_DONE) return {};
+      if (header.nlmsg_type == NLMSG_ERROR) {
+        int error = 0;
+        if (size >= sizeof(error)) std::memcpy(&error, payload, sizeof(error));
+        return error == 0 ? Status{} : failure(-error, "nftables refuses the request");
+      }
+      on_message(header, payload, size);
+      at += NLMSG_ALIGN(header.nlmsg_len);
+    }
+  }
+}
+
+// Returns the text of the first attribute of this type; empty: there is none.
+std::string text_in(const char* payload, size_t size, uint16_t type) {
+  for (size_t at = sizeof(nfgenmsg); at + NLA_HDRLEN <= size;) {
+    nlattr header{};
+    std::memcpy(&header, payload + at, sizeof(header));
+    if (header.nla_len < NLA_HDRLEN || at + header.nla_len > size) return {};
+    if ((header.nla_type & NLA_TYPE_MASK) == type) {
+      const std::string text(payload + at + NLA_HDRLEN, header.nla_len - NLA_HDRLEN);
+      return text.c_str();  // without the zero at its end
+    }
+    at += NLA_ALIGN(header.nla_len);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> list_nft_tables() {
+  Messages messages;
+  messages.begin(of_tables(NFT_MSG_GETTABLE), NLM_F_DUMP, NFPROTO_INET);
+  messages.end();
+  std::vector<std::string> names;
+  const Status asked = ask_kernel(messages, [&](const nlmsghdr&, const char* data, size_t size) {
+    std::string name = text_in(data, size, NFTA_TABLE_NAME);
+    if (!name.empty()) names.push_back(std::move(name));
+  });
+  if (asked) return names;
+  const int why = asked.error().errno_value;
+  if (why == EPROTONOSUPPORT || why == EOPNOTSUPP || why == EINVAL) return names;
+  return failure(asked.error());
+}
+
+bool nft_set_has(const std::string& table, const std::string& set, const std::string& key) {
+  Messages messages;
+  messages.begin(of_tables(NFT_MSG_GETSETELEM), NLM_F_ACK, NFPROTO_INET);
+  messages.add_text(NFTA_SET_ELEM_LIST_TABLE, table);
+  messages.add_text(NFTA_SET_ELEM_LIST_SET, set);
+  const std::string element = nested(NFTA_SET_ELEM_KEY, plain(NFTA_DATA_VALUE, key));
+  messages.add(NFTA_SET_ELEM_LIST_ELEMENTS | NLA_F_NESTED, nested(NFTA_LIST_ELEM, element));
+  messages.end();
+  return ask_kernel(messages, [](const nlmsghdr&, const char*, size_t) {}).has_value();
+}
+
+Status remove_nft_table(const std::string& table) {
+  Messages messages;
+  messages.begin(NFNL_MSG_BATCH_BEGIN, 0, AF_UNSPEC, NFNL_SUBSYS_NFTABLES);
+  messages.end();
+  messages.begin(of_tables(NFT_MSG_DELTABLE), NLM_F_ACK, NFPROTO_INET);
+  messages.add_text(NFTA_TABLE_NAME, table);
+  messages.end();
+  messages.begin(NFNL_MSG_BATCH_END, 0, AF_UNSPEC, NFNL_SUBSYS_NFTABLES);
+  messages.end();
+  const Status removed = ask_kernel(messages, [](const nlmsghdr&, const char*, size_t) {});
+  return removed ? Status{}
+                 : failure(removed.error().errno_value,
+                           "remove the table " + table + ": " + removed.error().message);
+}
+
+}  // namespace ppmr

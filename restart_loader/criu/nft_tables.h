@@ -1,0 +1,23 @@
+// Tables of nftables, through netlink. CRIU needs no program `nft`, and neither does this.
+//
+// Everything is about the calling thread's network namespace and the family "inet".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+// Returns the names of all tables. Empty if the kernel has no nftables. Errors: EPERM.
+Result<std::vector<std::string>> list_nft_tables();
+
+// Returns whether the set of this table has this element. `key`: its bytes, as the kernel keeps
+// them.
+bool nft_set_has(const std::string& table, const std::string& set, const std::string& key);
+
+// Removes the table with all its rules. Errors: those of the kernel.
+Status remove_nft_table(const std::string& table);
+
+}  // namespace ppmr
