@@ -28,6 +28,14 @@ std::string cell(double seconds) {
 
 const char* result_of(const MigrationOutcome& outcome);
 
+// From this part of the downtime on, the uncertainty of the clocks is shown beside it.
+constexpr double kUncertaintyShown = 0.1;
+
+// Negative: unknown.
+double clock_uncertainty_of(const TreeOutcome& tree) {
+  return tree.clock_uncertainty_ns < 0 ? -1 : static_cast<double>(tree.clock_uncertainty_ns) / 1e9;
+}
+
 const char* done_word(const TreeOutcome& tree) {
   return tree.move.original_goes_on ? "copied" : "moved";
 }
@@ -128,12 +136,24 @@ request::NoteOutcome outcome_note(const MigrationOutcome& outcome) {
   return note;
 }
 
+namespace {
+
+// Two clocks that cannot be compared well are worth a word only if they can change the figure.
+std::string downtime_cell(const TreeOutcome& tree) {
+  const double downtime = times_of(tree).downtime;
+  const double uncertainty = clock_uncertainty_of(tree);
+  if (downtime < 0 || uncertainty < downtime * kUncertaintyShown) return cell(downtime);
+  return cell(downtime) + " +-" + cell(uncertainty);
+}
+
+}  // namespace
+
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes, size_t columns) {
   Table table({{"PID", true}, {"NAME"}, {"RESULT"}, {"DOWNTIME", true}, {"BYTES", true}});
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
       table.add({std::to_string(tree.plan.root.pid), tree.plan.name, result_of(outcome, tree),
-                 cell(times_of(tree).downtime), format_size(tree.sealed.bytes)});
+                 downtime_cell(tree), format_size(tree.sealed.bytes)});
     }
   }
   std::string text = table.text(columns);
@@ -182,7 +202,8 @@ std::string summary_json(const std::vector<MigrationOutcome>& outcomes,
            {"downtime_s", times.downtime},
            {"promised_s",
             tree.promised_downtime ? json(tree.promised_downtime->count() / 1e3) : json()},
-           {"fill_s", times.fill}});
+           {"fill_s", times.fill},
+           {"clock_uncertainty_s", clock_uncertainty_of(tree)}});
       if (!tree.move.is_rehearsal) continue;
       trees.back()["rehearsal"] = true;
       trees.back()["freeze_s"] = rehearsed.freeze;

@@ -54,6 +54,19 @@ TEST(MigrationReport, HasThePromiseInItsJson) {
   EXPECT_TRUE(promised(std::nullopt).is_null());
 }
 
+TEST(MigrationReport, SaysHowUncertainADowntimeIsIfThatMatters) {
+  const auto with_uncertainty = [](std::chrono::nanoseconds uncertainty) {
+    MigrationOutcome move = move_with(200ms, std::nullopt);
+    move.trees[0].clock_uncertainty_ns = uncertainty.count();
+    return move;
+  };
+  EXPECT_THAT(summary_text({with_uncertainty(50ms)}), HasSubstr("200 ms +-50 ms"));
+  EXPECT_THAT(summary_text({with_uncertainty(1ms)}), Not(HasSubstr("+-")));
+  EXPECT_THAT(summary_text({with_uncertainty(-1ns)}), Not(HasSubstr("+-"))) << "unknown";
+  const auto json = summary_json({with_uncertainty(1ms)}, {}, ExitCode::kSuccess);
+  EXPECT_EQ(nlohmann::json::parse(json)["trees"][0]["clock_uncertainty_s"], 0.001);
+}
+
 MigrationOutcome rehearsal_of(pid_t pid, ExitCode exit_code) {
   TreeOutcome tree;
   tree.plan.root.pid = pid;

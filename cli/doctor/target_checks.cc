@@ -182,8 +182,8 @@ Diagnosis compare_clocks(int64_t ahead_ns) {
               fmt::format("the clocks of both nodes agree to {} s", kClocksDifferMaxS));
   }
   return warning("target-clock",
-                 fmt::format("the target's clock is {:.1f} s {} this one, so downtimes and "
-                             "timelines of moves are wrong by as much",
+                 fmt::format("the target's clock is {:.1f} s {} this one: the records of both nodes "
+                             "have other times, but downtimes are right",
                              std::abs(ahead_s), ahead_s > 0 ? "ahead of" : "behind"),
                  "Synchronise the clocks of both nodes (chrony or systemd-timesyncd)");
 }

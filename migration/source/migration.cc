@@ -204,6 +204,7 @@ Status Migration::prepare() {
     return failure(ENOTSUP, "the version of ppmr at the target does not rehearse: update it");
   }
   target_ = std::move(*prepared);
+  target_clock_ = ask_peer_clock(agent_, kFirstContact);
   auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());
   // Before anyone knows the ID: later, the rate may be the operator's.
@@ -255,7 +256,10 @@ Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, millisecond
       patience);
   if (!answer) return failure(answer.error());
   auto record = record_in(*answer);
-  if (record) target_ = *record;
+  if (record) {
+    if (target_clock_) use_own_clock(*record, *target_clock_);
+    target_ = *record;
+  }
   missing_bytes_.clear();
   for (const json& bytes : answer->value("missing_bytes", json::array())) {
     missing_bytes_.push_back(bytes.is_number_unsigned() ? bytes.get<uint64_t>() : 0);
@@ -393,7 +397,8 @@ MigrationOutcome Migration::outcome(ExitCode exit_code, const std::string& messa
                      .move = settings_.plan,
                      .goes_on_ns = trees_[i].goes_on_ns,
                      .decided_ns = 0,
-                     .promised_downtime = {}};
+                     .promised_downtime = {},
+                     .clock_uncertainty_ns = target_clock_ ? target_clock_->uncertainty_ns : -1};
     const bool was_rehearsed = settings_.plan.is_rehearsal && exit_code == ExitCode::kSuccess;
     if (was_rehearsed && record) tree.decided_ns = record->history().back().at_ns;
     if (!trees_[i].rounds.empty()) tree.promised_downtime = settings_.live.max_downtime;

@@ -12,6 +12,7 @@
 #include "base/exit_code.h"
 #include "base/mutex.h"
 #include "migration/relay/agent_client.h"
+#include "migration/relay/peer_clock.h"
 #include "migration/relay/source_driver.h"
 #include "migration/source/hooks.h"
 #include "migration/source/move_report.h"
@@ -57,6 +58,9 @@ struct TreeOutcome {
   int64_t decided_ns = 0;
   // Of a tree that was copied in rounds: --max-downtime.
   std::optional<std::chrono::milliseconds> promised_downtime;
+  // The times of the target are converted to the clock of this node, and may be wrong by that much.
+  // Negative: they are those of the target's clock.
+  int64_t clock_uncertainty_ns = -1;
 };
 
 struct MigrationOutcome {
@@ -151,8 +155,10 @@ class Migration {
   const std::atomic<bool>& stop_;
   const std::string id_;
   AgentClient agent_;
-  OwnershipRecord target_;               // the target's record, as last received
-  std::vector<uint64_t> missing_bytes_;  // at the target, of each tree, as last received
+  // The target's record, as last received, with the times of its trees on our clock.
+  OwnershipRecord target_;
+  std::optional<PeerClock> target_clock_;  // nullopt: unknown
+  std::vector<uint64_t> missing_bytes_;    // at the target, of each tree, as last received
   bool is_recorded_ = false;
   bool told_of_interruption_ = false;
   std::vector<Tree> trees_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/exit_code.h"
 #include "base/json_text.h"
 #include "base/line_socket.h"
@@ -80,6 +81,7 @@ class Agent {
  private:
   json answer(const json& request) {
     const std::string operation = request.at("op");
+    if (operation == "clock") return {{"ok", true}, {"clock_ns", realtime_ns()}};
     if (operation == "preflight") return preflight(request);
     if (operation == "prepare") return audited(request, "prepared", prepare(request));
     if (operation == "look") return audited_refusal(request, look(request));
