@@ -18,6 +18,13 @@
 namespace ppmr {
 namespace {
 
+bool is_tcp(int socket) {
+  int protocol = 0;
+  socklen_t size = sizeof(protocol);
+  return getsockopt(socket, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         protocol == IPPROTO_TCP;
+}
+
 bool is_in_repair(int socket) {
   int repair = 0;
   socklen_t size = sizeof(repair);
@@ -48,7 +55,7 @@ ConnectionEnd end_of(int socket, decltype(getsockname)* read) {
 }
 
 Status add_connections(const ProcessIdentity& task, std::set<uint64_t>& seen,
-                       std::vector<ConnectionInRepair>& found) {
+                       std::vector<TcpConnection>& found) {
   const auto descriptors = read_descriptors(task.pid);
   if (!descriptors) {
     return descriptors.error().errno_value == ESRCH ? Status{} : failure(descriptors.error());
@@ -66,10 +73,12 @@ Status add_connections(const ProcessIdentity& task, std::set<uint64_t>& seen,
       if (errno == EBADF || errno == ESRCH) continue;  // closed by now, or the process has ended
       return system_failure("take a copy of a socket of process", std::to_string(task.pid));
     }
-    if (!is_in_repair(socket.get())) continue;
+    if (!is_tcp(socket.get())) continue;
+    const bool in_repair = is_in_repair(socket.get());
     const ConnectionEnd local = end_of(socket.get(), getsockname);
     const ConnectionEnd remote = end_of(socket.get(), getpeername);
-    found.push_back({task, std::move(socket), local, remote});
+    if (remote.address.empty() && !in_repair) continue;
+    found.push_back({task, in_repair, std::move(socket), local, remote});
   }
   return {};
 }
@@ -85,9 +94,8 @@ std::string text_of(const ConnectionEnd& end) {
                  : fmt::format("[{}]:{}", text.data(), end.port);
 }
 
-Result<std::vector<ConnectionInRepair>> connections_in_repair(
-    const std::vector<ProcessIdentity>& tasks) {
-  std::vector<ConnectionInRepair> found;
+Result<std::vector<TcpConnection>> read_connections(const std::vector<ProcessIdentity>& tasks) {
+  std::vector<TcpConnection> found;
   std::set<uint64_t> seen;
   for (const ProcessIdentity& task : tasks) {
     if (Status added = add_connections(task, seen, found); !added) return failure(added.error());
@@ -95,7 +103,7 @@ Result<std::vector<ConnectionInRepair>> connections_in_repair(
   return found;
 }
 
-Status end_repair(const ConnectionInRepair& connection) {
+Status end_repair(const TcpConnection& connection) {
   const int off = 0;
   if (setsockopt(connection.socket.get(), IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off)) == 0) {
     return {};

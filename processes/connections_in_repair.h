@@ -20,8 +20,9 @@ struct ConnectionEnd {
   uint16_t port = 0;
 };
 
-struct ConnectionInRepair {
+struct TcpConnection {
   ProcessIdentity process;
+  bool is_in_repair = false;
   UniqueFd socket;  // a copy of the process's descriptor
   ConnectionEnd local;
   ConnectionEnd remote;
@@ -30,13 +31,12 @@ struct ConnectionInRepair {
 // Returns "10.0.0.1:80" or "[fe80::1]:80". Pure.
 std::string text_of(const ConnectionEnd& end);
 
-// Returns the connections in repair mode of these processes, each once. Skips processes that have
-// ended. Errors: EACCES; those of pidfd_getfd(2).
-Result<std::vector<ConnectionInRepair>> connections_in_repair(
-    const std::vector<ProcessIdentity>& tasks);
+// Returns the TCP connections of these processes, each once. Skips processes that have ended.
+// Errors: EACCES; those of pidfd_getfd(2).
+Result<std::vector<TcpConnection>> read_connections(const std::vector<ProcessIdentity>& tasks);
 
 // Lets the connection go on. The kernel sends a probe, so its peer sends again what was lost.
 // Errors: those of setsockopt(2), with both ends.
-Status end_repair(const ConnectionInRepair& connection);
+Status end_repair(const TcpConnection& connection);
 
 }  // namespace ppmr

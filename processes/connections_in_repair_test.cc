@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "processes/test_process.h"
 
 namespace ppmr {
@@ -46,28 +48,31 @@ TEST(ConnectionsInRepair, AreFoundOnceAndGoOn) {
   const TestProcess holder;
   const ProcessIdentity task = identify(holder.pid()).value();
   // The child has the same sockets.
-  const auto found = connections_in_repair({task, identify_self()});
+  const auto found = read_connections({task, identify_self()});
   ASSERT_TRUE(found) << found.error().message;
-  ASSERT_EQ(found->size(), 1u);
-  EXPECT_EQ(found->front().process, task);
-  EXPECT_EQ(text_of(found->front().local), "127.0.0.1:" + std::to_string(pair.port));
-  EXPECT_TRUE(text_of(found->front().remote).starts_with("127.0.0.1:"));
+  ASSERT_EQ(found->size(), 2u);
+  const auto in_repair = std::find_if(found->begin(), found->end(),
+                                      [](const TcpConnection& one) { return one.is_in_repair; });
+  ASSERT_NE(in_repair, found->end());
+  EXPECT_EQ(in_repair->process, task);
+  EXPECT_EQ(text_of(in_repair->local), "127.0.0.1:" + std::to_string(pair.port));
+  EXPECT_TRUE(text_of(in_repair->remote).starts_with("127.0.0.1:"));
   char byte = 0;
   ASSERT_EQ(send(pair.asks.get(), "x", 1, 0), 1);
   EXPECT_EQ(recv(pair.answers.get(), &byte, 1, MSG_DONTWAIT), -1);
   EXPECT_EQ(errno, EPERM);
-  const Status ended = end_repair(found->front());
+  const Status ended = end_repair(*in_repair);
   ASSERT_TRUE(ended) << ended.error().message;
   EXPECT_EQ(recv(pair.answers.get(), &byte, 1, 0), 1);
   EXPECT_EQ(byte, 'x');
-  EXPECT_TRUE(connections_in_repair({task})->empty());
+  for (const TcpConnection& one : *read_connections({task})) EXPECT_FALSE(one.is_in_repair);
 }
 
 TEST(ConnectionsInRepair, OfAProcessThatHasEndedAreNone) {
   TestProcess process;
   const ProcessIdentity task = identify(process.pid()).value();
   process.end();
-  const auto found = connections_in_repair({task});
+  const auto found = read_connections({task});
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_TRUE(found->empty());
 }

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/unique_fd.h"
 #include "processes/connections_in_repair.h"
 #include "processes/proc_files.h"
@@ -48,21 +50,31 @@ bool goes_on_here(const OwnershipRecord& record, const TreeRecord& tree) {
 Status release_connections(const OwnershipRecord& record, const TreeRecord& tree,
                            const std::string& work_directory) {
   if (!goes_on_here(record, tree)) return {};
+  const bool namespace_is_locked = access(mark_of_lock(work_directory).c_str(), F_OK) == 0;
+  // Without this option CRIU touches no connection, but locks a network namespace.
+  const auto& options = record.criu_options;
+  const bool dumps_connections =
+      std::find(options.begin(), options.end(), "--tcp-established") != options.end();
+  if (!dumps_connections && !namespace_is_locked) return {};
   const auto tasks = present_tasks(record, tree);
   if (tasks.empty()) return {};
-  const auto connections = connections_in_repair(tasks);
+  const auto connections = read_connections(tasks);
   if (!connections) return failure(connections.error());
-  const bool namespace_is_locked = access(mark_of_lock(work_directory).c_str(), F_OK) == 0;
   if (connections->empty() && !namespace_is_locked) return {};
+  // A tree that CRIU holds is in order, or becomes so: the CRIU of a later migration, too.
+  const bool in_repair = std::any_of(connections->begin(), connections->end(),
+                                     [](const TcpConnection& one) { return one.is_in_repair; });
   for (const ProcessIdentity& task : tasks) {
     const auto status = read_process_status(task.pid);
     if (!status || status->tracer == 0) continue;
+    if (!in_repair && !namespace_is_locked) return {};
     return failure(EBUSY, "CRIU still holds process " + std::to_string(task.pid));
   }
   // The rules first: a connection out of repair mode must not be found locked.
-  Status released = namespace_is_locked ? unlock_namespace_of(tasks.front().pid)
-                                        : unlock_connections(*connections);
-  for (const ConnectionInRepair& connection : *connections) {
+  Status released = namespace_is_locked ? unlock_namespace_of(tasks.front().pid, work_directory)
+                                        : unlock_connections(*connections, work_directory);
+  for (const TcpConnection& connection : *connections) {
+    if (!connection.is_in_repair) continue;
     if (Status ended = end_repair(connection); !ended) released = ended;
   }
   return released;

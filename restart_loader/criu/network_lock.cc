@@ -2,12 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
 
-#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "processes/proc_files.h"
@@ -21,7 +21,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 // CRIU's own packets have this mark (SOCCR_MARK in its soccr.h).
-constexpr const char* kMark = "0xC114";
+constexpr const char* kMark = "0xc114";
 constexpr const char* kTableStart = "CRIU-";
 // `-w` waits for other programs that change the rules.
 constexpr std::chrono::milliseconds kPatience{10'000};
@@ -43,31 +43,35 @@ std::string padded_port(uint16_t port) {
   return bytes;
 }
 
-// A command of CRIU is a process of its own: it does not end with CRIU, and adds its rule later.
-Status await_commands_of_criu(const std::function<bool(pid_t, const std::string&)>& is_one) {
+bool is_same_file(const std::string& one, const struct stat& other) {
+  struct stat found {};
+  return stat(one.c_str(), &found) == 0 && found.st_dev == other.st_dev &&
+         found.st_ino == other.st_ino;
+}
+
+// A command of CRIU is a process of its own: it does not end with CRIU, and adds its rule later. It
+// works in CRIU's work directory, as CRIU does from the fork to the execution of the command.
+Status await_commands_of_criu(const std::string& work_directory) {
+  struct stat work {
+  }, ppmr{};
+  if (stat(work_directory.c_str(), &work) != 0 || stat("/proc/self/exe", &ppmr) != 0) return {};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
     const auto all = read_all_processes();
     if (!all) return failure(all.error());
     pid_t found = 0;
     for (const ProcessStat& process : *all) {
-      const auto words = read_command_line(process.pid);
-      if (!process.is_dead() && words && is_one(process.pid, *words)) found = process.pid;
+      const std::string directory = fmt::format("/proc/{}/", process.pid);
+      const bool is_there = !process.is_dead() && is_same_file(directory + "cwd", work);
+      if (is_there && !is_same_file(directory + "exe", ppmr)) found = process.pid;
     }
     if (found == 0) return {};
     if (std::chrono::steady_clock::now() > deadline) {
-      return failure(ETIMEDOUT, fmt::format("process {}, which CRIU has started to lock "
-                                            "connections, does not end",
-                                            found));
+      return failure(ETIMEDOUT,
+                     fmt::format("process {}, which CRIU has started, does not end", found));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
-}
-
-// The command that has made the rule.
-std::string made_by(Words unlock) {
-  std::replace(unlock.begin(), unlock.end(), std::string("-D"), std::string("-I"));
-  return fmt::format("{}", fmt::join(unlock, " "));
 }
 
 Status run_all(const std::vector<Words>& commands) {
@@ -91,62 +95,52 @@ Status remove_tables_if(const std::function<bool(const std::string& table)>& wan
 
 }  // namespace
 
-std::vector<Words> commands_to_unlock(const ConnectionInRepair& connection) {
+std::vector<Words> commands_to_unlock(const TcpConnection& connection, const std::string& rules) {
   const ConnectionEnd &local = connection.local, &remote = connection.remote;
   const std::string program = is_ipv4(local) ? "iptables" : "ip6tables";
-  const auto rule = [&](const char* chain, const ConnectionEnd& from, const ConnectionEnd& to) {
-    return Words{program,
-                 "-w",
-                 "-t",
-                 "filter",
-                 "-D",
-                 chain,
-                 "--protocol",
-                 "tcp",
-                 "-m",
-                 "mark",
-                 "!",
-                 "--mark",
-                 kMark,
-                 "--source",
-                 address_of(from),
-                 "--sport",
-                 std::to_string(from.port),
-                 "--destination",
-                 address_of(to),
-                 "--dport",
-                 std::to_string(to.port),
-                 "-j",
-                 "DROP"};
+  std::vector<Words> commands;
+  const auto add = [&](const std::string& chain, const ConnectionEnd& from,
+                       const ConnectionEnd& to) {
+    const std::string bits = is_ipv4(local) ? "32" : "128";
+    const std::string rule = fmt::format(
+        "{} -s {}/{} -d {}/{} -p tcp -m mark ! --mark {} -m tcp --sport {} --dport {} -j DROP",
+        chain, address_of(from), bits, address_of(to), bits, kMark, from.port, to.port);
+    if (rules.find("-A " + rule + "\n") == std::string::npos) return;
+    Words command{program, "-w", "-t", "filter", "-D"};
+    std::istringstream words(rule);
+    for (std::string word; words >> word;) command.push_back(word);
+    commands.push_back(std::move(command));
   };
-  return {rule("INPUT", remote, local), rule("OUTPUT", local, remote)};
+  add("INPUT", remote, local);
+  add("OUTPUT", local, remote);
+  return commands;
 }
 
-std::string nft_element_of(const ConnectionInRepair& connection) {
+std::string nft_element_of(const TcpConnection& connection) {
   const ConnectionEnd &local = connection.local, &remote = connection.remote;
   return remote.address + padded_port(remote.port) + local.address + padded_port(local.port);
 }
 
-Status unlock_connections(const std::vector<ConnectionInRepair>& connections) {
-  std::vector<const ConnectionInRepair*> locked;
-  for (const ConnectionInRepair& connection : connections) {
+Status unlock_connections(const std::vector<TcpConnection>& connections,
+                          const std::string& work_directory) {
+  std::vector<const TcpConnection*> locked;
+  for (const TcpConnection& connection : connections) {
     if (!connection.remote.address.empty()) locked.push_back(&connection);
   }
   if (locked.empty()) return {};
-  std::vector<Words> commands;
-  for (const ConnectionInRepair* connection : locked) {
-    for (Words& command : commands_to_unlock(*connection)) commands.push_back(std::move(command));
+  if (Status ended = await_commands_of_criu(work_directory); !ended) return ended;
+  std::string rules;
+  for (const char* program : {"iptables", "ip6tables"}) {
+    // A program that is missing has made no rule.
+    const auto listed = run_command({program, "-w", "-t", "filter", "-S"}, kPatience);
+    if (listed) rules += listed->text;
   }
-  const Status ended = await_commands_of_criu([&](pid_t, const std::string& words) {
-    return words.find(kMark) != std::string::npos &&
-           std::any_of(commands.begin(), commands.end(), [&](const Words& command) {
-             return words.find(made_by(command)) != std::string::npos;
-           });
-  });
-  if (!ended) return ended;
-  if (Status run = run_all(commands); !run) return run;
+  for (const TcpConnection* connection : locked) {
+    const Status run = run_all(commands_to_unlock(*connection, rules));
+    if (!run) return run;
+  }
   return remove_tables_if([&](const std::string& table) {
-    for (const ConnectionInRepair* connection : locked) {
+    for (const TcpConnection* connection : locked) {
       const char* set = is_ipv4(connection->local) ? "conns4" : "conns6";
       if (nft_set_has(table, set, nft_element_of(*connection))) return true;
     }
@@ -154,7 +148,7 @@ Status unlock_connections(const std::vector<ConnectionInRepair>& connections) {
   });
 }
 
-Status unlock_namespace_of(pid_t pid) {
+Status unlock_namespace_of(pid_t pid, const std::string& work_directory) {
   std::vector<Words> commands;
   for (const char* program : {"iptables", "ip6tables"}) {
     for (const Words& change : {Words{"-D", "INPUT", "-j", "CRIU"},
@@ -166,12 +160,7 @@ Status unlock_namespace_of(pid_t pid) {
       commands.push_back(std::move(command));
     }
   }
-  const auto there = read_process_link(pid, "ns/net");
-  if (!there) return failure(there.error());
-  const Status ended = await_commands_of_criu([&](pid_t other, const std::string& words) {
-    return words.find("tables-restore") != std::string::npos &&
-           read_process_link(other, "ns/net").value_or("") == *there;
-  });
+  const Status ended = await_commands_of_criu(work_directory);
   if (!ended) return ended;
   Status unlocked;
   const Status visited = visit_namespace(pid, "net", [&] {

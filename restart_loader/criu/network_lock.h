@@ -16,18 +16,23 @@
 
 namespace ppmr {
 
-// The programs with their arguments that remove CRIU's rules for this connection. Pure.
-std::vector<std::vector<std::string>> commands_to_unlock(const ConnectionInRepair& connection);
+// The programs with their arguments that remove those of CRIU's rules for this connection that are
+// in `rules`, which is what `iptables -S` prints. Pure.
+std::vector<std::vector<std::string>> commands_to_unlock(const TcpConnection& connection,
+                                                         const std::string& rules);
 
 // The element of the connection's incoming packets in the set of CRIU's table. Pure.
-std::string nft_element_of(const ConnectionInRepair& connection);
+std::string nft_element_of(const TcpConnection& connection);
 
 // Removes the rules for these connections, in the network namespace of the calling thread. Rules
-// that are not there are no error. Errors: of nftables; ETIMEDOUT.
-Status unlock_connections(const std::vector<ConnectionInRepair>& connections);
+// that are not there are no error. CRIU locks a connection before it is in repair mode, so these
+// are all of a tree. `work_directory`: of the CRIU that was killed; a command that it has started
+// there is awaited first. Errors: of nftables; ETIMEDOUT.
+Status unlock_connections(const std::vector<TcpConnection>& connections,
+                          const std::string& work_directory);
 
 // Removes the rules for all packets in the network namespace of this process. Errors: as above;
 // ESRCH.
-Status unlock_namespace_of(pid_t pid);
+Status unlock_namespace_of(pid_t pid, const std::string& work_directory);
 
 }  // namespace ppmr

@@ -7,31 +7,44 @@
 namespace ppmr {
 namespace {
 
-ConnectionInRepair connection(const std::string& local, const std::string& remote) {
-  return {{}, UniqueFd(), {local, 9999}, {remote, 35496}};
+TcpConnection connection(const std::string& local, const std::string& remote) {
+  return {{}, true, UniqueFd(), {local, 9999}, {remote, 35496}};
 }
 
 const std::string kOurs("\x0a\x4d\x01\x01", 4), kTheirs("\x0a\x4d\x01\x02", 4);
 
-// The rules are those of CRIU 4.2.1, from its log, with -D in place of -I.
+// As `iptables -S` prints the rules of CRIU 4.2.1.
+constexpr const char* kRules =
+    "-P INPUT ACCEPT\n"
+    "-A INPUT -s 10.77.1.2/32 -d 10.77.1.1/32 -p tcp -m mark ! --mark 0xc114 -m tcp --sport 35496 "
+    "--dport 9999 -j DROP\n"
+    "-A INPUT -s 10.77.1.2/32 -d 10.77.1.1/32 -p tcp -m mark ! --mark 0xc114 -m tcp --sport 35497 "
+    "--dport 9999 -j DROP\n"
+    "-A OUTPUT -s 10.77.1.1/32 -d 10.77.1.2/32 -p tcp -m mark ! --mark 0xc114 -m tcp --sport 9999 "
+    "--dport 35496 -j DROP\n";
+
 TEST(NetworkLock, IsUndoneRuleByRule) {
-  const auto commands = commands_to_unlock(connection(kOurs, kTheirs));
+  const auto commands = commands_to_unlock(connection(kOurs, kTheirs), kRules);
   ASSERT_EQ(commands.size(), 2u);
   EXPECT_EQ(fmt::format("{}", fmt::join(commands[0], " ")),
-            "iptables -w -t filter -D INPUT --protocol tcp -m mark ! --mark 0xC114 "
-            "--source 10.77.1.2 --sport 35496 --destination 10.77.1.1 --dport 9999 -j DROP");
-  EXPECT_EQ(fmt::format("{}", fmt::join(commands[1], " ")),
-            "iptables -w -t filter -D OUTPUT --protocol tcp -m mark ! --mark 0xC114 "
-            "--source 10.77.1.1 --sport 9999 --destination 10.77.1.2 --dport 35496 -j DROP");
+            "iptables -w -t filter -D INPUT -s 10.77.1.2/32 -d 10.77.1.1/32 -p tcp -m mark ! "
+            "--mark 0xc114 -m tcp --sport 35496 --dport 9999 -j DROP");
+  EXPECT_EQ(commands[1][5], "OUTPUT");
+}
+
+TEST(NetworkLock, OfOtherConnectionsStays) {
+  EXPECT_TRUE(commands_to_unlock(connection(kTheirs, kOurs), kRules).empty());
+  EXPECT_TRUE(commands_to_unlock(connection(kOurs, kTheirs), "").empty());
 }
 
 TEST(NetworkLock, OfIpv6IsUndoneByItsOwnProgram) {
   const std::string local = std::string(15, '\0') + '\x01', remote = std::string(15, '\0') + '\x02';
-  const auto commands = commands_to_unlock(connection(local, remote));
+  const auto commands = commands_to_unlock(
+      connection(local, remote),
+      "-A INPUT -s ::2/128 -d ::1/128 -p tcp -m mark ! --mark 0xc114 -m tcp --sport 35496 --dport "
+      "9999 -j DROP\n");
+  ASSERT_EQ(commands.size(), 1u);
   EXPECT_EQ(commands[0].front(), "ip6tables");
-  EXPECT_EQ(fmt::format("{}", fmt::join(commands[0], " ")).find("--source ::2 --sport 35496") ==
-                std::string::npos,
-            false);
 }
 
 // conns4 { 10.77.1.2 . 35496 . 10.77.1.1 . 9999 }
