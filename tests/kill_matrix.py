@@ -137,7 +137,7 @@ def main():
         done += 1
         stop, what, how, mode = case
         print(
-            f"{done:5} {stop:18} {what:14} {how:6} {mode:9} {seconds:5.1f} s  {verdict}", flush=True
+            f"{done:5} {stop:18} {what:14} {how:7} {mode:9} {seconds:5.1f} s  {verdict}", flush=True
         )
 
     modes = arguments.mode or failure_cases.MODES

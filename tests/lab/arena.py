@@ -13,7 +13,12 @@ lets the migration go on, and repairs the failure: daemons that died are started
   how long that takes, so the oracle does not judge by time: a copy that executed anything is in the
   log.
 - No migration is left open, and a migration without a failure succeeds.
-- Nothing is left of a move: no program, no checkpoint.
+- Nothing is left of a move: no program, no checkpoint (except of a lost process, which its user may
+  still want), no frozen control group; and where the
+  process stays, no filter rule of CRIU, and its TCP connection works.
+
+Two witnesses that move together (SEVERAL) have one fate. The original of a copy (COPY) runs on,
+whatever fails, and the copy runs or is gone.
 
 A process may be lost only where failure_cases.may_be_lost() says so.
 """
@@ -25,11 +30,15 @@ import time
 
 from .criu import IS_A_SUPERVISORS, find_criu
 from .failure_cases import (
+    COPY,
     EAGER,
     IN_THE_MIDDLE,
     LEAVING,
     LINKS,
     POST_COPY,
+    ROUND,
+    SEVERAL,
+    STOP_OF_ROUND,
     STOPS,
     SYSTEMD,
     VICTIMS,
@@ -50,12 +59,20 @@ SHORT = 0.3  # seconds that a pause or a blink lasts
 ALSO_HELD = {"target:ready": ["source:sealed"]}
 # Seconds after the start of a CRIU. An undisturbed dump or restore of a witness takes longer.
 IN_THE_MIDDLE_WITHIN = 0.06
-OPTIONS_OF = {EAGER: ["--eager"], POST_COPY: ["--post-copy"]}
+OPTIONS_OF = {
+    EAGER: ["--eager"],
+    POST_COPY: ["--post-copy"],
+    COPY: ["--leave-running"],
+    ROUND: ["--max-rate", "1MiB"],  # the memory of a witness takes two seconds
+}
+CRIU_OPTIONS = ["--tcp-established"]  # a witness has a connection
+MARK_OF_CRIU = "0xc114"  # in its filter rules
 SLOW = "8mbit"  # at this rate the memory of a witness arrives about a second after the decision
 
 # Verdict: correct, but the victim, which the state releases, had already ended.
 GONE = "gone already"
 LOST = "lost"  # verdict: the process is lost, and may_be_lost() allows that
+COPIED = "copied"  # verdict: the original and its copy run
 # Victims of several programs.
 PARTS = {
     "both daemons": ["source daemon", "target daemon"],
@@ -90,6 +107,8 @@ class Arena:
         self._no_restore = lab.directory / f"no-restore-{number}"
         # Shell commands that run before each CRIU. A test breaks the protocol with these commands.
         self.mutation = lab.directory / f"mutation-{number}"
+        # Called with the witness when the state is reached, before anything fails.
+        self.before_failure = lambda witness: None
         criu = lab.directory / f"criu-{number}"
         criu.write_text(
             f"#!/bin/sh\n[ -e {self.mutation} ] && . {self.mutation}\n"
@@ -124,7 +143,7 @@ class Arena:
     def new_witness(self):
         self._witnesses += 1
         directory = self.lab.home / f"witness-{self.number}-{self._witnesses}"
-        return Witness(directory, self.source, self.target)
+        return Witness(directory, self.source, self.target, connected=True)
 
     # -- one case
 
@@ -142,11 +161,12 @@ class Arena:
 
     def _play(self, stop, what, how, mode, hold_limit):
         """Returns None if the migration ended before the state and the oracle has no objection."""
-        witness = self.new_witness()
+        witnesses = [self.new_witness() for _ in range(2 if mode == SEVERAL else 1)]
+        witness = witnesses[0]
         cut = None
         victims = []
-        held = [stop, *ALSO_HELD.get(stop, [])]
-        where = where_is(what, stop) if what in VICTIMS else None
+        held = [stop, *ALSO_HELD.get(stop, [])] if stop != STOP_OF_ROUND else []
+        where = where_is(what, stop, mode) if what in VICTIMS else None
         try:
             self.pauses.write_text(" ".join(held))
             if mode == POST_COPY:
@@ -155,9 +175,15 @@ class Arena:
                 # Without this failure there would be no reason for an abort.
                 self._no_restore.touch()
             running = self.migrations.start_migrate(
-                witness.pid, options=["--timeout", hold_limit, *OPTIONS_OF.get(mode, [])]
+                *(one.pid for one in witnesses),
+                options=["--timeout", hold_limit, *OPTIONS_OF.get(mode, [])],
+                criu_options=CRIU_OPTIONS,
             )
             reached = self._await_states(held, running)
+            if mode == ROUND:
+                reached = self._await_round(running)
+            if reached:
+                self.before_failure(witness)
             if reached and what in LINKS:
                 cut = what
                 self._cut(what)
@@ -165,7 +191,7 @@ class Arena:
             elif reached:
                 if where == IN_THE_MIDDLE:
                     self._go_on(held)
-                victims = self._await_victims(what, where, running, witness)
+                victims = self._await_victims(what, where, running, witnesses)
                 self._fail(victims, how)
             self._no_restore.unlink(missing_ok=True)
             self._go_on(held)
@@ -184,13 +210,16 @@ class Arena:
             self.link.limit()
             self._restart_daemons(PARTS.get(what, [what]) if how == "kill" else [])
             self._await_settled(witness, hold_limit)
-            verdict = self._judge(
-                witness,
-                done,
-                reached and may_be_lost(stop, what, how, mode),
-                was_ended=what in ("original", "restored tasks"),
-            )
-            self._check_leftovers()
+            may_end = reached and may_be_lost(stop, what, how, mode)
+            if mode == COPY:
+                verdict = self._judge_copy(witness, done, may_end)
+            else:
+                was_ended = what in ("original", "restored tasks")
+                verdict = self._judge_all(witnesses, done, may_end, was_ended)
+            self._check_leftovers(witness.state(self.source) == RUNS, verdict == LOST)
+            if verdict == "stayed":
+                for one in witnesses:
+                    self._check_retry(one)
             if not reached:
                 return None
             return GONE if what in VICTIMS and not victims else verdict
@@ -206,7 +235,28 @@ class Arena:
             if cut:
                 self._restore_link()
             self.link.limit()
-            witness.end()
+            self._end_all()
+            for one in witnesses:
+                one.end()
+
+    def _await_round(self, running):
+        """Returns False if the migration ended before it copied memory in a round."""
+
+        def copies():
+            return any(event.get("event") == "copying" for event in running.events())
+
+        wait_until(lambda: copies() or not running.running(), 15, "a live round to begin")
+        return copies()
+
+    def _end_all(self):
+        """Ends all copies, and removes the rules of connections that have moved or ended: the next
+        witness may have the same ports. A copy has a pid namespace of its own, so its pid is not
+        the witness's.
+        """
+        for node in (self.source, self.target):
+            node.run(["pkill", "-9", "-x", "witness"], check=False)
+            for chain in ("INPUT", "OUTPUT") if self._filter_rules(node) else ():
+                node.run(["iptables", "-w", "-F", chain])
 
     def _await_states(self, held, running):
         """Returns False if the migration ended before it reached the states."""
@@ -234,12 +284,12 @@ class Arena:
             for pid in victims:
                 self._signal(pid, signal.SIGKILL)
 
-    def _await_victims(self, what, where, running, witness):
+    def _await_victims(self, what, where, running, witnesses):
         if where == LEAVING:
-            return self._find(what, running, witness)
+            return self._find(what, running, witnesses)
         interval = 0.0005 if where == IN_THE_MIDDLE else 0.005
         found = wait_until(
-            lambda: self._find(what, running, witness)
+            lambda: self._find(what, running, witnesses)
             or (not running.running() and where == IN_THE_MIDDLE),
             10,
             f"{what} to start",
@@ -251,12 +301,13 @@ class Arena:
             time.sleep(self._random.uniform(0, IN_THE_MIDDLE_WITHIN))
         return found
 
-    def _find(self, what, running, witness):
+    def _find(self, what, running, witnesses):
         """Returns the host pids of a victim. With several CRIUs, returns the pids of all."""
         if what in PARTS:
-            return [pid for part in PARTS[what] for pid in self._find(part, running, witness)]
+            return [pid for part in PARTS[what] for pid in self._find(part, running, witnesses)]
         if what in ("original", "restored tasks"):
-            return witness.host_pids(self.source if what == "original" else self.target)
+            node = self.source if what == "original" else self.target
+            return [pid for witness in witnesses for pid in witness.host_pids(node)]
         if what == "agent":
             return self.target.find_processes(lambda words: words[1] == b"migration-agent")
         if what == "migrate":
@@ -360,6 +411,30 @@ class Arena:
 
     # -- the oracle
 
+    def _judge_all(self, witnesses, done, loss_is_allowed, was_ended):
+        verdicts = {self._judge(one, done, loss_is_allowed, was_ended) for one in witnesses}
+        # One of several trees may be lost where the others have moved.
+        if len(verdicts) > 1 and verdicts not in ({"moved", LOST}, {"stayed", LOST}):
+            raise LabError(f"two trees of one migration have two fates: {sorted(verdicts)}")
+        return LOST if LOST in verdicts else verdicts.pop()
+
+    def _judge_copy(self, witness, done, original_may_end):
+        source, _ = self._check_records(witness, True)
+        if done.code == 0 and (source is None or source["state"] != "finished"):
+            raise LabError("ppmr migrate reported success, but nothing was copied")
+        if witness.state(self.source) != RUNS and not original_may_end:
+            wait_until(
+                lambda: witness.state(self.source) == RUNS,
+                5,
+                f"the original to run on; it is {witness.state(self.source)}",
+            )
+        if witness.state(self.source) != ABSENT:
+            witness.wait_for_growth()
+        witness.check_log_of_copy()
+        copied = bool(self.target.run(["pgrep", "-x", "witness"], check=False).stdout)
+        self.target.run(["pkill", "-9", "-x", "witness"], check=False)
+        return COPIED if copied else "not copied"
+
     def _judge(self, witness, done, loss_is_allowed, was_ended):
         """`was_ended`: the case itself has ended the process, which no record needs to know."""
         source, target = self._check_records(witness, loss_is_allowed)
@@ -403,10 +478,7 @@ class Arena:
                 ) from None
             return LOST
         witness.check_log([nodes])
-        if moved:
-            return "moved"
-        self._check_retry(witness)
-        return "stayed"
+        return "moved" if moved else "stayed"
 
     def _check_records(self, witness, loss_is_allowed):
         """Returns the records of the last migration at the source and the target. None: the node
@@ -430,7 +502,7 @@ class Arena:
             raise LabError(f"the records differ: {source['state']} and {target['state']}")
         return source, target
 
-    def _check_leftovers(self):
+    def _check_leftovers(self, stays, is_lost):
         for node in (self.source, self.target):
             wait_until(
                 lambda: not self._programs_left(node),
@@ -438,10 +510,27 @@ class Arena:
                 f"the programs of the move on {node.name} to end: {self._programs_left(node)}",
             )
         wait_until(
-            lambda: not self.target.names(self.migrations.in_),
+            lambda: is_lost or not self.target.names(self.migrations.in_),
             10,
             f"the checkpoints to go: {self.target.names(self.migrations.in_)}",
         )
+        wait_until(lambda: not self._frozen_groups(), 10, "the frozen control groups to go")
+        # Those of a connection that has moved stay: this kernel must not answer its peer.
+        rules = self._filter_rules(self.source) + self._filter_rules(self.target)
+        if stays and rules:
+            raise LabError(f"filter rules of CRIU are left: {rules}")
+
+    def _frozen_groups(self):
+        """Those of this arena's migrations, by their IDs."""
+        ids = [record["id"] for record in self.migrations.records("source")]
+        wanted = {f"ppmr-frozen-{id}" for id in ids}
+        # Groups of others come and go: os.walk() passes over them.
+        return [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name in wanted]
+
+    @staticmethod
+    def _filter_rules(node):
+        saved = node.run(["iptables-save", "-t", "filter"], check=False).stdout
+        return [line for line in saved.splitlines() if MARK_OF_CRIU in line.lower()]
 
     @staticmethod
     def _programs_left(node):
@@ -451,7 +540,9 @@ class Arena:
 
     def _check_retry(self, witness):
         """A migration without a failure succeeds."""
-        self.migrations.migrate(witness.pid, options=["--timeout", 20]).ok()
+        self.migrations.migrate(
+            witness.pid, options=["--timeout", 20], criu_options=CRIU_OPTIONS
+        ).ok()
         witness.wait_for_growth()
         wait_until(
             lambda: witness.state(self.source) == ABSENT,
@@ -491,7 +582,7 @@ class Arena:
         """
         witness = self.new_witness()
         images = self.source.scratch(f"plain-{witness.log.parent.name}")
-        words = [find_criu(), "dump", "-t", witness.pid, "-D", images, "-W", images]
+        words = [find_criu(), "dump", "-t", witness.pid, "-D", images, "-W", images, *CRIU_OPTIONS]
         try:
             dump = self.source.popen(
                 [*words, "-o", "dump.log", "--leave-running"],

@@ -48,9 +48,20 @@ HOWS_OF = {
     "target group": [SYSTEMD],
     "original": [SYSTEMD],  # the process that moves, at the source
 }
-LAZY, EAGER, POST_COPY = MODES = ["lazy", "eager", "post-copy"]
+LAZY, EAGER, POST_COPY = WAYS = ["lazy", "eager", "post-copy"]
+# SEVERAL: two trees in one migration. COPY: --leave-running. ROUND: a live round that lasts.
+SEVERAL, COPY, ROUND = "several", "copy", "round"
+MODES = [*WAYS, SEVERAL, COPY]
 # The modes in which a victim exists, for victims that do not exist in every mode.
-MODES_OF = {"pager": [LAZY], "guard": [LAZY, POST_COPY], "page reader": [LAZY, POST_COPY]}
+MODES_OF = {
+    "pager": [LAZY, SEVERAL],
+    "guard": [LAZY, POST_COPY, SEVERAL],
+    "page reader": [LAZY, POST_COPY, SEVERAL],
+    "restored tasks": [*WAYS, SEVERAL],
+}
+# In a live round CRIU does not run yet.
+STOP_OF_ROUND = "source:round"
+VICTIMS_OF_ROUND = ["source daemon", "target daemon", "both daemons", "migrate", "page reader"]
 LINKS = ["to the source", "to the target", "both ways"]
 
 # Where each CRIU, with its relay, its pager and its guard, and the supervisor are at each state.
@@ -118,12 +129,22 @@ for node in ("source", "target"):
     WHERE_CRIU_IS[f"{node} relay"] = WHERE_CRIU_IS[f"{node} criu"]
 
 
-def where_is(victim, stop):
-    return WHERE_CRIU_IS[victim].get(stop) if victim in WHERE_CRIU_IS else HELD
+def where_is(victim, stop, mode=None):
+    if stop == STOP_OF_ROUND:
+        return HELD
+    where = WHERE_CRIU_IS[victim].get(stop) if victim in WHERE_CRIU_IS else HELD
+    # The hook does not hold the original of a copy, and the copy may run any moment.
+    held = [f"{node} {what}" for node in ("source", "target") for what in ("criu", "relay")]
+    released = mode == COPY and victim in held and where == HELD
+    return LEAVING if released else where
 
 
 def may_be_lost(stop, what, how, mode):
     """Returns whether docs/migration.md allows that the process is lost."""
+    if stop == STOP_OF_ROUND:
+        return False
+    if mode == COPY:
+        return may_end_original_of_copy(what, how)
     if what == "original":
         return True  # SIGTERM ends it, unless it has moved: an end that its owner asked for
     if what == "restored tasks" and stop in ("source:finished", "target:running"):
@@ -164,6 +185,13 @@ def may_be_lost(stop, what, how, mode):
     return decided and how == "kill" and what in ("target daemon", "pager")
 
 
+def may_end_original_of_copy(what, how):
+    """The original always goes on. CRIU's parasite is in it while it is dumped."""
+    return what == "original" or (
+        how in (KILL, SYSTEMD) and what in ("source criu", "source group")
+    )
+
+
 def missing_states():
     """Returns the states that only the matrix or only ownership_record.h has."""
     header = (REPOSITORY / "migration/records/ownership_record.h").read_text()
@@ -187,18 +215,31 @@ def all_cases():
             for link in LINKS:
                 for how in ("cut", "blink"):
                     yield stop, link, how, None
+    for victim in VICTIMS_OF_ROUND:
+        for how in HOWS_OF.get(victim, [KILL, STOP, PAUSE]):
+            yield STOP_OF_ROUND, victim, how, ROUND
+    for link in LINKS:
+        for how in ("cut", "blink"):
+            yield STOP_OF_ROUND, link, how, ROUND
+
+
+def is_played_in(case, modes):
+    """ROUND is a live move, which a lazy one is. A pager is the same in post-copy."""
+    mode = LAZY if case[3] == ROUND else case[3]
+    return mode is None or mode in modes or modes == [POST_COPY]
 
 
 def with_mode(case, generator, modes):
     """Returns the case. If it works in each mode, chooses a random mode of `modes`."""
     if case[3] is None:
         return (*case[:3], generator.choice(modes))
-    return (*case[:3], POST_COPY if modes == [POST_COPY] else case[3])
+    return (*case[:3], POST_COPY if modes == [POST_COPY] and case[3] != ROUND else case[3])
 
 
-def choose(cases, count, seed, modes=(LAZY, EAGER, POST_COPY)):
+def choose(cases, count, seed, modes=tuple(MODES)):
     """Returns `count` cases in a seeded order. Every case comes once before a case comes twice."""
     generator = random.Random(seed)
+    cases = [case for case in cases if is_played_in(case, modes)]
     chosen = []
     while len(chosen) < count:
         round_ = list(cases)

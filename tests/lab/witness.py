@@ -16,12 +16,14 @@ HELD_BY_CRIU = "held by CRIU"
 
 
 class Witness:
-    def __init__(self, directory, source, target):
+    def __init__(self, directory, source, target, connected=False):
+        """connected: it has a TCP connection to itself, and uses it for each line."""
         self._source, self._target = source, target
         directory.mkdir()
         self.log = directory / "log"
         self.began_ns = time.time_ns()
-        self.pid = source.spawn([find_program("witness"), directory])
+        words = [find_program("witness"), directory, *(["connected"] if connected else [])]
+        self.pid = source.spawn(words)
         wait_until(
             lambda: self.log.exists() and self.log.stat().st_size > 500, 10, "the witness to start"
         )
@@ -69,13 +71,41 @@ class Witness:
         before = self.log.stat().st_size
         wait_until(lambda: self.log.stat().st_size > before + 500, 5, "the witness to go on")
 
+    def has_run_on(self, node):
+        """Whether the copy on this node has written a line."""
+        return any(line.split()[2:3] == [node.name] for line in self._lines())
+
+    def _lines(self):
+        text = self.log.read_text()
+        return text[: text.rfind("\n") + 1].splitlines()
+
     def check_log(self, allowed):
         """`allowed` lists the sequences of nodes that the log may contain."""
-        text = self.log.read_text()
-        lines = text[: text.rfind("\n") + 1].splitlines()
+        lines = self._lines()
+        nodes = self._check_lines(lines, 1)
+        if nodes not in allowed:
+            raise LabError(f"the witness ran on {nodes}")
+
+    def check_log_of_copy(self):
+        """The original and a copy of it (--leave-running) have both run."""
+        of = {
+            node.name: [line for line in self._lines() if line.split()[2] == node.name]
+            for node in (self._source, self._target)
+        }
+        original, copy = of[self._source.name], of[self._target.name]
+        self._check_lines(original, 1)
+        if copy:
+            began = int(copy[0].split()[0])
+            if began > len(original):
+                raise LabError(f"the copy began with {began}, where its original never was")
+            self._check_lines(copy, began)
+
+    @staticmethod
+    def _check_lines(lines, first):
+        """Returns the nodes on which the lines were written, one after the other."""
         nodes = []
         last_real = 0
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=first):
             count, state, node, real, _mono, wrong = line.split()
             if int(count) != number:
                 what = "counted twice or went back" if int(count) < number else "lost lines"
@@ -91,8 +121,7 @@ class Witness:
             last_real = int(real)
             if not nodes or nodes[-1] != node:
                 nodes.append(node)
-        if nodes not in allowed:
-            raise LabError(f"the witness ran on {nodes}")
+        return nodes
 
     def end(self):
         for node in (self._source, self._target):
