@@ -1,5 +1,5 @@
 """The pictures of a report, as SVG, with matplotlib: the paper's figures, with ppmr and the other
-ways in one plot.
+ways in one plot. At most SERIES_MAX of them, chosen by a rule: the report's tables have all.
 
 Without matplotlib there are no pictures, and the report contains a remark."""
 from .rows import name_of
@@ -7,6 +7,43 @@ from .spread import size_text, spread
 
 # These colours are distinguishable in grey and by colour-blind people (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+SERIES_MAX = 6
+# The first ones of these are drawn, then others.
+WAYS_OF_MOVES = [
+    "ppmr migrate, lazy",
+    "ppmr, lazy",
+    "tmpfs + tar",
+    "CRIU page server",
+    "CRIU lazy pages",
+    "RDMA+Local (bytes over TCP)",
+]
+
+
+def drawn_ways(ways):
+    """Returns those of the ways that a picture has, in their order."""
+    first = [way for way in WAYS_OF_MOVES if way in ways]
+    chosen = [*first, *(way for way in ways if way not in first)][:SERIES_MAX]
+    return [way for way in ways if way in chosen]
+
+
+def drawn_values(values, count):
+    """Returns so many of the values, evenly spread, with the first and the last."""
+    last = len(values) - 1
+    if last < count:
+        return values
+    return [values[place] for place in sorted({round(i * last / (count - 1)) for i in range(count)})]
+
+
+def until_complete(row):
+    """A row of moves, timed until all memory is in place: ways that wait for all of it before the
+    program runs are compared with ways that do not."""
+    complete = row.get("also", {}).get("complete")
+    return {**row, "results": complete} if complete else row
+
+
+def _legend(axes, **options):
+    """Beside the plot, where it covers nothing."""
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1), **options)
 
 
 def _plots():
@@ -48,10 +85,8 @@ def curves(pyplot, rows, x, by, by_text, x_text, title):
     """Draws a curve per value of `by`: ppmr solid, the ceiling dashed in the same colour."""
     figure, axes = pyplot.subplots()
     ways = list(dict.fromkeys(way for row in rows for way in row["results"]))[:2]
-    for colour, value in zip(
-        COLOURS * 4,
-        sorted({row["parameters"][by] for row in rows}, key=str if by == "link" else None),
-    ):
+    values = sorted({row["parameters"][by] for row in rows}, key=str if by == "link" else None)
+    for colour, value in zip(COLOURS, drawn_values(values, SERIES_MAX // 2)):
         of_value = [row for row in rows if row["parameters"][by] == value]
         for way, style in zip(ways, ("o-", "x--")):
             xs, medians, errors = _points(of_value, x, way)
@@ -74,13 +109,13 @@ def curves(pyplot, rows, x, by, by_text, x_text, title):
     axes.set_ylabel("GB/s")
     axes.set_ylim(bottom=0)
     axes.set_title(title)
-    axes.legend(fontsize=7, ncol=2)
+    _legend(axes)
     return figure
 
 
 def bars(pyplot, rows, title):
     """Draws a group of bars per row, with a bar per way."""
-    ways = list(dict.fromkeys(way for row in rows for way in row["results"]))
+    ways = drawn_ways(list(dict.fromkeys(way for row in rows for way in row["results"])))
     figure, axes = pyplot.subplots(figsize=(max(7, 0.3 * len(rows) * len(ways)), 4))
     width = 0.8 / len(ways)
     for number, way in enumerate(ways):
@@ -104,14 +139,14 @@ def bars(pyplot, rows, title):
     )
     axes.set_ylabel(rows[0]["unit"])
     axes.set_title(title)
-    axes.legend(fontsize=7)
+    _legend(axes)
     return figure
 
 
 def phases(pyplot, row, title):
     """Draws the phases of each way on one clock, and the downtime. Each phase has its own
     track, so that overlaps are visible."""
-    spans = row["spans"]
+    spans = {way: row["spans"][way] for way in drawn_ways(list(row["spans"]))}
     figure, axes = pyplot.subplots(figsize=(8, 0.7 * len(spans) + 1.5))
     names = list(dict.fromkeys(name for of_way in spans.values() for name, _, _ in of_way))
     labelled = set()
@@ -131,7 +166,7 @@ def phases(pyplot, row, title):
     axes.invert_yaxis()
     axes.set_xlabel("seconds since the dump began")
     axes.set_title(title)
-    axes.legend(fontsize=7)
+    _legend(axes)
     return figure
 
 
@@ -152,7 +187,7 @@ def latencies(pyplot, row, title):
     axes.set_xlabel("ms that a touch takes")
     axes.set_ylabel("share of the touches that take at least as long")
     axes.set_title(title)
-    axes.legend(fontsize=7)
+    _legend(axes)
     return figure
 
 
@@ -216,9 +251,10 @@ def _pictures(pyplot, rows):
         ("restore", "from memory"),
         ("application", "run time"),
     ):
-        found = [row for row in rows.of(chapter, series) if row["results"]]
+        found = [until_complete(row) for row in rows.of(chapter, series) if row["results"]]
         if found:
-            title = f"{chapter.capitalize()}: {series}"
+            until = ", until all memory is in place" if chapter == "moves" else ""
+            title = f"{chapter.capitalize()}: {series}{until}"
             yield (chapter, series), f"{chapter}-{series.replace(' ', '-')}.svg", title, bars(
                 pyplot, found, title
             )
@@ -253,7 +289,7 @@ def draw(rows, directory):
     drawn = []
     for where, name, title, figure in _pictures(pyplot, rows):
         figure.tight_layout()
-        figure.savefig(directory / name, metadata={"Date": None})
+        figure.savefig(directory / name, metadata={"Date": None}, bbox_inches="tight")
         pyplot.close(figure)
         drawn.append((where, name, title))
     return drawn, ""

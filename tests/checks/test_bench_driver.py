@@ -11,7 +11,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
-from measure import jobs, plan, report  # noqa: E402
+from measure import jobs, pictures, plan, report  # noqa: E402
+from measure.pictures import drawn_values, drawn_ways, until_complete  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.shape_trees import Beat, gap  # noqa: E402
@@ -403,6 +404,17 @@ def test_report_contains_row_for_table_in_bench_readme(tmp_path):
         ", abc | 2 x CPU, 4 GiB, Linux 6.1.0, veth unlimited | 0.50 | 2.00 (4.0 x) | 1.00 (2.0 x) | 0.60 / 0.30 / 0.90 | 77 MiB |"
         in report.write(rows, tmp_path)[0].read_text()
     )
+
+
+def test_picture_of_moves_has_few_ways_and_waits_for_all_memory():
+    ways = ["Local", "ppmr, lazy", "tmpfs + tar", *(f"other {number}" for number in range(8))]
+    assert drawn_ways(ways) == ways[: pictures.SERIES_MAX]
+    assert drawn_ways([*ways[3:], "CRIU page server"])[-1] == "CRIU page server"
+    assert drawn_values([1, 2, 3, 4, 5], 3) == [1, 3, 5]
+    assert drawn_values([1, 2], 3) == [1, 2]
+    moved = {"results": {"a": [1.0]}, "also": {"complete": {"a": [2.0]}}}
+    assert until_complete(moved)["results"] == {"a": [2.0]}
+    assert until_complete({"results": {"a": [1.0]}})["results"] == {"a": [1.0]}
 
 
 def test_report_has_pictures_of_the_measured_rows(tmp_path):
