@@ -32,9 +32,14 @@ Result<FileParts> FileParts::open(FilePartsPlace place, pid_t root) {
   auto found = open_private_tmpfs(root);
   if (!found) return failure(found.error());
   if (found->size() > kFileTmpfsMax) found->resize(kFileTmpfsMax);  // CRIU dumps the others
-  const auto segments = open_shared_segments(root);
+  TmpfsNumbers tmpfs;
+  for (const PrivateTmpfs& one : *found) {
+    tmpfs.emplace(one.device, static_cast<uint32_t>(tmpfs.size()));
+  }
+  const auto segments = open_shared_segments(root, tmpfs);
   if (!segments) return failure(segments.error());
-  return FileParts(std::move(place), FileRounds(std::move(*found)), !segments->empty());
+  return FileParts(std::move(place), FileRounds(std::move(*found)), SegmentRounds(std::move(tmpfs)),
+                   !segments->empty());
 }
 
 std::string FileParts::list_of_devices() const {
@@ -168,10 +173,12 @@ Status FileParts::catch_up(pid_t root) {
 
 Status FileParts::send_last(pid_t root) {
   const auto sink = [this](const FileRecord& record) { return put(record); };
-  const auto bytes = rounds_.send_last(root, sink);
-  if (!bytes) return failure(bytes.error());
   const auto shared_bytes = segments_.send_last(sink);
   if (!shared_bytes) return failure(shared_bytes.error());
+  auto deleted = segments_.deleted_files();
+  if (!deleted) return failure(deleted.error());
+  const auto bytes = rounds_.send_last(root, sink, std::move(*deleted));
+  if (!bytes) return failure(bytes.error());
   if (!file_) {
     if (Status opened = open_part(); !opened) return opened;
   }

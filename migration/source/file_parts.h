@@ -1,7 +1,7 @@
-// Sends the files in memory of a tree and its shared memory (processes/files): in rounds while it
-// runs, and the rest when it is frozen. Each part is a checkpoint of its own, NAME.files-N. The
-// target puts a sealed part in place and frees it, so it never keeps more than a few parts beside
-// the files themselves.
+// Sends the files in memory of a tree, also deleted ones, and its shared memory (processes/files):
+// in rounds while it runs, and the rest when it is frozen. Each part is a checkpoint of its own,
+// NAME.files-N. The target puts a sealed part in place and frees it, so it never keeps more than a
+// few parts beside the files themselves.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,7 @@ class FileParts {
   bool is_empty() const { return rounds_.is_empty() && !has_segments_; }
   // Names the file systems whose content CRIU must leave out (restart_loader/criu/files_apart.h).
   std::string list_of_devices() const;
-  // Names the shared memory that CRIU must leave out. Valid after catch_up().
+  // Names the shared memory and the deleted files that CRIU must leave out. Valid after catch_up().
   std::string list_of_inodes() const { return segments_.list_of_inodes(); }
 
   // Sends the files, and then what has changed, until little changes within a round. Errors: of the
@@ -55,8 +55,11 @@ class FileParts {
   void remove_names();
 
  private:
-  FileParts(FilePartsPlace place, FileRounds rounds, bool has_segments)
-      : place_(std::move(place)), rounds_(std::move(rounds)), has_segments_(has_segments) {}
+  FileParts(FilePartsPlace place, FileRounds rounds, SegmentRounds segments, bool has_segments)
+      : place_(std::move(place)),
+        rounds_(std::move(rounds)),
+        has_segments_(has_segments),
+        segments_(std::move(segments)) {}
   Result<uint64_t> send_round(pid_t root, bool may_pause);
   Status put(const FileRecord& record);
   Status open_part();

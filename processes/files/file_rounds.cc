@@ -188,6 +188,10 @@ Status FileRounds::Walk::send(const std::optional<FileSet>& in_doubt) {
     auto attributes = attributes_of(tmpfs.root.get(), roots_[i].status, "a tmpfs");
     if (!attributes) return failure(attributes.error());
     if (Status put_it = put(file_record::Tree{i, std::move(*attributes)}); !put_it) return put_it;
+    for (const DeletedFile& deleted : rounds_.deleted_) {
+      if (deleted.tmpfs != i) continue;
+      if (Status put_it = put(deleted.entry); !put_it) return put_it;
+    }
     if (Status named = send_names(tmpfs.root.get(), roots_[i], tmpfs.device); !named) return named;
   }
   return {};
@@ -282,6 +286,12 @@ Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device)
     if (Status below = send_names(file.get(), node, device); !below) return below;
   }
   return put(file_record::Leave{});
+}
+
+Result<uint64_t> FileRounds::send_last(pid_t root, const Sink& sink,
+                                       std::vector<DeletedFile> deleted) {
+  deleted_ = std::move(deleted);
+  return send(root, sink, true);
 }
 
 // A write after the look shows in the times at the next look, or is taken now or then. So the order

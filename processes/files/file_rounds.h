@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "processes/files/segment_rounds.h"
 #include "processes/files/sent_content.h"
 #include "processes/files/tmpfs_mounts.h"
 #include "processes/files/unseen_writes.h"
@@ -50,8 +51,8 @@ class FileRounds {
   // meanwhile are left out. Errors: of the sink and of the file system; ELOOP for directories that
   // are nested deeper than kFileDepthMax.
   Result<uint64_t> send_round(pid_t root, const Sink& sink) { return send(root, sink, false); }
-  // The same, and all names. The tree is frozen.
-  Result<uint64_t> send_last(pid_t root, const Sink& sink) { return send(root, sink, true); }
+  // The same, and all names; `deleted` has further names. The tree is frozen.
+  Result<uint64_t> send_last(pid_t root, const Sink& sink, std::vector<DeletedFile> deleted = {});
 
  private:
   struct SentFile {
@@ -65,6 +66,7 @@ class FileRounds {
   Result<uint64_t> send(pid_t root, const Sink& sink, bool is_last);
 
   std::vector<PrivateTmpfs> all_;
+  std::vector<DeletedFile> deleted_;
   UnseenWrites unseen_writes_;
   std::map<std::pair<dev_t, uint64_t>, SentFile> sent_;  // by device and inode
   uint64_t next_number_ = 1;

@@ -111,9 +111,11 @@ class FileRoundsTest : public testing::Test {
       append_file_record(record, bytes);
       return {};
     };
-    const auto sent =
-        is_last ? rounds_->send_last(getpid(), sink) : rounds_->send_round(getpid(), sink);
+    const auto sent = is_last ? send_last(sink) : rounds_->send_round(getpid(), sink);
     if (!sent) return sent;
+    if (!is_last && segments_) {
+      if (const auto more = segments_->send_round(getpid(), sink); !more) return more;
+    }
     append_file_record(file_record::End{is_last}, bytes);
     size_t at = 0;
     FileRecordReader reader([&](std::span<char> into) -> Result<size_t> {
@@ -128,6 +130,14 @@ class FileRoundsTest : public testing::Test {
       if (Status applied = builder_->apply(*record); !applied) return failure(applied.error());
       if (std::holds_alternative<file_record::End>(*record)) return *sent;
     }
+  }
+
+  Result<uint64_t> send_last(const SentContent::Sink& sink) {
+    if (!segments_) return rounds_->send_last(getpid(), sink);
+    if (const auto sent = segments_->send_last(sink); !sent) return sent;
+    auto deleted = segments_->deleted_files();
+    if (!deleted) return failure(deleted.error());
+    return rounds_->send_last(getpid(), sink, std::move(*deleted));
   }
 
   uint64_t sent(bool is_last = false) {
@@ -177,6 +187,7 @@ class FileRoundsTest : public testing::Test {
   fs::path from_;
   fs::path built_;
   uint64_t parts_ = 0;
+  std::unique_ptr<SegmentRounds> segments_;  // null: of deleted files, none is sent
   std::unique_ptr<FileRounds> rounds_;
   std::unique_ptr<TmpfsBuilder> builder_;
 };
@@ -307,6 +318,35 @@ TEST_F(FileRoundsTest, WritesThroughAMappingThatNoLookHasSeenAreSent) {
   EXPECT_EQ(sent(), 2 * kFilePageBytes);
   sent(true);
   expect_same();
+}
+
+TEST_F(FileRoundsTest, ADeletedFileThatIsOpenHasANameUntilItsMountEnds) {
+  begin();
+  write("stays", "text");
+  std::string text(size_t{2} << 20, 'a');
+  write("gone", text);
+  const UniqueFd file(open((from_ / "gone").c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  ASSERT_EQ(fstat(file.get(), &status), 0);
+  segments_ = std::make_unique<SegmentRounds>(TmpfsNumbers{{status.st_dev, 0}});
+  sent();
+  EXPECT_EQ(segments_->list_of_inodes(), "") << "it has a name";
+  fs::remove(from_ / "gone");
+  sent();
+  EXPECT_EQ(segments_->list_of_inodes(), fmt::format("{} {}\n", status.st_ino, status.st_dev));
+  text[5] = 'b';
+  ASSERT_EQ(pwrite(file.get(), "b", 1, 5), 1);
+  sent(true);
+  const fs::path root = built_ / "0";
+  EXPECT_EQ(read_whole_file(root / fmt::format(".ppmr-deleted-{}", status.st_ino)).value_or(""),
+            text);
+  const UniqueFd mount(open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  remove_built_tmpfs(built_);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fmt::format("/proc/self/fd/{}", mount.get()))) {
+    names.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(names, testing::ElementsAre("stays"));
 }
 
 TEST_F(FileRoundsTest, TheLimitsOfTheOriginalHoldAtTheEnd) {

@@ -14,6 +14,7 @@
 #include <charconv>
 #include <set>
 
+#include "processes/files/deleted_name.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -26,6 +27,8 @@ constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::string_view kMemfd = "/memfd:";
 constexpr std::string_view kAnonymous = "/dev/zero";
 constexpr size_t kFieldsBeforePath = 5;
+// FileRounds counts the files that have names from 1.
+constexpr uint64_t kFirstNumberOfDeleted = uint64_t{1} << 63;
 
 std::optional<dev_t> device_of_memfds() {
   const UniqueFd memfd(memfd_create("ppmr", MFD_CLOEXEC));
@@ -67,7 +70,7 @@ std::string file_of_range(std::string_view range) {
 
 class Search {
  public:
-  explicit Search(dev_t device) : device_(device) {}
+  Search(dev_t device, const TmpfsNumbers& tmpfs) : device_(device), tmpfs_(tmpfs) {}
 
   void add_mapped(pid_t pid, std::string_view maps) {
     while (!maps.empty()) {
@@ -76,7 +79,8 @@ class Search {
       // Most lines are of other memory.
       if (!text.ends_with(kDeleted)) continue;
       const auto line = parse_maps_line(text);
-      if (!line || seen_.contains(line->inode) || !name_of_segment(line->path)) continue;
+      // A file of another device with the same inode is left to CRIU.
+      if (!line || seen_.contains(line->inode) || !may_be_one(line->path)) continue;
       add(pid, "map_files/" + file_of_range(line->range));
     }
   }
@@ -85,7 +89,7 @@ class Search {
     const auto descriptors = read_descriptors(pid);
     if (!descriptors) return;  // it has ended
     for (const Descriptor& descriptor : *descriptors) {
-      if (!name_of_segment(descriptor.target)) continue;
+      if (!may_be_one(descriptor.target)) continue;
       add(pid, "fd/" + std::to_string(descriptor.number));
     }
   }
@@ -96,20 +100,34 @@ class Search {
   // `link`: below /proc/PID. It may have gone, or lead elsewhere, meanwhile.
   void add(pid_t pid, const std::string& link) {
     const auto target = read_process_link(pid, link);
-    const auto name = target ? name_of_segment(*target) : std::nullopt;
-    if (!name || found_.size() == kSegmentsMax) return;
+    if (!target || !may_be_one(*target)) return;
     UniqueFd file(
         open(fmt::format("/proc/{}/{}", pid, link).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat facts {};
     if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) return;
-    if (facts.st_dev != device_ || !seen_.insert(facts.st_ino).second) return;
+    const auto name = name_of_segment(*target);
+    const auto tmpfs = tmpfs_.find(facts.st_dev);
+    const bool is_memory = name && facts.st_dev == device_;
+    const bool is_deleted_file = !name && tmpfs != tmpfs_.end() && facts.st_nlink == 0;
+    if (!is_memory && !is_deleted_file) return;
+    size_t& count = is_memory ? memories_ : deleted_files_;
+    if (count == kSegmentsMax || !seen_.insert(facts.st_ino).second) return;
     const uint64_t data_bytes = static_cast<uint64_t>(facts.st_blocks) * kBlockBytes;
     if (data_bytes < kSmallBytes) return;
-    found_.push_back({std::move(file), facts.st_ino, *name, data_bytes});
+    ++count;
+    found_.push_back({std::move(file), facts.st_dev, facts.st_ino, name.value_or(""), data_bytes,
+                      is_memory ? kSharedMemory : tmpfs->second});
+  }
+
+  bool may_be_one(std::string_view link) const {
+    return name_of_segment(link) || (!tmpfs_.empty() && link.ends_with(kDeleted));
   }
 
   const dev_t device_;
+  const TmpfsNumbers& tmpfs_;
   std::set<uint64_t> seen_;
+  size_t memories_ = 0;
+  size_t deleted_files_ = 0;
   std::vector<SharedSegment> found_;
 };
 
@@ -147,14 +165,14 @@ std::optional<std::string> name_of_segment(std::string_view link) {
   return std::string(link.substr(kMemfd.size()));
 }
 
-Result<std::vector<SharedSegment>> open_shared_segments(pid_t root) {
+Result<std::vector<SharedSegment>> open_shared_segments(pid_t root, const TmpfsNumbers& tmpfs) {
   const auto device = device_of_memfds();
   const auto own_user = read_process_link(getpid(), "ns/user");
   if (!own_user) return failure(own_user.error());
   const auto tree = read_tree(root);
   if (!tree) return failure(tree.error());
   if (!device) return std::vector<SharedSegment>{};
-  Search search(*device);
+  Search search(*device, tmpfs);
   for (const ProcessStat& process : *tree) {
     const auto user = read_process_link(process.pid, "ns/user");
     if (!user) continue;  // it has ended
@@ -176,31 +194,39 @@ Result<uint64_t> SegmentRounds::send(Sent& sent, const SentContent::Read& read, 
   return sent.content.send_changed(file, read, sink);
 }
 
+Status SegmentRounds::begin(Sent& sent, SharedSegment segment, const Sink& sink) {
+  const uint64_t number = next_number_++;
+  sent.segment = std::move(segment);
+  if (sent.segment.is_deleted_file()) {  // it begins with its size, like every file of a tmpfs
+    sent.content = SentContent(sent.segment.tmpfs, kFirstNumberOfDeleted + number);
+    return {};
+  }
+  sent.content = SentContent(kSharedMemory, number);
+  return sink(file_record::Segment{number, sent.segment.inode, sent.segment.name});
+}
+
 Result<uint64_t> SegmentRounds::send_round(pid_t root, const Sink& sink) {
-  auto found = open_shared_segments(root);
+  auto found = open_shared_segments(root, tmpfs_);
   if (!found) return failure(found.error());
   ++round_;
   for (SharedSegment& segment : *found) {
-    Sent& sent = sent_[segment.inode];
+    Sent& sent = sent_[{segment.device, segment.inode}];
     sent.round = round_;
     if (sent.segment.file) continue;
-    sent.content = SentContent(kSharedMemory, next_number_++);
-    sent.segment = std::move(segment);
-    const file_record::Segment record{sent.content.number(), sent.segment.inode, sent.segment.name};
-    if (Status put_it = sink(record); !put_it) return failure(put_it.error());
+    if (Status begun = begin(sent, std::move(segment), sink); !begun) return failure(begun.error());
   }
   for (auto sent = sent_.begin(); sent != sent_.end();) {
     if (sent->second.round == round_) {
       ++sent;
       continue;
     }
-    const file_record::Drop gone{kSharedMemory, sent->second.content.number()};
+    const file_record::Drop gone{sent->second.segment.tmpfs, sent->second.content.number()};
     if (Status put_it = sink(gone); !put_it) return failure(put_it.error());
     sent = sent_.erase(sent);
   }
   uint64_t bytes = 0;
   std::string buffer(kFileDataMaxBytes, '\0');
-  for (auto& [inode, sent] : sent_) {
+  for (auto& [identity, sent] : sent_) {
     const auto changed = send(sent, reader_of(sent.segment.file.get(), std::span(buffer)), sink);
     if (!changed) return failure(changed.error());
     bytes += *changed;
@@ -212,7 +238,7 @@ Result<uint64_t> SegmentRounds::send_round(pid_t root, const Sink& sink) {
 Result<uint64_t> SegmentRounds::send_last(const Sink& sink) {
   uint64_t bytes = 0;
   std::string buffer(kFileDataMaxBytes, '\0');
-  for (auto& [inode, sent] : sent_) {
+  for (auto& [identity, sent] : sent_) {
     struct stat facts {};
     if (fstat(sent.segment.file.get(), &facts) != 0) {
       return system_failure("look at", "a shared memory");
@@ -234,8 +260,33 @@ Result<uint64_t> SegmentRounds::send_last(const Sink& sink) {
 
 std::string SegmentRounds::list_of_inodes() const {
   std::string list;
-  for (const auto& [inode, sent] : sent_) list += fmt::format("{}\n", inode);
+  for (const auto& [identity, sent] : sent_) {
+    const auto& [device, inode] = identity;
+    list += sent.segment.is_deleted_file() ? fmt::format("{} {}\n", inode, device)
+                                           : fmt::format("{}\n", inode);
+  }
   return list;
+}
+
+// CRIU sets owner, mode and times.
+Result<std::vector<DeletedFile>> SegmentRounds::deleted_files() const {
+  std::vector<DeletedFile> all;
+  for (const auto& [identity, sent] : sent_) {
+    if (!sent.segment.is_deleted_file()) continue;
+    struct stat facts {};
+    if (fstat(sent.segment.file.get(), &facts) != 0) {
+      return system_failure("look at", "a deleted file");
+    }
+    file_record::Entry entry{.name = kDeletedName + std::to_string(sent.segment.inode),
+                             .file = sent.content.number(),
+                             .size_bytes = static_cast<uint64_t>(facts.st_size),
+                             .device = 0,
+                             .target = {},
+                             .attributes = {}};
+    entry.attributes.mode = S_IFREG | 0600;
+    all.push_back({sent.segment.tmpfs, std::move(entry)});
+  }
+  return all;
 }
 
 }  // namespace ppmr

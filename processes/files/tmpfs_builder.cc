@@ -12,9 +12,12 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
+#include <string_view>
 
 #include "processes/files/built_content.h"
+#include "processes/files/deleted_name.h"
 
 namespace ppmr {
 namespace {
@@ -108,6 +111,16 @@ Status set_attributes(int file, const FileAttributes& attributes, const std::str
   return {};
 }
 
+// Removes the names of deleted files from the root of a tmpfs.
+void remove_names_of_deleted(const std::string& root) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(root.c_str()), closedir);
+  if (!entries) return;
+  while (const dirent* const entry = readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(kDeletedName)) unlinkat(dirfd(entries.get()), entry->d_name, 0);
+  }
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> options_of_tmpfs(const std::string& options) {
@@ -135,6 +148,7 @@ void remove_built_tmpfs(const std::string& directory) {
   unlink((directory + kCompleteMark).c_str());
   for (size_t i = 0; i < kFileTmpfsMax; ++i) {
     const std::string path = directory + "/" + std::to_string(i);
+    remove_names_of_deleted(path);
     // A second supervisor may have mounted over the first one's mount.
     while (umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
     }

@@ -30,7 +30,7 @@ std::vector<std::pair<std::string, std::string>> options_of_tmpfs(const std::str
 bool is_tmpfs_built(const std::string& directory);
 
 // Unmounts what was built in a directory and removes it. Does nothing if it does not exist.
-// Processes that use a mount keep it.
+// Processes that use a mount keep it, without the names of deleted files (deleted_name.h).
 void remove_built_tmpfs(const std::string& directory);
 
 // Threads: one.

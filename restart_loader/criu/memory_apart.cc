@@ -33,8 +33,10 @@ bool next_memory_apart(char*& text, MemoryApartLine& line) {
   *end = '\0';
   const char* at = text;
   line.inode = take_number(at);
-  line.path = *at == ' ' ? at + 1 : nullptr;
-  const bool is_whole = line.inode != 0 && (*at == '\0' || *at == ' ');
+  line.path = at[0] == ' ' && at[1] == '/' ? at + 1 : nullptr;
+  line.device = 0;
+  if (*at == ' ' && line.path == nullptr) line.device = take_number(++at);
+  const bool is_whole = line.inode != 0 && (*at == '\0' || line.path != nullptr);
   text = end + 1;
   return is_whole;
 }

@@ -1,4 +1,5 @@
-// Shared memory that travels apart from CRIU's images (migration/source/file_parts.h).
+// Shared memory that travels apart from CRIU's images (migration/source/file_parts.h). Deleted files
+// of a tmpfs do the same in another way (deleted_files.h).
 //
 //   dump      ppmr has sent the memories in a list. CRIU asks for their data, and the library finds
 //             none. The image that lists their pages gets another name: a CRIU without the library
@@ -20,8 +21,9 @@
 
 namespace ppmr {
 
-// In the work directory of CRIU. A dump: a line "INODE" for each memory that is left out. A
-// restore: a line "INODE PATH" for each that is filled; PATH is a descriptor, /proc/PID/fd/N.
+// In the work directory of CRIU. A dump: a line "INODE" for each memory that is left out, "INODE
+// DEVICE" for each deleted file (deleted_files.h). A restore: a line "INODE PATH" for each memory
+// that is filled; PATH is a descriptor, /proc/PID/fd/N.
 inline constexpr const char* kMemoryApart = "memory-apart";
 
 // The image that lists the pages of the memory with that inode.
@@ -34,6 +36,7 @@ uint64_t number_in_image_name(const char* name, const char* prefix);
 // A line of the list. Pure.
 struct MemoryApartLine {
   uint64_t inode = 0;
+  uint64_t device = 0;         // 0: none
   const char* path = nullptr;  // null: none
 };
 // Reads the first line and moves `text` behind it. Replaces the end of the line by '\0'. Returns

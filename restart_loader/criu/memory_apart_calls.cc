@@ -1,8 +1,9 @@
-// CRIU does not see the content of shared memory that travels apart (memory_apart.h). A part of the
-// library in CRIU (criu_library.h): it replaces two functions of libc, and open_calls.cc calls it
-// for each image.
+// CRIU does not see the content of what travels apart: shared memory (memory_apart.h), and deleted
+// files (deleted_files.h). A part of the library in CRIU (criu_library.h): it replaces two
+// functions of libc, and open_calls.cc calls it for each image.
 //
 //   dump      openat64("pagemap-shmem-N.img")   the memory with inode N follows
+//             openat64("ghost-file-N.img")      a deleted file follows
 //             lseek64(SEEK_DATA)                finds nothing in it; the image gets its other name
 //   restore   openat64("inventory.img")         maps what is filled, before CRIU's first child
 //             ftruncate64(file)                 CRIU has made a memory
@@ -21,18 +22,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "restart_loader/criu/deleted_files.h"
 #include "restart_loader/criu/library_environment.h"
 #include "restart_loader/criu/memory_apart.h"
 #include "restart_loader/criu/open_calls.h"
 
 namespace {
 
-constexpr size_t kMemoriesMax = 64;
+constexpr size_t kMemoriesMax = 128;
 constexpr size_t kListMaxBytes = 16384;
 constexpr size_t kNameMaxBytes = 64;
 
 struct Memory {
   uint64_t inode = 0;
+  uint64_t device = 0;    // of a deleted file; 0: it is shared memory
   void* start = nullptr;  // null: not mapped
   size_t bytes = 0;
 };
@@ -41,10 +44,11 @@ size_t memories_count = 0;
 bool has_read_list = false;
 char list_path[4096];
 
-// The memory that CRIU dumps, named by the image that it has opened last.
+// What CRIU dumps, named by the image that it has opened last.
 struct {
   int directory = -1;
-  uint64_t inode = 0;  // 0: none
+  uint64_t inode = 0;                // of a memory; of a deleted file once it is hidden; 0: none
+  char deleted[kNameMaxBytes] = "";  // the image of a deleted file
   bool is_hidden = false;
 } dumped;
 
@@ -83,15 +87,15 @@ void read_list() {
   char* at = text;
   ppmr::MemoryApartLine line;
   while (memories_count < kMemoriesMax && ppmr::next_memory_apart(at, line)) {
-    Memory memory{line.inode};
+    Memory memory{line.inode, line.device};
     if (line.path != nullptr && !map(line.path, memory)) continue;
     memories[memories_count++] = memory;
   }
 }
 
-const Memory* find(uint64_t inode) {
+const Memory* find(uint64_t inode, uint64_t device = 0) {
   for (size_t i = 0; i < memories_count; ++i) {
-    if (memories[i].inode == inode) return &memories[i];
+    if (memories[i].inode == inode && memories[i].device == device) return &memories[i];
   }
   return nullptr;
 }
@@ -117,7 +121,22 @@ bool rename_image(uint64_t inode) {
   return renameat(dumped.directory, from, dumped.directory, to) == 0;
 }
 
+bool is_deleted_hidden(int file) {
+  struct stat facts {};
+  if (fstat(file, &facts) != 0) return false;
+  if (dumped.is_hidden) return facts.st_ino == dumped.inode;
+  read_list();
+  if (find(facts.st_ino, facts.st_dev) == nullptr) return false;
+  char to[kNameMaxBytes + 1];
+  snprintf(to, sizeof(to), "%s%s", ppmr::kDeletedApart,
+           dumped.deleted + strlen(ppmr::kDeletedFile));
+  dumped.inode = facts.st_ino;
+  dumped.is_hidden = renameat(dumped.directory, dumped.deleted, dumped.directory, to) == 0;
+  return dumped.is_hidden;
+}
+
 bool is_hidden(int file) {
+  if (dumped.deleted[0] != '\0') return is_deleted_hidden(file);
   if (dumped.inode == 0) return false;
   struct stat facts {};
   if (fstat(file, &facts) != 0 || facts.st_ino != dumped.inode) return false;
@@ -187,10 +206,18 @@ int after_open(int directory, const char* name, int flags, int file) {
     read_list();
     set_inherited();
   }
+  if (strncmp(name, ppmr::kDeletedFile, strlen(ppmr::kDeletedFile)) == 0) {
+    if (!is_dump) return file < 0 && errno == ENOENT ? open_deleted_apart(directory, name) : file;
+    if (file >= 0 && strlen(name) < sizeof(dumped.deleted)) {
+      dumped = {directory, 0, "", false};
+      strcpy(dumped.deleted, name);
+    }
+    return file;
+  }
   const uint64_t inode = ppmr::number_in_image_name(name, ppmr::kPagesOfShared);
   if (inode == 0) return file;
   if (is_dump) {
-    if (file >= 0) dumped = {directory, inode, false};
+    if (file >= 0) dumped = {directory, inode, "", false};
     return file;
   }
   return file < 0 && errno == ENOENT ? open_pages_apart(directory, inode) : file;
@@ -207,6 +234,7 @@ EXPORTED off64_t lseek64(int file, off64_t offset, int whence) noexcept {
 }
 
 EXPORTED int ftruncate64(int file, off64_t bytes) noexcept {
+  if (!fill_deleted(file)) return -1;
   sized = file;
   return static_cast<int>(syscall(SYS_ftruncate, file, bytes));
 }

@@ -34,9 +34,22 @@ TEST(MemoryApart, ListOfADumpAndOfARestore) {
             (Lines{{5, "/proc/7/fd/9"}, {6, "/proc/7/fd/10"}}));
 }
 
+TEST(MemoryApart, ADeletedFileHasADevice) {
+  std::string text = "5\n77 41\n";
+  char* at = text.data();
+  MemoryApartLine line;
+  ASSERT_TRUE(next_memory_apart(at, line));
+  EXPECT_EQ(line.device, 0U);
+  ASSERT_TRUE(next_memory_apart(at, line));
+  EXPECT_EQ(line.inode, 77U);
+  EXPECT_EQ(line.device, 41U);
+  EXPECT_EQ(line.path, nullptr);
+}
+
 TEST(MemoryApart, AMalformedLineEndsTheList) {
   EXPECT_EQ(lines_of("5\nx\n6\n"), (Lines{{5, ""}}));
   EXPECT_EQ(lines_of("5x\n"), Lines{});
+  EXPECT_EQ(lines_of("5 41x\n"), Lines{});
   EXPECT_EQ(lines_of("5"), Lines{});
   EXPECT_EQ(lines_of("99999999999999999999999\n"), Lines{});
 }

@@ -98,8 +98,8 @@ def migrate(migrations, *options, **more):
     return migrations.migrate(options=["--runc", "job", *options], **more)
 
 
-def start_migrate(migrations):
-    return migrations.start_migrate(options=["--runc", "job"])
+def start_migrate(migrations, **more):
+    return migrations.start_migrate(options=["--runc", "job"], **more)
 
 
 def states(migrations):
@@ -174,16 +174,24 @@ SCRATCH = {"destination": "/scratch", "type": "tmpfs", "source": "tmpfs", "optio
 
 
 @pytest.fixture
-def writer(start, root_file_system):
-    """A container that writes to a file in its tmpfs through a mapping."""
+def start_writer(start, root_file_system):
+    """Starts a container that writes to a file in its tmpfs through a mapping."""
     shutil.copy(find_program("file_writer"), root_file_system / "bin")
 
-    def change(config):
-        words = ["/bin/file_writer", "/scratch/file", "32", "/data/lines", "/data/stop", "/data/is"]
-        config["process"]["args"] = words
-        config["mounts"].append(SCRATCH)
+    def start_one(*options):
+        def change(config):
+            files = ["/scratch/file", "32", "/data/lines", "/data/stop", "/data/is"]
+            config["process"]["args"] = ["/bin/file_writer", *files, *options]
+            config["mounts"].append(SCRATCH)
 
-    return start(change=change)
+        return start(change=change)
+
+    return start_one
+
+
+@pytest.fixture
+def writer(start_writer):
+    return start_writer()
 
 
 def check_file_is_right(job):
@@ -198,6 +206,38 @@ def test_file_that_is_written_through_a_mapping_is_right_to_the_byte(writer, mig
     migrate(migrations, *options).ok()
     writer.check_moved()
     check_file_is_right(writer)
+
+
+def check_deleted_file_is_right(job, migrations, done):
+    job.check_moved()
+    rounds = [event["bytes"] for event in done.events if event["event"] == "files_copied"]
+    assert rounds[0] >= 32 << 20, "the file has waited until the container was frozen"
+    listed = ["runc", "exec", "job", "busybox", "ls", "-a", "/scratch"]
+    wait_until(
+        lambda: ".ppmr" not in migrations.target_at.run(listed).stdout, 10, "the name to be removed"
+    )
+    check_file_is_right(job)
+
+
+GHOSTS = ["--ghost-limit=64M"]
+
+
+@pytest.mark.parametrize("options", [[], ["--eager"]], ids=["live", "eager"])
+def test_file_that_is_deleted_travels_while_the_container_runs(start_writer, migrations, options):
+    job = start_writer("--deleted")
+    done = migrate(migrations, *options, criu_options=GHOSTS).ok()
+    check_deleted_file_is_right(job, migrations, done)
+
+
+def test_restore_that_is_repeated_gets_the_same_deleted_file(start_writer, migrations, pauses):
+    job = start_writer("--deleted")
+    pauses.write_text("target:ready")
+    running = start_migrate(migrations, criu_options=GHOSTS)
+    migrations.wait_until_paused("target", "ready", running)
+    restore = "^ppmr migration-restore|^criu: restore|migration-relay"
+    migrations.target_at.run(["pkill", "-KILL", "-f", restore])
+    migrations.go_on("target", "ready")
+    check_deleted_file_is_right(job, migrations, running.wait().ok())
 
 
 def mounts_in_state(node):

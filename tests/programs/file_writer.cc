@@ -2,9 +2,10 @@
 // what the file must have. Writes to the file by write(2), too, but rarely: most changes leave no
 // trace in its times. When STOP exists, compares both and ends.
 //
-// Usage: file_writer FILE SIZE_MIB COUNT STOP RESULT
+// Usage: file_writer FILE SIZE_MIB COUNT STOP RESULT [--deleted]
 //   COUNT    a file that gets a line after each 1,000 writes
 //   RESULT   gets "right", or the number of wrong bytes
+//   --deleted   FILE is deleted at once, and stays open and mapped
 
 #include <sys/mman.h>
 
@@ -16,8 +17,9 @@
 
 int main(int argc, char** argv) {
   using namespace ppmr_programs;
-  if (argc != 6) {
-    fprintf(stderr, "usage: file_writer FILE SIZE_MIB COUNT STOP RESULT\n");
+  const bool is_deleted = argc == 7 && strcmp(argv[6], "--deleted") == 0;
+  if (argc != 6 && !is_deleted) {
+    fprintf(stderr, "usage: file_writer FILE SIZE_MIB COUNT STOP RESULT [--deleted]\n");
     return 2;
   }
   const size_t bytes = strtoul(argv[2], nullptr, 10) << 20;
@@ -26,6 +28,7 @@ int main(int argc, char** argv) {
   auto* const mapped = static_cast<unsigned char*>(
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
   if (mapped == MAP_FAILED) die("map the file");
+  if (is_deleted && unlink(argv[1]) != 0) die("delete the file");
   std::mt19937_64 random(1);
   std::vector<unsigned char> expected(bytes);
   for (unsigned char& byte : expected) byte = static_cast<unsigned char>(random());
