@@ -39,6 +39,16 @@ std::vector<std::string> with_help(const CLI::App& app, std::vector<std::string>
   return arguments;
 }
 
+// Returns the words of the command whose options were parsed: "rdma run".
+std::string name_of_chosen(const CLI::App& app) {
+  std::string name;
+  for (auto chosen = app.get_subcommands(); !chosen.empty();
+       chosen = chosen.front()->get_subcommands()) {
+    name += (name.empty() ? "" : " ") + chosen.front()->get_name();
+  }
+  return name;
+}
+
 std::string version_text() {
   const std::string commit = ppmr::kCommit;
   return std::string("ppmr ") + ppmr::kVersion + " (wire version " +
@@ -89,10 +99,9 @@ int main(int argc, char** argv) {
     ppmr::print_text(stdout, text.str());
     return code;
   } catch (const CLI::ParseError& error) {
-    const auto chosen = app.get_subcommands();
-    const std::string name = chosen.empty() ? "" : chosen.front()->get_name();
+    const std::string name = name_of_chosen(app);
     std::string what = error.what();
-    if (chosen.empty() && !words.empty()) what = "unknown subcommand " + words.front();
+    if (name.empty() && !words.empty()) what = "unknown subcommand " + words.front();
     what += " (see ppmr " + name + (name.empty() ? "" : " ") + "--help)";
     return ppmr::report(name, {ppmr::ExitCode::kUsage, what}, json);
   }

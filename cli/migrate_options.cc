@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <limits>
 #include <memory>
 #include <set>
 
@@ -13,6 +12,7 @@
 #include "cli/migrate_command.h"
 #include "cli/option_helpers.h"
 #include "cli/pause_command.h"
+#include "cli/pid_check.h"
 #include "cli/recover_command.h"
 #include "cli/resolve_command.h"
 #include "cli/set_command.h"
@@ -229,7 +229,7 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
   MigrateCommand& migrate = command->migrate;
   auto* pid = sub.add_option("--pid", migrate.pids,
                              "process to move with all of its descendants; may be repeated")
-                  ->check(CLI::Range(pid_t{1}, std::numeric_limits<pid_t>::max()))
+                  ->check(pid_check())
                   ->type_name("PID")
                   ->allow_extra_args(false)  // one pid per --pid; "--" may follow it
                   ->take_all();
@@ -313,11 +313,10 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
       return refuse_other_options(sub, "resolve",
                                   {"run-here", "discard", "fence", "state-dir", "json"});
     }
-    if (pid->count() + runc->count() + unit->count() == 0 || !target.is_given()) {
-      throw CLI::RequiredError(
-          "--pid PID, --runc NAME or --unit NAME with --to HOST or --mount MOUNTPOINT (or "
-          "--recover alone)");
+    if (pid->count() + runc->count() + unit->count() == 0) {
+      throw CLI::RequiredError("--pid PID, --runc NAME or --unit NAME (or --recover alone)");
     }
+    if (!target.is_given()) throw CLI::RequiredError("--to HOST or --mount MOUNTPOINT");
   });
 }
 

@@ -27,7 +27,9 @@ CommandResult<MoveEnds> find_move_ends(const MoveEndsOptions& options) {
   if (!mount || !mount->remainder.empty()) {
     return command_failure(
         ExitCode::kNotMounted,
-        *mountpoint + " is not the mount point of a ppmr source (see ppmr status)");
+        *mountpoint +
+            " is not the mount point of a ppmr source: `ppmr status` lists the mounts, and "
+            "--to HOST needs none");
   }
   MoveEnds ends{mount->mount, {}};
   auto status = ask(ends.mount, to_request(request::Status{}));

@@ -17,6 +17,7 @@
 #include "cli/migrate_command.h"
 #include "cli/move_ends.h"
 #include "cli/option_helpers.h"
+#include "cli/pid_check.h"
 #include "cli/set_command.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/output.h"
@@ -290,7 +291,7 @@ void add_protect_command(CLI::App& app, int& exit_code) {
   add_config_option(sub);
   auto* pid =
       sub.add_option("--pid", command->pid, "process to protect with all of its descendants")
-          ->check(CLI::Range(pid_t{1}, std::numeric_limits<pid_t>::max()))
+          ->check(pid_check())
           ->type_name("PID");
   auto* pid_file =
       sub.add_option("--pid-file", command->pid_file, "file with the pid of the process to protect")

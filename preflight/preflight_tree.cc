@@ -183,7 +183,7 @@ void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Find
       // A job's agent already passes the most, so only the user of `ppmr migrate` gets an option.
       findings.stop(sentence + " and is too large for the checkpoint",
                     mebibytes <= kGhostLimitMaxMib
-                        ? fmt::format("pass `-- --ghost-limit {}M`", mebibytes)
+                        ? fmt::format("pass `-- --ghost-limit={}M`", mebibytes)
                         : fmt::format("CRIU carries deleted files of up to {} MiB: let the process "
                                       "keep the name of the file, or use a smaller one",
                                       kGhostLimitMaxMib));

@@ -70,7 +70,14 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& app,
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return system_failure(kConfig, path, EISDIR);
   std::ifstream file(path);
-  if (!file) return system_failure(kConfig, path);
+  if (!file) {
+    const Error error = system_failure(kConfig, path).value();
+    return failure(error.errno_value,
+                   error.message +
+                       ": name a file that exists; the package brings "
+                       "/etc/ppmr/target.conf, and /usr/share/ppmr/source.conf and "
+                       "protect.conf as models");
+  }
   std::vector<std::string> added;
   auto prepared = prepare(file, path);
   if (!prepared) return failure(prepared.error());

@@ -11,6 +11,7 @@
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
+#include "daemon/command_line/table.h"
 #include "daemon/control/control_client.h"
 #include "jobs/agent/job_record.h"
 
@@ -65,6 +66,16 @@ std::string age_of(int64_t since_ns) {
   return format_time(std::chrono::microseconds((unix_time_ns() - since_ns) / 1000));
 }
 
+// Of a call of the job agent that has failed.
+std::string explain(const Error& error, const std::string& socket) {
+  const bool is_absent = error.errno_value == ENOENT || error.errno_value == ECONNREFUSED;
+  if (!is_absent) return error.message;
+  return fmt::format(
+      "{}: no job agent of this host listens there: start `ppmr job agent`, or name "
+      "the socket of one that runs instead of {}",
+      error.message, socket);
+}
+
 std::string describe_protection(const json& protection) {
   const auto agreed = protection.value("agreed", uint64_t{0});
   const auto rollbacks = protection.value("rollbacks", 0u);
@@ -87,6 +98,11 @@ void print_job(const json& job) {
   const std::string allocation = job.value("allocation", "");
   print_to(stdout, "job {} of user {}{}\n", job.value("job", ""), job.value("uid", 0),
            allocation.empty() ? "" : ", job " + allocation + " of Slurm");
+  Table hosts({{.title = "HOST"},
+               {.title = "STATE", .is_whole = true},
+               {.title = "SINCE", .is_number = true},
+               {.title = "NODES"}},
+              2);
   for (const json& host : job.at("hosts")) {
     std::string nodes;
     for (const json& node : job.at("nodes")) {
@@ -97,10 +113,11 @@ void print_job(const json& job) {
                       node.at("address").get<std::string>(), to.empty() ? "" : " to " + to);
     }
     const std::string reason = host.value("reason", "");
-    print_to(stdout, "  {:<20} {:<9} {:>12}  {}{}\n", host.value("name", ""),
-             host.value("state", ""), age_of(host.value("since_ns", int64_t{0})), nodes,
-             reason.empty() ? "" : " (" + reason + ")");
+    hosts.add({host.value("name", ""), host.value("state", ""),
+               age_of(host.value("since_ns", int64_t{0})),
+               nodes + (reason.empty() ? "" : " (" + reason + ")")});
   }
+  print_to(stdout, "{}", hosts.text(columns_of_output(stdout)));
   if (const auto found = job.find("protection"); found != job.end()) {
     print_to(stdout, "  {}\n", describe_protection(*found));
   }
@@ -117,7 +134,7 @@ void print_job(const json& job) {
 int JobEvacuateCommand::run_cancel() const {
   const auto answer = call(socket, {{"op", "cancel"}, {"host", host}}, kCancelTimeout);
   if (!answer) {
-    return report("job evacuate", {ExitCode::kDaemonSilent, answer.error().message}, json);
+    return report("job evacuate", {ExitCode::kDaemonSilent, explain(answer.error(), socket)}, json);
   }
   if (Status status = accepted(*answer); !status) {
     return report("job evacuate", {ExitCode::kFailure, status.error().message}, json);
@@ -146,7 +163,8 @@ int JobEvacuateCommand::run() const {
   for (;;) {
     auto answer = call(socket, {{"op", "evacuate"}, {"host", host}, {"to", to}}, kEvacuateTimeout);
     if (!answer) {
-      return report("job evacuate", {ExitCode::kDaemonSilent, answer.error().message}, json);
+      return report("job evacuate", {ExitCode::kDaemonSilent, explain(answer.error(), socket)},
+                    json);
     }
     if (Status status = accepted(*answer); !status) {
       return report("job evacuate", {ExitCode::kFailure, status.error().message}, json);
@@ -199,7 +217,7 @@ int JobSuspendCommand::run() const {
 int JobReturnCommand::run() const {
   const auto answer = call(socket, {{"op", "return"}, {"host", host}}, kReturnTimeout);
   if (!answer) {
-    return report("job return", {ExitCode::kDaemonSilent, answer.error().message}, json);
+    return report("job return", {ExitCode::kDaemonSilent, explain(answer.error(), socket)}, json);
   }
   if (Status status = accepted(*answer); !status) {
     return report("job return", {ExitCode::kFailure, status.error().message}, json);
@@ -207,11 +225,11 @@ int JobReturnCommand::run() const {
   if (json) {
     print_whole(stdout, "{}\n", json_text(*answer));
   } else {
-    print_to(stdout, "host {} {}takes job nodes{}\n", host,
-             answer->value("was_out", false) ? "" : "was not taken out: it ",
-             answer->value("was_out", false)
-                 ? " again, within seconds also of running jobs that have it"
-                 : "");
+    print_to(
+        stdout, "host {} takes job nodes{}\n", host,
+        answer->value("was_out", false)
+            ? " again, within seconds also of running jobs that have it"
+            : ": it was not evacuated; a job that had lost it has it as a spare within seconds");
   }
   return to_int(ExitCode::kSuccess);
 }
@@ -220,7 +238,7 @@ int JobStatusCommand::run() const {
   for (;;) {
     auto answer = call(socket, {{"op", "status"}}, kStatusTimeout);
     if (!answer) {
-      return report("job status", {ExitCode::kDaemonSilent, answer.error().message}, json);
+      return report("job status", {ExitCode::kDaemonSilent, explain(answer.error(), socket)}, json);
     }
     if (Status status = accepted(*answer); !status) {
       return report("job status", {ExitCode::kFailure, status.error().message}, json);

@@ -173,8 +173,9 @@ Result<SharedKey> create_key_file(const std::string& path) {
   const UniqueFd file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file && errno == EEXIST) {
-    return failure(EEXIST,
-                   "create " + path + ": it exists already, and ppmr does not overwrite keys");
+    return failure(EEXIST, "create " + path +
+                               ": it exists already, and ppmr does not overwrite keys: "
+                               "use that one, or move it away first");
   }
   if (!file) return system_failure("create", path);
   std::string line = hexadecimal(key) + "\n";

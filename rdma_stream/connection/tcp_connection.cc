@@ -241,7 +241,9 @@ struct HostPort {
 Result<HostPort> split_address(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon + 1 == address.size()) {
-    return failure(EINVAL, "address '" + address + "': must be HOST:PORT");
+    return failure(EINVAL, "address '" + address +
+                               "': must be HOST:PORT, for example "
+                               "node-b:7440, [2001:db8::1]:7440 or :7440");
   }
   HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
   if (parts.host.size() >= 2 && parts.host.front() == '[' && parts.host.back() == ']') {

@@ -20,21 +20,21 @@ MISTAKES = [
     # nothing to do, or not what was meant
     (["frobnicate"], USAGE, "frobnicate", "ppmr --help"),
     (["help", "frobnicate"], USAGE, "frobnicate", "ppmr --help"),
-    (["migrate"], USAGE, "--pid PID", "ppmr migrate --help"),
+    (["migrate"], USAGE, "--pid PID, --runc NAME or --unit NAME", "ppmr migrate --help"),
     (["migrate", "--pid", PID], USAGE, "--to HOST", "ppmr migrate --help"),
     (["migrate", "--pidd", PID], USAGE, "--pidd", "ppmr migrate --help"),
-    (["migrate", "--pid", "redis", *TO], USAGE, "redis", "1 to 2147483647"),
-    (["migrate", "--pid", "0", *TO], USAGE, "--pid: Value 0", "1 to 2147483647"),
+    (["migrate", "--pid", "redis", *TO], USAGE, "'redis' is no pid", "pgrep"),
+    (["migrate", "--pid", "0", *TO], USAGE, "--pid: '0'", "1 to 2147483647"),
     (["evacuate", *TO], USAGE, "--cgroup G", "ppmr evacuate --help"),
     (["devices", "--x"], USAGE, "--x", "ppmr devices --help"),
-    (["rdma", "run"], USAGE, "PROGRAM", "ppmr rdma --help"),
+    (["rdma", "run"], USAGE, "PROGRAM", "ppmr rdma run --help"),
     (["completion", "tcsh"], USAGE, "tcsh", "{bash,zsh,fish}"),
     # values
     (["migrate", "--pid", PID, *TO, "--max-downtime", "soon"], USAGE, "'soon'", "e.g. 5, 0.5"),
     (["history", "--since", "soon"], USAGE, "'soon'", "90m or 7d"),
     (["protect", "--pid", PID, *TO, "--every", "1ms"], USAGE, "--every", "at least 1 s"),
     (["protect", "--pid", PID, *TO, "--name", "a/b"], USAGE, "'a/b'", "letters, digits"),
-    (["target", DIR, "--listen", "7440"], USAGE, "'7440'", "HOST:PORT"),
+    (["target", DIR, "--listen", "7440"], USAGE, "'7440'", "node-b:7440"),
     (["target", DIR, "--listen", "127.0.0.1:0", "--memory-limit", "1Q"], USAGE, "1Q", "GiB"),
     (
         ["target", DIR, "--listen", "127.0.0.1:0", "--memory-limit", "1000TiB"],
@@ -57,7 +57,7 @@ MISTAKES = [
     (["target", DIR, "--listen", ":0", "--key-file", "/no"], USAGE, "/no", "ppmr keygen /no"),
     (["migrate", "--pid", PID, *TO, "--key-file", "/no"], USAGE, "/no", "ppmr keygen /no"),
     (["keygen", "/no/key"], USAGE, "/no/key", "mkdir -p"),
-    (["keygen", KEY], USAGE, KEY, "exists"),
+    (["keygen", KEY], USAGE, KEY, "move it away first"),
     (["target", DIR, "--listen", "127.0.0.1:0", "--keep-dir", DIR], USAGE, DIR, "ppmr keygen FILE"),
     (["target", DIR, "--listen", "127.0.0.1:0", "--allow-restart"], USAGE, "as root", "--key-file"),
     (
@@ -77,18 +77,20 @@ MISTAKES = [
     (["timeline", *RECORDS], USAGE, DIR, "on the nodes of the migration"),
     (["takeover", "nobody", *RECORDS], USAGE, "'nobody'", "`ppmr takeover` lists"),
     # mounts and daemons
-    (["migrate", "--pid", PID, "--mount", DIR], NOT_MOUNTED, DIR, "ppmr status"),
+    (["migrate", "--pid", PID, "--mount", DIR], NOT_MOUNTED, DIR, "--to HOST needs none"),
     (["status", DIR], NOT_MOUNTED, DIR, "ppmr status"),
     (["status", "/no/such"], NOT_MOUNTED, "look up /no of /no/such:", "TROUBLESHOOTING"),
     (["drain", DIR], NOT_MOUNTED, DIR, "ppmr status"),
     (["doctor", DIR], NOT_MOUNTED, DIR, "ppmr status"),
     (["commit", DIR], NOT_MOUNTED, DIR, "ppmr status"),
     (["restart", DIR], NOT_MOUNTED, DIR, "criu restore"),
-    (["job", "status", "--socket", "/no/socket"], NO_DAEMON, "/no/socket", "TROUBLESHOOTING"),
+    (["job", "status", "--socket", "/no/socket"], NO_DAEMON, "/no/socket", "ppmr job agent"),
+    (["job", "return", "h2", "--socket", "/no/socket"], NO_DAEMON, "/no/socket", "ppmr job agent"),
+    (["job", "evacuate"], USAGE, "HOST", "ppmr job evacuate --help"),
     # configuration
     (["config", "check", "--directory", DIR], USAGE, DIR, "the package brings"),
     (["config", "check", "/no/such"], USAGE, "/no/such", "ppmr target --check"),
-    (["target", "--config", "/no/such"], USAGE, "/no/such", "ppmr"),
+    (["target", "--config", "/no/such"], USAGE, "/no/such", "/etc/ppmr/target.conf"),
 ]
 
 
