@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/host_name.h"
@@ -21,6 +22,7 @@
 #include "daemon/data_daemon/data_daemon.h"
 #include "fuse_source/pool_size.h"
 #include "fuse_source/source_mount.h"
+#include "rdma_stream/connection/tcp_connection.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -32,7 +34,11 @@ struct Flags {
   MountFlags daemon;
   std::string state_directory = "/var/lib/ppmr";
   std::chrono::seconds idle_limit{0};  // 0: the daemon stays when it is idle
+  bool waits_for_target = false;
 };
+
+constexpr std::chrono::milliseconds kTargetPatience{2000};
+constexpr std::chrono::seconds kBetweenTries{2};
 
 constexpr std::chrono::seconds kIdleInterval{5};  // between two looks
 // The settler reports open migrations every 20 s, and an open migration keeps the daemon.
@@ -158,6 +164,20 @@ Status check_reaching(const Security& security, const SourceOptions& options) {
   return failure(EPERM, "--target: " + tried.error().message);
 }
 
+// Returns when the target answers. Says why it does not: once for each reason in the log, and each
+// time to the service manager, which would otherwise end a daemon that starts for so long.
+void await_target(const Daemon& daemon, const SourceOptions& options) {
+  for (std::string said;;) {
+    const auto answered = measure_round_trip(options.target_address, kTargetPatience);
+    if (answered) return;
+    const std::string& why = answered.error().message;
+    if (why != said) spdlog::warn("waits for its target: {}", said = why);
+    daemon.service_manager().notify("STATUS=waits for its target: " + why +
+                                    "\nEXTEND_TIMEOUT_USEC=60000000");
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
   DataDaemon source(daemon, {.mountpoint = options.mountpoint,
                              .flags = flags.daemon,
@@ -180,6 +200,10 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
       describe_endpoint(options, flags.credentials, source.audit_file());
   if (Status written = write_endpoint(source.control_socket(), endpoint); !written) {
     return daemon.failed(written.error(), ExitCode::kFailure);
+  }
+  if (flags.waits_for_target && !options.discard) {
+    await_target(daemon, options);
+    daemon.service_manager().notify("STATUS=");
   }
   const auto round_trip = round_trip_to_target(options);  // connects, which needs rights
   if (options.pool_size_bytes == 0) {
@@ -279,6 +303,8 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
           "end when the mount was not used for this long; default: never")
       ->check(CLI::Range(kIdleLimitMinSeconds, 1'000'000u))
       ->type_name("SECONDS");
+  command->add_flag("--wait-for-target", flags->waits_for_target,
+                    "start although the target does not answer: wait until it does, and say so");
   add_mount_flags(*command, flags->daemon);
   command->callback([flags, pool_size, &exit_code] {
     check(flags->source, pool_size->count() > 0);

@@ -1,4 +1,5 @@
 """ppmr as a service: configuration files, the service manager, drain, fstab."""
+import contextlib
 import json
 import os
 import socket
@@ -7,7 +8,7 @@ import subprocess
 import pytest
 
 from lab import ppmr as lab_ppmr
-from lab.node import wait_until
+from lab.node import free_port, wait_until
 from lab.pace import patience
 from lab.programs import REPOSITORY
 
@@ -111,6 +112,31 @@ def test_daemon_reports_to_the_service_manager_that_it_is_ready_alive_and_ending
     while "STOPPING=1" not in messages:
         messages.append(manager.recv(100).decode())
     manager.close()
+
+
+def test_source_starts_before_its_target_and_says_what_it_waits_for(lab, ppmr, etc):
+    address = f"127.0.0.1:{free_port()}"
+    out, key = lab.home / "out", str(etc / "key")
+    conf(etc / "source.d/out.conf", mountpoint=str(out), target=address, key_file=key)
+    with contextlib.ExitStack() as ends:
+        manager = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        manager.bind(str(lab.home / "notify"))
+        manager.settimeout(patience(20))
+
+        def start(*words):
+            environment = {**os.environ, "NOTIFY_SOCKET": str(lab.home / "notify")}
+            daemon = subprocess.Popen([ppmr, *words, "-f"], env=environment, stderr=subprocess.DEVNULL)
+            ends.callback(daemon.wait)
+            ends.callback(daemon.terminate)
+
+        start("source", "--config", etc / "source.d/out.conf", "--wait-for-target")
+        said = manager.recv(1000).decode()
+        assert said.startswith(f"STATUS=waits for its target: connect to {address}: Connection refused")
+        assert "EXTEND_TIMEOUT_USEC=" in said
+        assert not os.path.ismount(out)
+        start("target", lab.home / "in", "--listen", address, "--key-file", key)
+        wait_until(lambda: manager.recv(1000) == b"STATUS=", 20, "the source to connect", 0)
+        wait_until(lambda: os.path.ismount(out), 20, "the mount")
 
 
 def drain(mounts_or_path, ppmr, *options):
