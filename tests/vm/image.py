@@ -1,5 +1,5 @@
-"""What a machine boots: the newest Debian kernel installed here, and an initramfs that mounts this
-computer's root file system.
+"""What a machine boots: the newest Debian kernel installed here, or in another root file system, and
+an initramfs that mounts that root file system.
 
 Everything that is the same for all machines is built once and cached in $XDG_CACHE_HOME/ppmr
 (~/.cache/ppmr) under a hash of its inputs.
@@ -49,17 +49,17 @@ def _version_key(path):
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
-def find_kernel():
+def find_kernel(root=Path("/")):
     """Returns (kernel, directory of its modules): the newest kernel that has all MODULES."""
     refused = []
-    for kernel in sorted(Path("/boot").glob("vmlinuz-*"), key=_version_key, reverse=True):
-        modules = Path("/lib/modules") / kernel.name.removeprefix("vmlinuz-")
+    for kernel in sorted((root / "boot").glob("vmlinuz-*"), key=_version_key, reverse=True):
+        modules = root / "usr/lib/modules" / kernel.name.removeprefix("vmlinuz-")
         missing = _missing(modules)
         if not missing:
             return kernel, modules
         refused.append(f"{kernel} lacks {', '.join(missing)}")
     raise CannotRun(
-        f"no kernel to boot ({'; '.join(refused) or 'none in /boot'}): run third_party/install, which installs linux-image-amd64"
+        f"no kernel to boot ({'; '.join(refused) or f'none in {root}/boot'}): run third_party/install, which installs linux-image-amd64"
     )
 
 
@@ -72,19 +72,19 @@ def find_qemu():
     return qemu
 
 
-def check_can_run():
+def check_can_run(root=Path("/")):
     """Raises CannotRun if a file or program is missing that booting needs."""
     find_qemu()
-    find_kernel()
+    find_kernel(root)
     for program, package in ((BUSYBOX, "busybox-static"), ("cpio", "cpio"), ("modprobe", "kmod")):
         if not shutil.which(program, path="/bin:/usr/bin:/sbin:/usr/sbin"):
             raise CannotRun(f"no {program}: run third_party/install, which installs {package}")
 
 
-def cached_image():
+def cached_image(root=Path("/")):
     """(kernel, initramfs without the settings of a machine), built if the cache does not have
     them."""
-    kernel, modules = find_kernel()
+    kernel, modules = find_kernel(root)
     files = _in_order(MODULES, modules)
     cache = _cache_directory()
     entry = cache / _hash_of([Path(__file__), HERE / "initramfs_init", BUSYBOX, kernel, *files])
@@ -129,7 +129,8 @@ def _build(entry, kernel, modules):
         shutil.copy(HERE / "initramfs_init", tree / "init")
         (tree / "init").chmod(0o755)
         for number, file in enumerate(modules):  # in the order in which they are to be loaded
-            (tree / "modules" / f"{number:02}-{file.name}").write_bytes(_without_signature(file))
+            name = f"{number:02}-{file.name.removesuffix('.xz')}"
+            (tree / "modules" / name).write_bytes(_without_signature(file))
         with open(building / "initramfs.cpio", "wb") as out:
             _archive(tree, out)
         shutil.rmtree(tree)
@@ -157,10 +158,12 @@ def _unpacked_kernel(kernel):
 
 
 def _without_signature(module):
-    """Removes the signature of a module: an emulated machine needs longer to check the signature
+    """Removes the signature of a module, and unpacks it: an emulated machine needs longer for that
     than to load the module.
     """
     content = module.read_bytes()
+    if module.suffix == ".xz":
+        content = lzma.decompress(content)
     if not content.endswith(SIGNATURE_END):
         return content
     end = len(content) - len(SIGNATURE_END)

@@ -270,6 +270,7 @@ class VirtualLab:
         log=lambda text: None,
         results=None,
         disk_mib=0,
+        root=Path("/"),
     ):
         """Boots both machines. `log` receives progress messages. `results`: a directory for the
         consoles, written by close().
@@ -279,8 +280,10 @@ class VirtualLab:
 
         `disk_mib`: each machine has an empty disk of this size that loses what was not flushed when
         the machine is killed (flushed_disk.py), `node.disk`.
+
+        `root`: another root file system, whose kernel and systemd the machines boot.
         """
-        image.check_can_run()
+        image.check_can_run(root)
         self._log, self._results = log, Path(results) if results else None
         remove_stale()
         self.token = secrets.token_hex(16)
@@ -290,7 +293,7 @@ class VirtualLab:
         self._supervisor_process = None
         self._disks = []
         try:
-            self._prepare(memory_mib, cpus, backed, disk_mib)
+            self._prepare(memory_mib, cpus, backed, disk_mib, root)
             self._start_supervisor()
             began = time.monotonic()
             self._boot(self.nodes)
@@ -329,12 +332,12 @@ class VirtualLab:
     def __exit__(self, *_):
         self.close()
 
-    def _prepare(self, memory_mib, cpus, backed, disk_mib):
+    def _prepare(self, memory_mib, cpus, backed, disk_mib, root):
         self.home = self.directory / "home"  # shared, like the home directories of a cluster
         self.home.mkdir()
         (self.directory / "token").write_text(self.token)
         self._name_nodes()
-        kernel, common_initramfs = image.cached_image()
+        kernel, common_initramfs = image.cached_image(root)
         self._log(f"booting two emulated machines (QEMU, {self.directory})")
         shares = _shares(self.home)
         commands = {}
@@ -350,6 +353,7 @@ class VirtualLab:
                 "agent_mac": _mac(1, number),
                 "agent_program": HERE / "guest_agent.py",
                 "token": self.token,
+                "boots_systemd": "" if root == Path("/") else "yes",
                 "shares": " ".join(
                     f"{tag} {mode} {shlex.quote(str(path))}" for tag, mode, path in shares
                 ),
@@ -361,7 +365,7 @@ class VirtualLab:
                 number,
                 kernel,
                 initramfs,
-                shares,
+                [("root", "ro", root), *shares],
                 memory_mib,
                 cpus,
                 backed,
@@ -563,7 +567,7 @@ def _qemu(directory, peer_directory, number, kernel, initramfs, shares, memory_m
         "-device",
         f"virtio-net-pci,netdev=agent,mac={_mac(1, number)},romfile=",
     ]
-    for tag, mode, path in [("root", "ro", "/"), *shares]:
+    for tag, mode, path in shares:
         command += [
             "-fsdev",
             f"local,id={tag},path={quoted(path)},security_model=none,multidevs=remap{',readonly=on' if mode == 'ro' else ''}",
