@@ -113,9 +113,9 @@ void print_job(const json& job) {
                       node.at("address").get<std::string>(), to.empty() ? "" : " to " + to);
     }
     const std::string reason = host.value("reason", "");
+    if (!reason.empty()) nodes += fmt::format("{}({})", nodes.empty() ? "" : " ", reason);
     hosts.add({host.value("name", ""), host.value("state", ""),
-               age_of(host.value("since_ns", int64_t{0})),
-               nodes + (reason.empty() ? "" : " (" + reason + ")")});
+               age_of(host.value("since_ns", int64_t{0})), nodes});
   }
   print_to(stdout, "{}", hosts.text(columns_of_output(stdout)));
   if (const auto found = job.find("protection"); found != job.end()) {

@@ -105,7 +105,8 @@ def table(ppmr, usual, facts):
 NEXT = """Next, on two machines of yours:
   ./package && apt install ./packages/ppmr_*.deb     on both
   ppmr keygen /etc/ppmr/key                          on one; scp -p it to the other
-  ppmr doctor                                        says what is missing, and how to mend it
+  systemctl enable --now ppmr-target                 on both
+Then `ppmr migrate --pid PID --to OTHER`; `ppmr doctor` says what is missing, and how to mend it.
 docs/tutorial.md has the rest: ten minutes to a moved process, a container, a whole machine."""
 
 
