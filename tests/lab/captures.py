@@ -6,6 +6,7 @@ import shutil
 
 import pyte
 
+from .job_hosts import JobHosts
 from .migrations import Migrations
 from .node import Lab
 from .ppmr import find_ppmr
@@ -14,6 +15,7 @@ from .terminal import Terminal
 WIDTHS = (60, 80, 120)
 COLOUR = re.compile(r"\x1b\[(?:\d+(?:;\d+)*)?m")
 PLAIN = "worker"
+MOVED_FROM_PID = 20000
 # A name that clears the screen, one of wide characters, and a long one. The kernel keeps 15 bytes.
 HOSTILE = ("\x1b[2J\x1b[1mred", "漢字漢字漢", "n" * 200)
 
@@ -31,7 +33,7 @@ class Stage:
         self._open = contextlib.ExitStack()
 
     def __enter__(self):
-        lab = self._open.enter_context(Lab())
+        lab = self.lab = self._open.enter_context(Lab())
         nodes = lab.pair("node1", "node2")
         self.source, self.target = nodes.source, nodes.target
         # The nodes have directories /run of their own.
@@ -53,20 +55,33 @@ class Stage:
                 self.source.signal(pid, 9)
         self._open.close()
 
-    def _start(self, lab, name):
+    def _start(self, lab, name, **options):
         """A program whose file, and so its process and its command line, have this name."""
         program = lab.home / name
         if not program.exists():
             shutil.copy("/usr/bin/sleep", program)
-        return self.source.spawn([program, "3600"])
+        return self.source.spawn([program, "3600"], **options)
 
     def move_first(self):
         """Moves the first process, so that there is a history."""
         pid = self.pids[0]
         return self.text(["migrate", "--pid", pid, "--mount", self.mounts.out, *self.state], 80)
 
+    def moves(self, columns):
+        """[(title, words)] of commands that move processes: of new ones at each call."""
+        # Other processes of the target have had the next pids.
+        first = {"first_pid": MOVED_FROM_PID + 10 * columns}
+        pid = self._start(self.lab, f"of-{columns}-columns", **first)
+        for number in range(2):
+            self._start(self.lab, f"batch{columns}-{number}", **first)
+        to = ["--mount", self.mounts.out, *self.state]
+        return [
+            ("migrate", ["migrate", "--pid", pid, *to]),
+            ("evacuate", ["evacuate", "--match", f"batch{columns}", *to]),
+        ]
+
     def commands(self):
-        """[(title, words)] of all commands whose output people read, but the slow ones."""
+        """[(title, words)] of the other commands whose output people read, but the slow ones."""
         out, state = self.mounts.out, self.state
         pids = [word for pid in self.pids[1:] for word in ("--pid", pid)]
         for_user = [
@@ -85,7 +100,6 @@ class Stage:
             ("config check", ["config", "check", "--directory", "/nowhere"]),
             ("keygen", ["keygen", "/nowhere/key"]),
             ("devices", ["devices"]),
-            ("job status", ["job", "status"]),
             ("an error", ["migrate", "--pid", 999999, "--mount", out, *state]),
             ("an unknown option", ["status", "--" + self.names[-1]]),
             ("help migrate", ["help", "migrate"]),
@@ -94,15 +108,43 @@ class Stage:
 
     def raw(self, words, columns, timeout=60):
         """What the command writes to a terminal with so many columns."""
-        with Terminal(self.source, [find_ppmr(), *words], columns, 50) as terminal:
-            terminal.end(timeout)
-            return terminal.raw
+        return raw_at(self.source, words, columns, timeout)
 
     def text(self, words, columns):
-        """The text that stays on a terminal that is as long as it needs."""
-        screen = pyte.Screen(columns, 400)
-        pyte.Stream(screen).feed(self.raw(words, columns))
-        return "\n".join(line.rstrip() for line in screen.display).rstrip()
+        return shown(self.raw(words, columns), columns)
+
+
+JOB_COMMANDS = [
+    ("job status", ["job", "status"]),
+    ("job evacuate", ["job", "evacuate", "h2"]),
+    ("job status after it", ["job", "status"]),
+    ("job return", ["job", "return", "h2"]),
+]
+
+
+def text_of_jobs(columns):
+    """[(title, text)] of the commands of jobs: a job leaves one of its hosts."""
+    with Lab() as lab, JobHosts(lab, 3) as hosts:
+        job = hosts.run(["--spares", "1", "--slots", "1", "--", "sh", "-c", "echo; sleep 600"])
+        job.await_lines(1)
+        node = hosts.nodes["h1"]
+        return [
+            (title, shown(raw_at(node, words, columns, 120), columns))
+            for title, words in JOB_COMMANDS
+        ]
+
+
+def raw_at(node, words, columns, timeout):
+    with Terminal(node, [find_ppmr(), *words], columns, 50) as terminal:
+        terminal.end(timeout)
+        return terminal.raw
+
+
+def shown(raw, columns):
+    """The text that stays on a terminal that is as long as it needs."""
+    screen = pyte.Screen(columns, 400)
+    pyte.Stream(screen).feed(raw)
+    return "\n".join(line.rstrip() for line in screen.display).rstrip()
 
 
 def written_lines(raw):
