@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -219,6 +220,25 @@ Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
   // A page that another process has sent has no place of its own.
   (*tracked)->places = overlay(overlay((*tracked)->places, outdated), placed);
   return {};
+}
+
+void LiveMemory::take_back(uint64_t kept_bytes) {
+  for (auto next = tracked_.begin(); next != tracked_.end();) {
+    Tracked& tracked = next->second;
+    std::vector<PageRange> lost;
+    bool are_counted = true;
+    for (const PageRange& range : tracked.places) {
+      if (range.offset + range.bytes() <= kept_bytes) continue;
+      const uint64_t kept = kept_bytes > range.offset ? kept_bytes - range.offset : 0;
+      lost.push_back({range.start + kept, range.end, kNoPlace});
+      are_counted = are_counted &&
+                    tracked.tracker.count_as_written({range.start + kept, range.end}).has_value();
+    }
+    tracked.places = overlay(tracked.places, lost);
+    // Without its tracking, all memory of the process is sent again.
+    next = are_counted ? std::next(next) : tracked_.erase(next);
+  }
+  sent_bytes_ = kept_bytes;
 }
 
 uint64_t LiveMemory::count_written_bytes() const {

@@ -49,7 +49,7 @@ class LiveMemory {
 
   // Finds what the tree has written since the last round. The places of the index begin at 0; they
   // belong behind those of the earlier rounds. The pages count as sent from now on: if they cannot
-  // be sent, the move fails. Errors: those of WriteTracker; EOPNOTSUPP if the kernel writes to the
+  // be sent, take_back() or the end of the move follows. Errors: those of WriteTracker; EOPNOTSUPP if the kernel writes to the
   // memory of a process directly (direct_writes()); ESRCH if the root has ended.
   Result<PageIndex> next_round(pid_t root);
   // Counts the bytes that the next round would have. Protects nothing.
@@ -66,6 +66,9 @@ class LiveMemory {
   void forget() { tracked_.clear(); }
   // The same, and the memory file is empty again.
   void begin_anew() { forget(), sent_bytes_ = 0; }
+  // Only the first `kept_bytes` of the memory file have arrived: the pages behind them count as
+  // written, and the next round has its place there.
+  void take_back(uint64_t kept_bytes);
   uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:

@@ -391,6 +391,31 @@ TEST_F(LiveRounds, SendOnlyWhatWasWrittenSince) {
   EXPECT_GE(*place(task_, memory_, 40), first + second);
 }
 
+TEST_F(LiveRounds, SendAgainWhatWasTakenBack) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process([this](char what) {
+    if (what == 'a') memory_[3 * kPage] = std::byte{9};
+    if (what == 'b') memory_[40 * kPage] = std::byte{10};
+    if (what == 'c') munmap(memory_ + 50 * kPage, 4 * kPage);
+  });
+  const uint64_t first = round(process);
+  process.does('a');
+  round(process);
+  process.does('b');
+  round(process);
+  process.does('c');
+  live_->take_back(first);
+  file_.resize(first);
+  EXPECT_EQ(live_->sent_bytes(), first);
+  const uint64_t again = round(process);
+  EXPECT_GE(again, 2 * kPage);
+  EXPECT_LT(again, first / 2);
+  finish(process);
+  EXPECT_LT(*place(task_, memory_, 5), first);
+  EXPECT_GE(*place(task_, memory_, 3), first);
+  EXPECT_GE(*place(task_, memory_, 40), first);
+}
+
 TEST_F(LiveRounds, FollowMappingsThatComeGoAndMove) {
   touch(memory_, 0, kPages);
   std::byte* moved = map(MAP_PRIVATE);
@@ -500,6 +525,23 @@ TEST_F(LiveRounds, SendOnceWhatProcessesShare) {
     }
   }
   EXPECT_LT(*place(tasks_[2], memory_, 1), first + second) << "sent while it was frozen";
+}
+
+TEST_F(LiveRounds, SendAgainWhatProcessesShareAndWasTakenBack) {
+  constexpr size_t kChildren = 4;
+  touch(memory_, 0, kPages);
+  const LiveProcess process(Family(memory_, kChildren));
+  const uint64_t first = round(process);
+  process.does('f');
+  process.does('p');
+  round(process);
+  process.does('2');
+  round(process);
+  live_->take_back(first);
+  file_.resize(first);
+  round(process);
+  finish_tree(process);
+  ASSERT_EQ(tasks_.size(), 1 + kChildren);
 }
 
 TEST_F(LiveRounds, GiveAChildThePlacesOfItsParent) {

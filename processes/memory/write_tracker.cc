@@ -85,6 +85,12 @@ Status WriteTracker::track(const AddressRange& range) const {
   return system_failure("track", fmt::format("the memory of process {}", pid_));
 }
 
+Status WriteTracker::count_as_written(const AddressRange& range) const {
+  uffdio_writeprotect request{.range = {range.start, range.bytes()}, .mode = 0};
+  if (ioctl(events_.get(), UFFDIO_WRITEPROTECT, &request) == 0) return {};
+  return system_failure("stop protecting", fmt::format("the memory of process {}", pid_));
+}
+
 // A protecting scan that meets memory that is not tracked may have protected pages before it that
 // it did not report. Then all pages count as written.
 Status WriteTracker::take_written(PageTables& tables, const AddressRange& range,

@@ -36,6 +36,10 @@ class WriteTracker {
   Status take_written(const std::vector<AddressRange>& memory,
                       const std::function<Status(const AddressRange& written)>& visit);
 
+  // The next take_written() reports the range, whether it is written until then or not. Errors:
+  // ENOENT for memory that is not tracked.
+  Status count_as_written(const AddressRange& range) const;
+
  private:
   WriteTracker(pid_t pid, UniqueFd events) : pid_(pid), events_(std::move(events)) {}
   Status track(const AddressRange& range) const;
