@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/json_text.h"
@@ -22,6 +23,7 @@
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
+#include "daemon/control/target_mount.h"
 #include "migration/protect/protection.h"
 #include "migration/source/moved_unit.h"
 #include "migration/source/protection_claim.h"
@@ -58,9 +60,31 @@ std::string line_of(const json& event) {
                        format_time(milliseconds(event.at("took_ms").get<int64_t>())),
                        format_time(milliseconds(event.at("every_ms").get<int64_t>())));
   }
+  if (what == "kept") {
+    return fmt::format("{} has the newest epoch again: {}, {} sent",
+                       event.at("partner").get<std::string>(), event.at("number").get<uint64_t>(),
+                       format_size(event.at("sent_bytes").get<uint64_t>()));
+  }
   if (what == "warning") return "warning: " + event.at("sentence").get<std::string>();
   return event.value("reason", what);
 }
+
+// Whether people read of it. Each partner keeps each epoch, unless a warning says otherwise.
+bool has_line(const json& event) {
+  return event.at("event") != "kept" || event.at("is_back").get<bool>();
+}
+
+// Why the checks of a target could not be made: it may be there later.
+bool may_come_back(ExitCode code) {
+  return code == ExitCode::kPeerFailed || code == ExitCode::kDaemonSilent ||
+         code == ExitCode::kNotMounted;
+}
+
+// One partner, as the command line names it.
+struct PartnerOption {
+  std::string mountpoint;
+  std::string target_host;
+};
 
 class Protect {
  public:
@@ -73,9 +97,12 @@ class Protect {
   CommandResult<void> identify_tree();
   CommandResult<pid_t> find_root();
   std::string what() const;  // for messages
-  CommandResult<void> check() const;
+  std::vector<PartnerOption> partners() const;
+  CommandResult<void> check(const PartnerOption& partner) const;
+  CommandResult<void> check_partners();
   CommandResult<UniqueFd> lock_name() const;
-  Result<PartnerMount> find_partner() const;
+  Result<PartnerMount> find_partner(const PartnerOption& partner) const;
+  std::string name_of(const PartnerOption& partner) const;
   void show(const json& event) const;
 
   const ProtectCommand& command_;
@@ -93,6 +120,11 @@ CommandResult<void> Protect::check_options() const {
     return command_failure(
         ExitCode::kUsage,
         "--name '" + command_.name + "': letters, digits and ._@-, at most 64, no dot first");
+  }
+  for (const auto* given : {&command_.mountpoints, &command_.target_hosts}) {
+    std::set<std::string> once(given->begin(), given->end());
+    if (once.size() == given->size()) continue;
+    return command_failure(ExitCode::kUsage, "a target is named twice");
   }
   if (auto passed = check_passed_options(command_.criu_options); !passed) {
     return command_failure(ExitCode::kUsage, passed.error().message);
@@ -171,7 +203,7 @@ std::string Protect::what() const {
 }
 
 // What stops a move stops a takeover, and then it is too late.
-CommandResult<void> Protect::check() const {
+CommandResult<void> Protect::check(const PartnerOption& partner) const {
   MigrateCommand move;
   move.name = "protect";
   if (!command_.unit.empty()) {
@@ -179,10 +211,10 @@ CommandResult<void> Protect::check() const {
   } else if (!command_.container.empty()) {
     move.containers = {command_.container};
   } else {
-    move.pids = {command_.pid};
+    move.pids = {settings_.tree.root};
   }
-  move.mountpoint = command_.mountpoint;
-  move.target_host = command_.target_host;
+  move.mountpoint = partner.mountpoint;
+  move.target_host = partner.target_host;
   move.key_file = command_.key_file;
   move.state_directory = command_.state_directory;
   move.criu_options = settings_.criu_options;
@@ -194,6 +226,46 @@ CommandResult<void> Protect::check() const {
                          fmt::format("{} is not protected, for the reason above", what()));
 }
 
+std::vector<PartnerOption> Protect::partners() const {
+  std::vector<PartnerOption> all;
+  for (const std::string& mountpoint : command_.mountpoints) all.push_back({mountpoint, ""});
+  for (const std::string& host : command_.target_hosts) all.push_back({"", host});
+  return all;
+}
+
+// A partner is named as the command line does it, or by the address behind the mount.
+std::string Protect::name_of(const PartnerOption& partner) const {
+  if (!partner.target_host.empty()) return partner.target_host;
+  const auto found = find_partner(partner);
+  return found ? parse_endpoint(found->endpoint).address : partner.mountpoint;
+}
+
+// With several partners, one that is away stops none: it is checked when it is back.
+CommandResult<void> Protect::check_partners() {
+  const auto all = partners();
+  size_t ready = 0;
+  CommandResult<void> first_failure;
+  for (const PartnerOption& partner : all) {
+    const auto checked = check(partner);
+    if (checked) ++ready;
+    const bool stops =
+        !checked && (all.size() == 1 || !may_come_back(checked.error().exit_code));
+    if (stops) return checked;
+    if (!checked && first_failure) first_failure = checked;
+    FanOutTarget target{.name = name_of(partner),
+                        .find = [this, partner] { return find_partner(partner); },
+                        .check = {}};
+    if (!checked) {
+      target.check = [this, partner]() -> Status {
+        const auto later = check(partner);
+        return later ? Status{} : failure(EPERM, later.error().message);
+      };
+    }
+    settings_.targets.push_back(std::move(target));
+  }
+  return ready > 0 ? CommandResult<void>{} : first_failure;
+}
+
 // Two epochs of one name would remove each other's checkpoints.
 CommandResult<UniqueFd> Protect::lock_name() const {
   auto lock = lock_protection(settings_.name);
@@ -202,9 +274,9 @@ CommandResult<UniqueFd> Protect::lock_name() const {
   return command_failure(is_taken ? ExitCode::kUsage : ExitCode::kFailure, lock.error().message);
 }
 
-Result<PartnerMount> Protect::find_partner() const {
+Result<PartnerMount> Protect::find_partner(const PartnerOption& partner) const {
   auto ends = find_move_ends(
-      {command_.mountpoint, command_.target_host, command_.key_file, command_.state_directory});
+      {partner.mountpoint, partner.target_host, command_.key_file, command_.state_directory});
   if (!ends) return failure(EIO, ends.error().message);
   return PartnerMount{std::move(ends->mount), std::move(ends->endpoint)};
 }
@@ -212,7 +284,7 @@ Result<PartnerMount> Protect::find_partner() const {
 void Protect::show(const json& event) const {
   if (command_.json) {
     print_whole(stdout, "{}\n", json_text(event));
-  } else if (!command_.quiet || event.at("event") != "epoch") {
+  } else if (has_line(event) && (!command_.quiet || event.at("event") != "epoch")) {
     print_to(event.at("event") == "epoch" ? stdout : stderr, "{}\n", line_of(event));
   }
   std::fflush(stdout);
@@ -239,7 +311,7 @@ int Protect::run() {
   settings_.criu = *criu;
   const auto lock = lock_name();
   if (!lock) return fail(lock.error());
-  if (auto possible = check(); !possible) return fail(possible.error());
+  if (auto possible = check_partners(); !possible) return fail(possible.error());
   // Only now: the checks above are those of a move, which a claim would stop.
   const ProtectionClaim claim{
       settings_.name, {settings_.tree.root, settings_.tree.root_start_time}, getpid()};
@@ -251,7 +323,7 @@ int Protect::run() {
   settings_.limits = command_.limits;
   settings_.keep = command_.keep;
   settings_.limits.max_time = command_.every;
-  settings_.find_partner = [this] { return find_partner(); };
+  settings_.policy = command_.policy;
   settings_.on_event = [this](const json& event) { show(event); };
 
   if (!interruption) interruption.emplace();  // the checks end at once by a signal
@@ -276,6 +348,34 @@ int Protect::run() {
   if (how.exit_code != ExitCode::kSuccess) return fail({how.exit_code, how.message});
   show({{"event", "ended"}, {"reason", how.message}});
   return to_int(ExitCode::kSuccess);
+}
+
+}  // namespace
+
+namespace {
+
+// The options that name the target of a move, but they may be repeated: each names one partner.
+TargetOptions add_partner_options(CLI::App& sub, ProtectCommand& command) {
+  auto* mount = sub.add_option("--mount", command.mountpoints,
+                               "source mount, whose target keeps the epochs; may be repeated")
+                    ->type_name("MOUNTPOINT");
+  auto* to = sub.add_option("--to", command.target_hosts,
+                            "node that keeps the epochs, where ppmr target listens; a source mount "
+                            "is made if there is none; may be repeated")
+                 ->type_name("HOST[:PORT]")
+                 ->excludes(mount)
+                 ->check([](const std::string& text) {
+                   const auto host = parse_target_host(text);
+                   return host ? std::string() : host.error().message;
+                 });
+  for (CLI::Option* option : {mount, to}) option->allow_extra_args(false)->take_all();
+  sub.add_option("--key-file", command.key_file,
+                 fmt::format("with --to: the key for a mount that is made; default: {}, or what {} "
+                             "says",
+                             kClusterKey, kTargetMountConfig))
+      ->type_name("FILE")
+      ->needs(to);
+  return {mount, to};
 }
 
 }  // namespace
@@ -308,8 +408,17 @@ void add_protect_command(CLI::App& app, int& exit_code) {
                    ->excludes(pid)
                    ->excludes(pid_file)
                    ->excludes(container);
-  const TargetOptions target =
-      add_target_options(sub, command->mountpoint, command->target_host, command->key_file);
+  const TargetOptions target = add_partner_options(sub, *command);
+  sub.add_option_function<std::string>(
+         "--policy",
+         [command](const std::string& text) {
+           const auto policy = parse_seal_policy(text);
+           if (!policy) throw CLI::ValidationError("--policy", policy.error().message);
+           command->policy = *policy;
+         },
+         "with several targets: how many of them must have an epoch so that it counts in status and "
+         "metrics; default: all")
+      ->type_name("all|quorum|any");
   sub.add_option("--name", command->name,
                  "name at the partner; default: that of the unit or container, or program and pid")
       ->type_name("NAME");

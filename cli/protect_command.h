@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "migration/protect/seal_policy.h"
 #include "migration/records/record_store.h"
 #include "migration/source/live_rounds.h"
 
@@ -21,13 +22,14 @@ struct ProtectCommand {
   std::string container;  // of runc
   std::string unit;       // of systemd
   std::string name;       // empty: that of the unit or container, or program and pid
-  std::string mountpoint;
-  std::string target_host;
+  std::vector<std::string> mountpoints;   // source mounts, one for each partner
+  std::vector<std::string> target_hosts;  // instead of them
   std::string key_file;
   std::chrono::milliseconds every{30'000};
   std::optional<std::chrono::milliseconds> mtbf;  // given: `every` follows from it
   LiveLimits limits;
   unsigned keep = 1;  // epochs at the partner
+  SealPolicy policy = SealPolicy::kAll;
   bool waits = false;        // for the process, if it does not run yet
   bool only_checks = false;  // the options
   std::string state_directory = kDefaultStateDirectory;

@@ -62,6 +62,7 @@ class Takeover {
   void show_changed(const std::vector<ChangedFile>& files) const;
   CommandResult<void> await_silence();
   CommandResult<void> fence_or_ask(const EpochState& state, const SealedEpoch& epoch) const;
+  CommandResult<void> check_first(const EpochState& state) const;
   Result<OwnershipRecord> await(const std::string& id, TreePhase phase) const;
   CommandResult<OwnershipRecord> restore_and_decide(const EpochState& state,
                                                     const SealedEpoch& epoch);
@@ -93,6 +94,7 @@ json Takeover::describe(const EpochState& state) const {
           {"pause_ms", state.newest.pause_ms},
           {"bytes", state.newest.bytes},
           {"silent_ms", contact_ns ? (realtime_ns() - *contact_ns) / 1'000'000 : -1},
+          {"first_partner", state.first_partner},
           {"takeover", state.takeover},
           {"state", takeover ? to_string(*takeover) : "kept"}};
 }
@@ -119,9 +121,13 @@ CommandResult<void> Takeover::list() const {
     } else if (state.newest.number == 0) {
       print_to(stdout, "{}: {}, the first epoch has not arrived\n", state.name, source);
     } else {
-      print_to(stdout, "{}: {}, epoch {} is {} old, {}; source silent for {}{}\n", state.name,
-               source, state.newest.number, age_of(state.newest), format_size(state.newest.bytes),
-               format_time(milliseconds(what.at("silent_ms").get<int64_t>())), older_epochs(state));
+      print_to(stdout, "{}: {}, epoch {} is {} old, {}; source silent for {}{}{}\n",
+               state.name, source, state.newest.number, age_of(state.newest),
+               format_size(state.newest.bytes),
+               format_time(milliseconds(what.at("silent_ms").get<int64_t>())), older_epochs(state),
+               state.first_partner.empty()
+                   ? ""
+                   : fmt::format("; {} takes it over first", state.first_partner));
     }
   }
   return {};
@@ -248,6 +254,13 @@ CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& st
   return command_failure(ExitCode::kPagesLost, runs.error().message);
 }
 
+CommandResult<void> Takeover::check_first(const EpochState& state) const {
+  const bool is_alone = command_.dead_after.has_value();
+  const Status may = check_precedence(state, is_alone, command_.instead_of);
+  if (may) return {};
+  return command_failure(ExitCode::kUsage, may.error().message);
+}
+
 CommandResult<void> Takeover::take_over() {
   auto known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kUsage, known.error().message);
@@ -261,7 +274,12 @@ CommandResult<void> Takeover::take_over() {
                                        "together (ppmr job status)",
                                        command_.name));
   }
+  if (auto first = check_first(*known); !first) return first;
   if (auto silent = await_silence(); !silent) return silent;
+  // It may have become the second partner while it waited.
+  known = epochs_.read(command_.name);
+  if (!known) return command_failure(ExitCode::kFailure, known.error().message);
+  if (auto first = check_first(*known); !first) return first;
   const std::string& container = known->manager.container.name;
   if (command_.cuts_files && !container.empty()) {
     return command_failure(
@@ -271,8 +289,6 @@ CommandResult<void> Takeover::take_over() {
                     container));
   }
   const auto began = Clock::now();
-  known = epochs_.read(command_.name);
-  if (!known) return command_failure(ExitCode::kFailure, known.error().message);
   const auto epoch = find_epoch(*known, command_.epoch);
   if (!epoch) return command_failure(ExitCode::kUsage, epoch.error().message);
   const auto changed = changed_files(*known, epoch->number).value_or(std::vector<ChangedFile>());
@@ -371,6 +387,12 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
          "that it is dead")
       ->type_name("SECONDS")
       ->needs(fence);
+  sub.add_option("--instead-of", command->instead_of,
+                 "the partner that takes over before this one: you say that it does not, because it "
+                 "is switched off or has discarded its epochs")
+      ->type_name("NAME")
+      ->needs(name)
+      ->excludes(discard);
   sub.add_flag("--truncate", command->cuts_files,
                "cut files to which the process only appends back to what they were in the epoch")
       ->needs(name)

@@ -22,6 +22,7 @@ struct TakeoverCommand {
   bool cuts_files = false;  // --truncate
   bool rolls_back = false;   // a part of a whole, for who leads it
   std::string fence;
+  std::string instead_of;  // the partner that takes over before this one
   // Wait until the source has been silent for so long.
   std::optional<std::chrono::milliseconds> dead_after;
   std::string state_directory = kDefaultStateDirectory;

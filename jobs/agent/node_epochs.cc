@@ -197,9 +197,8 @@ Status NodeEpochs::forward(const std::string& container, uint64_t number,
   if (!endpoint) return failure(endpoint.error());
   const auto epochs = EpochStore::open();
   if (!epochs) return failure(epochs.error());
-  const auto sent =
-      forward_epoch(*epochs, container,
-                    {.partner = {found->mount, *endpoint}, .number = number, .oldest = number});
+  const auto sent = forward_epoch(*epochs, container, {found->mount, *endpoint},
+                                  {.number = number, .oldest = number});
   return sent ? Status{} : failure(sent.error());
 }
 

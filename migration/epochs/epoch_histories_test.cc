@@ -248,5 +248,131 @@ TEST(EpochHistories, PartnerThatForgetsItsTakeoverRunsTwice) {
   EXPECT_NE(first_violation(rules), "");
 }
 
+// ---- Two partners -------------------------------------------------------------------------------
+
+// A tree with two partners. Each has a watch that takes over alone, with a fence that is right, and
+// a person who says of the first partner only what is true: it is off, or it has no epoch.
+class TwoPartners {
+ public:
+  using Precedence = std::function<Status(const EpochState&, bool, const std::string&)>;
+  TwoPartners(uint64_t seed, Precedence may) : may_(std::move(may)), random_(seed) {
+    second_.state.first_partner = "first";
+  }
+
+  // Returns what went wrong; empty: nothing.
+  std::string play() {
+    for (int step = 0; step < 60; ++step) {
+      act();
+      if (first_.runs && second_.runs) return story_ + "both partners run it";
+    }
+    return "";
+  }
+  bool was_taken_over_by_second() const { return second_.runs; }
+
+ private:
+  struct Partner {
+    EpochState state;
+    bool is_on = true;
+    bool runs = false;
+  };
+
+  void tell(const std::string& what) { story_ += what + "\n"; }
+  static bool has_epoch(const Partner& partner) {
+    return partner.is_on && partner.state.newest.number > 0;
+  }
+
+  void act() {
+    switch (random_() % 8) {
+      case 0:
+      case 1:
+        return send_to(first_, "first");
+      case 2:
+        return send_to(second_, "second");
+      case 3:
+        if (random_() % 4 == 0 && source_runs_) source_runs_ = false, tell("the source is lost");
+        return;
+      case 4:
+        return switch_first();
+      case 5:
+        return take_over(first_, true, "", "the watch at the first");
+      case 6:
+        return take_over(second_, true, "", "the watch at the second");
+      default:
+        return ask_person();
+    }
+  }
+
+  void send_to(Partner& partner, const std::string& name) {
+    if (!source_runs_ || !partner.is_on) return;
+    ++partner.state.newest.number;
+    tell("an epoch to the " + name);
+  }
+
+  // Its epochs are in memory, and what runs there ends.
+  void switch_first() {
+    first_.is_on = !first_.is_on;
+    first_.state.newest = {};
+    first_.runs = false;
+    tell(first_.is_on ? "the first boots" : "the first is off");
+  }
+
+  void ask_person() {
+    if (source_runs_) return;
+    // In haste, a person may leave the option out.
+    const bool is_true = !has_epoch(first_) && !first_.runs;
+    take_over(second_, false, is_true ? "first" : "", "a person at the second");
+  }
+
+  void take_over(Partner& partner, bool is_alone, const std::string& instead_of,
+                 const std::string& who) {
+    if (source_runs_ || !has_epoch(partner) || partner.runs) return;  // the fence is right
+    if (!may_(partner.state, is_alone, instead_of)) return;
+    if (!check_takeover(partner.state, std::nullopt)) return;
+    partner.runs = true;
+    tell(who + " takes over");
+  }
+
+  const Precedence may_;
+  std::mt19937_64 random_;
+  Partner first_;
+  Partner second_;
+  bool source_runs_ = true;
+  std::string story_;
+};
+
+// The first violation; empty: none.
+std::string first_violation_of_two(const TwoPartners::Precedence& may) {
+  for (uint64_t seed = 1; seed <= kHistories; ++seed) {
+    const std::string wrong = TwoPartners(seed, may).play();
+    if (!wrong.empty()) return "seed " + std::to_string(seed) + "\n" + wrong;
+  }
+  return "";
+}
+
+TEST(TwoPartnersHistories, OnlyOneRunsIt) {
+  EXPECT_EQ(first_violation_of_two(check_precedence), "");
+  uint64_t by_second = 0;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    TwoPartners partners(seed, check_precedence);
+    (void)partners.play();
+    by_second += partners.was_taken_over_by_second() ? 1 : 0;
+  }
+  EXPECT_GT(by_second, 50u) << "the histories must show takeovers by the second partner";
+}
+
+TEST(TwoPartnersHistories, WatchesAtBothRunItTwice) {
+  const auto both = [](const EpochState& state, bool is_alone, const std::string& instead_of) {
+    return is_alone ? Status{} : check_precedence(state, is_alone, instead_of);
+  };
+  EXPECT_NE(first_violation_of_two(both), "");
+}
+
+TEST(TwoPartnersHistories, PersonWhoNeedNotVouchRunsItTwice) {
+  const auto anyone = [](const EpochState& state, bool is_alone, const std::string&) {
+    return is_alone ? check_precedence(state, true, "") : Status{};
+  };
+  EXPECT_NE(first_violation_of_two(anyone), "");
+}
+
 }  // namespace
 }  // namespace ppmr

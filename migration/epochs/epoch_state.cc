@@ -175,6 +175,7 @@ json to_json(const EpochState& state) {
           {"criu_options", state.criu_options},
           {"restart_policy", state.restart_policy},
           {"takeover", state.takeover},
+          {"first_partner", state.first_partner},
           {"rolls_back", state.rolls_back}};
 }
 
@@ -199,6 +200,7 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     state.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
     state.restart_policy = packed.at("restart_policy");
     state.takeover = packed.at("takeover");
+    state.first_partner = packed.value("first_partner", "");
     state.rolls_back = packed.value("rolls_back", false);
     if (!is_protection_name(state.name)) return failure(EPROTO, "an invalid name");
     if (!is_migration_id(state.run)) return failure(EPROTO, "the run has no ID");
@@ -229,6 +231,28 @@ Status check_takeover(const EpochState& state, std::optional<MigrationState> tak
   }
   const auto found = find_epoch(state, number);
   return found ? Status{} : failure(found.error());
+}
+
+Status check_precedence(const EpochState& state, bool is_alone, const std::string& instead_of) {
+  const std::string& first = state.first_partner;
+  if (first.empty()) {
+    if (instead_of.empty()) return {};
+    return failure(EPERM, fmt::format("no other partner takes {} over before this one: leave out "
+                                      "--instead-of",
+                                      state.name));
+  }
+  if (is_alone) {
+    return failure(EPERM,
+                   fmt::format("{} is also kept by {}, and only that partner takes it over alone: "
+                               "two that do would run it twice",
+                               state.name, first));
+  }
+  if (instead_of == first) return {};
+  return failure(EPERM,
+                 fmt::format("{0} is also kept by {1}, which takes it over before this one: make "
+                             "sure that {1} does not (it is switched off, or `ppmr takeover {0} "
+                             "--discard` has run there), then add --instead-of {1}",
+                             state.name, first));
 }
 
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,

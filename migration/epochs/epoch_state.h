@@ -65,6 +65,9 @@ struct EpochState {
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
+  // Another partner that keeps epochs of this tree, and that takes it over before this one, by the
+  // name that the source has for it; empty: there is none.
+  std::string first_partner;
   // A part of a whole that is rolled back together (a job node). Who leads the whole decides where
   // and from which epoch the tree runs; so its source may always go on, and a takeover ends no
   // epochs.
@@ -113,6 +116,11 @@ SourceMay judge_source(std::optional<MigrationState> takeover);
 // kept; EALREADY: the tree was taken over.
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
                       uint64_t number = 0);
+
+// Whether this partner may take the tree over besides another one that keeps it. Only the first one
+// may do so alone: two that both find the source dead would both let the tree run. A person
+// `instead_of` whom this one takes over vouches for the first partner. Errors: EPERM.
+Status check_precedence(const EpochState& state, bool is_alone, const std::string& instead_of);
 
 nlohmann::json to_json(const TreeManager& manager);
 // Errors: EPROTO; the message names the fault. Throws like parse_protected_tree().

@@ -49,6 +49,7 @@ TEST(EpochState, IsReadAsItWasWritten) {
   EpochState state = some_state();
   state.takeover = std::string(32, '0');
   state.rolls_back = true;
+  state.first_partner = "two";
   state.older = {{.number = 2, .frozen_ns = 4}, {.number = 1}};
   state.manager.unit = {.name = "web.service", .journal_sockets = {7, 8}, .enabled = true};
   state.manager.container = {"job", "/bundles/job", "today"};
@@ -111,6 +112,24 @@ TEST(CheckTakeover, NeedsOneCompleteEpochAndNoEarlierTakeover) {
   EXPECT_EQ(check_takeover(state, kRunning).error().errno_value, EALREADY);
   state.newest = {};
   EXPECT_EQ(check_takeover(state, std::nullopt).error().errno_value, ENOENT);
+}
+
+TEST(CheckPrecedence, OnlyTheFirstPartnerTakesOverAlone) {
+  EpochState state = some_state();
+  EXPECT_TRUE(check_precedence(state, true, ""));
+  EXPECT_TRUE(check_precedence(state, false, ""));
+  state.first_partner = "two";
+  EXPECT_FALSE(check_precedence(state, true, ""));
+  EXPECT_FALSE(check_precedence(state, true, "two")) << "nobody vouches for later";
+}
+
+TEST(CheckPrecedence, APersonVouchesForTheFirstPartnerByName) {
+  EpochState state = some_state();
+  EXPECT_FALSE(check_precedence(state, false, "two")) << "there is no other partner";
+  state.first_partner = "two";
+  EXPECT_FALSE(check_precedence(state, false, ""));
+  EXPECT_FALSE(check_precedence(state, false, "three"));
+  EXPECT_TRUE(check_precedence(state, false, "two"));
 }
 
 TEST(CheckSource, NameBelongsToOneTreeOfOneSource) {

@@ -1,8 +1,11 @@
 #include "migration/protect/criu_session.h"
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -72,6 +75,7 @@ void add_dumping_criu_command(CLI::App& app, int& exit_code) {
 }
 
 Result<CriuSession> CriuSession::start(const std::string& criu, const std::string& work,
+                                       std::chrono::milliseconds patience,
                                        const std::string& configuration) {
   auto sockets = make_criu_sockets();
   if (!sockets) return failure(sockets.error());
@@ -90,6 +94,7 @@ Result<CriuSession> CriuSession::start(const std::string& criu, const std::strin
   if (!process) return failure(process.error());
   CriuSession session;
   session.work_ = work;
+  session.patience_ = patience;
   session.socket_ = std::move(sockets->ours);
   session.process_ = std::move(*process);
   return session;
@@ -116,6 +121,11 @@ Result<DumpTimes> CriuSession::converse(
   DumpTimes times;
   std::optional<Error> why_not;
   for (;;) {
+    if (Status in_time = await_message(); !in_time) {
+      // It holds the tasks with ptrace only. They run on when it has ended.
+      process_->end();
+      return failure(in_time.error());
+    }
     const auto message = receive_criu_message(socket_.get());
     if (!message) return failure(why_not ? *why_not : explain());
     const auto notification = parse_criu_notification(message->bytes);
@@ -141,6 +151,23 @@ Result<DumpTimes> CriuSession::converse(
       return failure(explain());
     }
   }
+}
+
+Status CriuSession::await_message() const {
+  const auto deadline = std::chrono::steady_clock::now() + patience_;
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd wanted{socket_.get(), POLLIN, 0};
+    const int found = poll(&wanted, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (found > 0) return {};
+    if (found < 0 && errno != EINTR) return system_failure("wait for", "criu");
+    if (found == 0) break;
+  }
+  return failure(ETIMEDOUT,
+                 fmt::format("criu dump was silent for {} ms, and was killed so that the process "
+                             "runs on (see {}/{})",
+                             patience_.count(), work_, kLog));
 }
 
 Error CriuSession::explain() {

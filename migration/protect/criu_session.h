@@ -8,6 +8,7 @@
 // process dies, CRIU finds its socket closed, fails, and lets the tree run on.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,13 +43,15 @@ struct DumpSteps {
 // Threads: one.
 class CriuSession {
  public:
-  // Starts CRIU ahead of time. `work`: a directory for its log and configuration. `configuration`:
-  // what it reads before any request, lines of a configuration file.
+  // Starts CRIU ahead of time. `work`: a directory for its log and configuration. `patience`: how
+  // long it may take from one of its messages to the next. `configuration`: what it reads before
+  // any request, lines of a configuration file.
   static Result<CriuSession> start(const std::string& criu, const std::string& work,
+                                   std::chrono::milliseconds patience,
                                    const std::string& configuration = "");
 
-  // Dumps the tree. In each case it runs on. Errors: ECHILD with CRIU's first error; those of the
-  // steps.
+  // Dumps the tree. In each case it runs on. Errors: ECHILD with CRIU's first error; ETIMEDOUT:
+  // CRIU was killed, because it was silent; those of the steps.
   Result<DumpTimes> dump(pid_t root, const std::string& images,
                          const std::vector<std::string>& options, const DumpSteps& steps);
   // The same with the request of runc, which then gets the response.
@@ -58,9 +61,11 @@ class CriuSession {
   CriuSession() = default;
   Result<DumpTimes> converse(const std::string& request, const DumpSteps& steps,
                              const std::function<void(const std::string&)>& on_response);
+  Status await_message() const;
   Error explain();
 
   std::string work_;
+  std::chrono::milliseconds patience_{0};
   UniqueFd socket_;
   std::unique_ptr<CriuProcess> process_;
 };

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -34,28 +36,42 @@ uint64_t bytes_of(const PageIndex& index) {
 
 }  // namespace
 
+std::chrono::milliseconds criu_patience(std::chrono::nanoseconds max_pause) {
+  constexpr std::chrono::milliseconds kMin{2000};
+  constexpr int kPauses = 50;
+  return std::max(kMin, std::chrono::ceil<std::chrono::milliseconds>(kPauses * max_pause));
+}
+
 EpochDump::~EpochDump() {
   memory_.reset();
-  if (!ask(options_.mount, to_request(request::Status{})))
+  if (is_local()) {
+    unlink(options_.to.local_file.c_str());
+    return;
+  }
+  if (!ask(options_.to.mount, to_request(request::Status{})))
     return;                 // a stopped daemon would block this
   std::error_code ignored;  // a failed session has removed them
   std::filesystem::remove_all(top(), ignored);
   std::filesystem::remove(top() + kMemorySuffix, ignored);
 }
 
-Status EpochDump::prepare() {
-  if (auto alive = ask(options_.mount, to_request(request::Status{})); !alive) {
+Status EpochDump::create_checkpoint() {
+  if (is_local()) return {};
+  if (auto alive = ask(options_.to.mount, to_request(request::Status{})); !alive) {
     return failure(EIO, alive.error().message);
   }
   if (mkdir(top().c_str(), 0700) != 0) return system_failure("create the checkpoint", top());
-  if (Status deferred = defer_errors(options_.mount, options_.checkpoint); !deferred) {
-    return deferred;
-  }
+  return defer_errors(options_.to.mount, options_.checkpoint);
+}
+
+Status EpochDump::prepare() {
+  if (Status created = create_checkpoint(); !created) return created;
   const uint64_t rate_bytes_per_s = options_.limits.max_rate_bytes_per_s;
   if (Status limited = write_number(rate_file(options_.work), rate_bytes_per_s); !limited) {
     return limited;
   }
-  auto memory = MemoryFile::create({.mount = options_.mount,
+  auto memory = MemoryFile::create({.mount = options_.to.mount,
+                                    .local_file = options_.to.local_file,
                                     .checkpoint = options_.checkpoint + kMemorySuffix,
                                     .work = options_.work,
                                     .rate = rate_file(options_.work),
@@ -73,7 +89,8 @@ Status EpochDump::prepare_criu() {
     if (!settings) return failure(settings.error());
     configuration = runc_configuration(options_.criu_options) + settings->configuration;
   }
-  auto criu = CriuSession::start(options_.criu, options_.work, configuration);
+  auto criu = CriuSession::start(options_.criu, options_.work,
+                                 criu_patience(options_.limits.max_downtime), configuration);
   if (!criu) return failure(criu.error());
   criu_.emplace(std::move(*criu));
   // No links into the mount: CRIU would wait for the partner while the tree is frozen.
@@ -103,14 +120,8 @@ Result<SentEpoch> EpochDump::send() {
   const Status copied = copy_in_rounds(*memory_, live_, options_.root.pid, copying, rounds);
   if (!copied) return failure(copied.error());
   if (Status frozen = freeze(); !frozen) return failure(frozen.error());
-  return options_.while_held ? describe() : seal();
-}
-
-Result<SentEpoch> EpochDump::seal() {
-  if (Status added = add_description(); !added) return failure(added.error());
-  for (const std::string& name : {options_.checkpoint, memory_->checkpoint()}) {
-    const auto sealed = seal_checkpoint(options_.mount, name, options_.seal_patience);
-    if (!sealed) return failure(sealed.error());
+  if (!options_.while_held) {
+    if (Status sealed = seal(); !sealed) return failure(sealed.error());
   }
   return describe();
 }
@@ -126,6 +137,15 @@ SentEpoch EpochDump::describe() const {
           .fixed_part = std::chrono::nanoseconds(pause_ns) - sending_,
           .memory = memory_->checkpoint(),
           .memory_offset = memory_offset_};
+}
+
+Status EpochDump::seal() {
+  if (Status added = add_description(); !added || is_local()) return added;
+  for (const std::string& name : {options_.checkpoint, memory_->checkpoint()}) {
+    const auto sealed = seal_checkpoint(options_.to.mount, name, options_.seal_patience);
+    if (!sealed) return failure(sealed.error());
+  }
+  return {};
 }
 
 Status EpochDump::freeze() {
@@ -173,8 +193,8 @@ Status EpochDump::while_frozen() {
   }
   if (!options_.while_held) return {};
   times_.freeze_began_ns = times_.runs_again_ns = realtime_ns();
-  const auto sealed = seal();
-  return sealed ? options_.while_held(*sealed) : failure(sealed.error());
+  if (Status sealed = seal(); !sealed) return sealed;
+  return options_.while_held(describe());
 }
 
 Status EpochDump::write_frozen_state() {
@@ -208,13 +228,13 @@ Status EpochDump::add_description() {
     options_.on_warning("all of its memory was sent while it was frozen: " + index_.discarded);
   }
   const Status written = write_page_index(description_->path() + "/" + kPageIndexFile, index_.all);
-  if (!written) return written;
+  if (!written || is_local()) return written;
   auto bundle = description_->bundle();
   if (!bundle) return failure(bundle.error());
   std::vector<UniqueFd> files;
   files.push_back(std::move(*bundle));
   const auto added =
-      ask_at_length(options_.mount, to_request(request::AddFiles{options_.checkpoint}),
+      ask_at_length(options_.to.mount, to_request(request::AddFiles{options_.checkpoint}),
                     options_.seal_patience, Timeout::kWithoutProgress, std::move(files));
   description_.reset();
   if (added) return {};

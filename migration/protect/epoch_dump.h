@@ -7,6 +7,7 @@
 //   running   the rest travels, both checkpoints are sealed
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,9 +29,17 @@ struct SentEpoch {
   uint64_t memory_offset = 0;              // their place among those of all epochs of the run
 };
 
+// Where an epoch goes.
+struct EpochDestination {
+  MountEntry mount;
+  // A file for the memory, at this node. Then nothing goes to a mount, and nothing is sealed: the
+  // description stays in images() as long as the dump exists. Empty: to the mount.
+  std::string local_file;
+};
+
 struct EpochOptions {
   std::string criu;
-  MountEntry mount;
+  EpochDestination to;
   std::string checkpoint;  // a name that no other epoch has
   std::string work;        // directory for logs and page indexes
   ProcessIdentity root;
@@ -48,10 +57,14 @@ struct EpochOptions {
   std::function<Status(const SentEpoch&)> while_held;
 };
 
+// How long CRIU may be silent while it holds a tree that should stand still for `max_pause`. It
+// copies shared memory in this time. Pure.
+std::chrono::milliseconds criu_patience(std::chrono::nanoseconds max_pause);
+
 // Threads: one.
 class EpochDump {
  public:
-  // `live`: of the whole run. If an epoch fails, its pages are nowhere, and the run must end.
+  // `live`: of the whole run. If an epoch fails, its pages are nowhere, and take_back() follows.
   EpochDump(LiveMemory& live, EpochOptions options)
       : live_(live), options_(std::move(options)), memory_offset_(live.sent_bytes()) {}
   // Removes the names of the checkpoints at the source. The target keeps what is sealed.
@@ -60,8 +73,11 @@ class EpochDump {
   // Returns when the target has verified the epoch and the tree runs on, as it does in each case.
   // Errors: those of copy_in_rounds(), CriuSession::dump() and of the daemon.
   Result<SentEpoch> send();
+  // A directory with the description, for a local destination after send().
+  std::string images() const { return description_->path(); }
 
  private:
+  Status create_checkpoint();
   Status prepare();
   Status prepare_criu();
   Status freeze();
@@ -71,9 +87,10 @@ class EpochDump {
   Status write_frozen_state();
   Status add_description();
   // Returns when the target has verified the epoch.
-  Result<SentEpoch> seal();
+  Status seal();
   SentEpoch describe() const;
-  std::string top() const { return options_.mount.mountpoint + "/" + options_.checkpoint; }
+  bool is_local() const { return !options_.to.local_file.empty(); }
+  std::string top() const { return options_.to.mount.mountpoint + "/" + options_.checkpoint; }
 
   LiveMemory& live_;
   const EpochOptions options_;

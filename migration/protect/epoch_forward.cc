@@ -107,32 +107,30 @@ uint64_t first_missing(const KeptAtPartner& kept, const SealedEpoch& epoch, RunO
 
 }  // namespace
 
-Result<uint64_t> forward_epoch(const EpochStore& epochs, const std::string& name,
-                               const ForwardOptions& options) {
-  const auto state = epochs.read(name);
-  if (!state) return failure(state.error());
-  const auto epoch = find_epoch(*state, options.number);
+Result<uint64_t> forward_epoch(const EpochStore& epochs, const EpochState& state, Partner& partner,
+                               const MountEntry& mount, const ForwardOptions& options) {
+  const auto epoch = find_epoch(state, options.number);
   if (!epoch) return failure(epoch.error());
-  const bool is_newest = epoch->number == state->newest.number;
-  RunOfEpochs run{.id = is_newest ? state->run : random_migration_id(),
-                  .criu_options = state->criu_options,
-                  .manager = state->manager,
-                  .rolls_back = state->rolls_back};
-  Partner partner(options.partner, name, state->tree);
+  const bool is_newest = epoch->number == state.newest.number;
+  RunOfEpochs run{.id = is_newest ? state.run : random_migration_id(),
+                  .criu_options = state.criu_options,
+                  .manager = state.manager,
+                  .rolls_back = state.rolls_back};
   const auto kept = partner.open(run);
   if (!kept) return failure(kept.error());
   if (kept->run == run.id && kept->newest == epoch->number) return uint64_t{0};
   const uint64_t begin = first_missing(*kept, *epoch, run);
-  const std::string directory = epochs.epoch_directory(name, epoch->number);
-  const Checkpoints checkpoints(options.partner.mount,
-                                epoch_checkpoint(name, run.id, epoch->number));
+  const std::string directory = epochs.epoch_directory(state.name, epoch->number);
+  // A new name each time: the target may still have one of an attempt that has failed.
+  const Checkpoints checkpoints(mount,
+                                epoch_checkpoint(state.name, random_migration_id(), epoch->number));
   if (Status sent = checkpoints.send_images(directory + "/images"); !sent) {
     return failure(sent.error());
   }
   const auto bytes = checkpoints.send_memory(directory + "/memory", begin, epoch->memory_end);
   if (!bytes) return bytes;
   for (const std::string& checkpoint : {checkpoints.images(), checkpoints.memory()}) {
-    const auto sealed = seal_checkpoint(options.partner.mount, checkpoint, options.seal_patience);
+    const auto sealed = seal_checkpoint(mount, checkpoint, options.seal_patience);
     if (!sealed) return failure(sealed.error());
   }
   const ArrivedParts parts{checkpoints.images(), checkpoints.memory(), begin};
@@ -140,6 +138,14 @@ Result<uint64_t> forward_epoch(const EpochStore& epochs, const std::string& name
     return failure(sealed.error());
   }
   return bytes;
+}
+
+Result<uint64_t> forward_epoch(const EpochStore& epochs, const std::string& name,
+                               const PartnerMount& to, const ForwardOptions& options) {
+  const auto state = epochs.read(name);
+  if (!state) return failure(state.error());
+  Partner partner(to, name, state->tree);
+  return forward_epoch(epochs, *state, partner, to.mount, options);
 }
 
 }  // namespace ppmr

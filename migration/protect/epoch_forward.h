@@ -10,15 +10,19 @@
 namespace ppmr {
 
 struct ForwardOptions {
-  PartnerMount partner;
   uint64_t number = 0;  // of the epoch
   uint64_t oldest = 0;  // the partner forgets those before it
   std::chrono::milliseconds seal_patience{120'000};
 };
 
 // Returns the bytes of memory that were sent, when the partner keeps the epoch. May be repeated.
-// Errors: ENOENT: this node does not keep it; of the file system; those of Partner.
+// `state`: of the tree in `epochs`, where the epoch stays until this returns. `mount`: the source
+// mount before the partner. Errors: ENOENT: this node does not keep it; of the file system; those
+// of Partner.
+Result<uint64_t> forward_epoch(const EpochStore& epochs, const EpochState& state, Partner& partner,
+                               const MountEntry& mount, const ForwardOptions& options);
+// The same for one epoch at a time: reads the state, and connects.
 Result<uint64_t> forward_epoch(const EpochStore& epochs, const std::string& name,
-                               const ForwardOptions& options);
+                               const PartnerMount& to, const ForwardOptions& options);
 
 }  // namespace ppmr

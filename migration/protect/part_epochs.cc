@@ -173,7 +173,7 @@ Result<part_message::Report> PartEpochs::capture(const part_message::Epoch& epoc
   if (epoch.hold) while_held = [&](const SentEpoch& sent) { return hold(run, epoch, sent); };
   EpochDump dump(
       run.live, {.criu = settings_.criu,
-                 .mount = run.here_mount.mount,
+                 .to = {run.here_mount.mount, ""},
                  .checkpoint = epoch_checkpoint(settings_.container, run.settings.id, epoch.number),
                  .work = run.work.path(),
                  .root = *root,
@@ -214,11 +214,9 @@ Status PartEpochs::hold(Run& run, const part_message::Epoch& epoch, SentEpoch se
 // The partner may have missed earlier epochs: it gets what it does not have.
 Status PartEpochs::forward(const part_message::Epoch& epoch) const {
   if (!run_->partner_mount || epoch.hold) return {};
-  const auto forwarded = forward_epoch(run_->epochs, settings_.container,
-                                       {.partner = *run_->partner_mount,
-                                        .number = epoch.number,
-                                        .oldest = epoch.oldest,
-                                        .seal_patience = kSealPatience});
+  const auto forwarded = forward_epoch(
+      run_->epochs, settings_.container, *run_->partner_mount,
+      {.number = epoch.number, .oldest = epoch.oldest, .seal_patience = kSealPatience});
   if (forwarded) return {};
   return failure(forwarded.error().errno_value,
                  "forward the epoch to the partner: " + forwarded.error().message);

@@ -15,6 +15,7 @@ constexpr milliseconds kKeepPatience{120'000};
 Result<json> Partner::ask(json request, milliseconds patience) {
   request["name"] = name_;
   request["tree"] = to_json(tree_);
+  request["first_partner"] = first_partner_;
   auto answer = agent_.insist_on_answer(request, patience);
   if (answer && answer->value("ok", false)) return answer;
   Error why = answer ? Error{answer->value("errno", EIO), answer->value("error", "no reason")}
@@ -39,6 +40,11 @@ Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
                    "the version of ppmr at the partner takes over no units and containers: update "
                    "it");
   }
+  if (opened->value("first_partner", "") != first_partner_) {
+    return failure(EINVAL,
+                   "the version of ppmr at the partner does not know that another partner takes "
+                   "over before it: update it");
+  }
   return KeptAtPartner{.newest = opened->value("newest", uint64_t{0}),
                        .run = opened->value("run", ""),
                        .memory_end = opened->value("memory_end", uint64_t{0})};
@@ -59,9 +65,10 @@ Status Partner::seal(const RunOfEpochs& run, const SealedEpoch& epoch, const Arr
   return kept ? Status{} : failure(kept.error());
 }
 
-Status Partner::contact(const std::string& run, milliseconds patience) {
+Result<uint64_t> Partner::contact(const std::string& run, milliseconds patience) {
   const auto asked = ask({{"op", "epoch-contact"}, {"run", run}}, patience);
-  return asked ? Status{} : failure(asked.error());
+  if (!asked) return failure(asked.error());
+  return asked->value("newest", uint64_t{0});
 }
 
 Status Partner::close(const std::string& run) {

@@ -44,16 +44,21 @@ struct KeptAtPartner {
 // the partner's refusals; those of AgentClient. Threads: one.
 class Partner {
  public:
-  Partner(const PartnerMount& partner, std::string name, ProtectedTree tree)
-      : agent_(parse_endpoint(partner.endpoint)), name_(std::move(name)), tree_(std::move(tree)) {}
+  // `first_partner`: who takes over before this one (see EpochState).
+  Partner(const PartnerMount& partner, std::string name, ProtectedTree tree,
+          std::string first_partner = "")
+      : agent_(parse_endpoint(partner.endpoint)),
+        name_(std::move(name)),
+        tree_(std::move(tree)),
+        first_partner_(std::move(first_partner)) {}
 
-  // May this source use the name? Errors: EINVAL: the partner cannot take over `manager`.
+  // May this source use the name? Errors: EINVAL: the version at the partner is too old.
   Result<KeptAtPartner> open(const RunOfEpochs& run);
   // The partner keeps the epoch, and forgets those before `oldest`.
   Status seal(const RunOfEpochs& run, const SealedEpoch& epoch, const ArrivedParts& parts,
               uint64_t oldest);
-  // May the tree still run here?
-  Status contact(const std::string& run, std::chrono::milliseconds patience);
+  // May the tree still run here? Returns the number of the newest epoch that is kept; 0: none.
+  Result<uint64_t> contact(const std::string& run, std::chrono::milliseconds patience);
   // The tree has ended: the partner forgets its epochs.
   Status close(const std::string& run);
 
@@ -63,6 +68,7 @@ class Partner {
   AgentClient agent_;
   const std::string name_;
   const ProtectedTree tree_;
+  const std::string first_partner_;
 };
 
 }  // namespace ppmr

@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <thread>
 
 #include "base/clock.h"
-#include "daemon/control/mount_daemon.h"
-#include "daemon/control/requests.h"
+#include "migration/protect/partner_place.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/moved_unit.h"
 #include "preflight/container_facts.h"
@@ -27,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWorkDirectory = "/run/ppmr/protect-";
 constexpr milliseconds kContactInterval{2000};
-constexpr milliseconds kContactPatience{1500};
 constexpr milliseconds kLookInterval{200};
 constexpr milliseconds kAfterFailure{5000};
 constexpr milliseconds kKillPatience{10'000};
@@ -63,24 +60,56 @@ milliseconds best_interval(milliseconds pause, milliseconds mtbf) {
   return std::clamp<milliseconds>(best, kEpochIntervalMin, kEpochIntervalMax);
 }
 
-// What epochs share until one of them fails.
+RunGoesOn judge_run(const KeptAtPartner& kept, const std::string& run, uint64_t newest,
+                    uint64_t newest_end, uint64_t failed_end) {
+  if (newest_end == 0 || kept.run != run) return RunGoesOn::kNot;
+  if (kept.newest == newest && kept.memory_end == newest_end) return RunGoesOn::kFromNewest;
+  const bool has_failed = kept.newest == newest + 1 && kept.memory_end == failed_end;
+  return has_failed ? RunGoesOn::kWithEpoch : RunGoesOn::kNot;
+}
+
+// What epochs share that follow each other.
 struct Protection::Run {
-  Run(WorkDirectory directory, PartnerMount found, const ProtectionSettings& settings)
-      : id(random_migration_id()),
-        work(std::move(directory)),
-        mount(found.mount),
-        partner(found, settings.name, settings.tree) {}
+  explicit Run(WorkDirectory directory) : id(random_migration_id()), work(std::move(directory)) {}
 
   const std::string id;
   WorkDirectory work;
-  const MountEntry mount;
-  Partner partner;
   LiveMemory live;
+  uint64_t kept_bytes = 0;  // the end of the newest epoch that is kept
+  bool has_failed = false;  // the last epoch
 };
+
+Status Protection::make_place() {
+  if (place_) return {};
+  if (has_one_partner()) {
+    place_ = std::make_unique<PartnerPlace>(PartnerPlace::Options{
+        .name = settings_.name,
+        .tree = settings_.tree,
+        .find = settings_.targets.front().find,
+        .on_epoch = [this](const EpochReport& report) { report_epoch(report, nullptr); }});
+    return {};
+  }
+  auto made =
+      FanOut::create({.name = settings_.name,
+                      .tree = settings_.tree,
+                      .targets = settings_.targets,
+                      .policy = settings_.policy,
+                      .keep = settings_.keep,
+                      .retry_after = std::min(every_, kAfterFailure),
+                      .seal_patience = settings_.seal_patience,
+                      .directory = kCapturedDirectory,
+                      .on_epoch = [this](const EpochReport& report,
+                                         const json& partners) { report_epoch(report, partners); },
+                      .on_event = [this](const json& event) { report_event(event); }});
+  if (!made) return failure(made.error());
+  place_ = std::move(*made);
+  return {};
+}
 
 void Protection::report_event(json event) const {
   event["name"] = settings_.name;
   event["time_ns"] = realtime_ns();
+  MutexLock lock(events_mutex_);
   if (settings_.on_event) settings_.on_event(event);
 }
 
@@ -107,31 +136,45 @@ Result<T> Protection::answered(Result<T> answer) {
   return ends(Ending::kReplaced, answer.error().message);
 }
 
-// An earlier `ppmr protect` may have been killed in the middle of an epoch.
-void Protection::remove_leftovers(const MountEntry& mount) const {
-  std::error_code ignored;
-  std::vector<std::filesystem::path> found;
-  for (const auto& entry : std::filesystem::directory_iterator(mount.mountpoint, ignored)) {
-    if (is_epoch_checkpoint(entry.path().filename(), settings_.name)) found.push_back(entry.path());
-  }
-  for (const auto& path : found) std::filesystem::remove_all(path, ignored);
-}
+RunOfEpochs Protection::describe(const Run& run) const { return {run.id, criu_options_, manager_}; }
 
-Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
-  auto partner = settings_.find_partner();
-  if (!partner) return failure(partner.error());
-  remove_leftovers(partner->mount);
-  // A fixed place: messages name CRIU's log there.
-  auto work = WorkDirectory::create(kWorkDirectory + settings_.name);
-  if (!work) return failure(work.error());
-  auto run = std::make_unique<Run>(std::move(*work), std::move(*partner), settings_);
-  const auto opened = answered(run->partner.open({run->id, criu_options_, manager_}));
+Result<KeptAtPartner> Protection::open(const Run& run) {
+  auto opened = answered(place_->open(describe(run)));
   if (!opened && !ending_ && is_refusal(opened.error().errno_value, has_sent_)) {
     return ends(Ending::kRefused, opened.error().message);
   }
+  return opened;
+}
+
+Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
+  if (Status made = make_place(); !made) return failure(made.error());
+  // A fixed place: messages name CRIU's log there.
+  auto work = WorkDirectory::create(kWorkDirectory + settings_.name);
+  if (!work) return failure(work.error());
+  auto run = std::make_unique<Run>(std::move(*work));
+  const auto opened = open(*run);
   if (!opened) return failure(opened.error());
   number_ = opened->newest;
   return run;
+}
+
+Status Protection::go_on_with(std::unique_ptr<Run>& run) {
+  const auto kept = open(*run);
+  if (!kept) return failure(kept.error());
+  switch (judge_run(*kept, run->id, number_, run->kept_bytes, run->live.sent_bytes())) {
+    case RunGoesOn::kFromNewest:
+      run->live.take_back(run->kept_bytes);
+      break;
+    case RunGoesOn::kWithEpoch:
+      run->kept_bytes = run->live.sent_bytes();
+      ++number_;
+      break;
+    case RunGoesOn::kNot:
+      run.reset();
+      return {};
+  }
+  run->has_failed = false;
+  return {};
 }
 
 Status Protection::look_at_manager() {
@@ -163,17 +206,19 @@ Status Protection::look_at_manager() {
 }
 
 Status Protection::send_epoch(Run& run) {
-  EpochDump dump(run.live, {.criu = settings_.criu,
-                            .mount = run.mount,
-                            .checkpoint = epoch_checkpoint(settings_.name, run.id, number_ + 1),
-                            .work = run.work.path(),
-                            .root = {settings_.tree.root, settings_.tree.root_start_time},
-                            .container = manager_.container.name,
-                            .limits = limits_,
-                            .criu_options = criu_options_,
-                            .seal_patience = settings_.seal_patience,
-                            .go_on = [this] { return check_tree(); },
-                            .on_warning = [this](const std::string& sentence) { warn(sentence); }});
+  EpochDump dump(
+      run.live, {.criu = settings_.criu,
+                 .to = place_->destination(),
+                 // A new name each time: the target may still have a failed one.
+                 .checkpoint = epoch_checkpoint(settings_.name, random_migration_id(), number_ + 1),
+                 .work = run.work.path(),
+                 .root = {settings_.tree.root, settings_.tree.root_start_time},
+                 .container = manager_.container.name,
+                 .limits = limits_,
+                 .criu_options = criu_options_,
+                 .seal_patience = settings_.seal_patience,
+                 .go_on = [this] { return check_tree(); },
+                 .on_warning = [this](const std::string& sentence) { warn(sentence); }});
   const auto began = Clock::now();
   auto sent = dump.send();
   if (!sent && !has_sent_ && cannot_be_tracked(sent.error().errno_value)) {
@@ -188,48 +233,44 @@ Status Protection::send_epoch(Run& run) {
   sent->epoch.number = number_ + 1;
   const SealedEpoch& epoch = sent->epoch;
   const uint64_t oldest = epoch.number + 1 - std::min<uint64_t>(settings_.keep, epoch.number);
-  const ArrivedParts parts{sent->checkpoint, sent->memory, sent->memory_offset};
-  const Status kept =
-      answered(run.partner.seal({run.id, criu_options_, manager_}, epoch, parts, oldest));
+  const Status kept = answered(place_->keep(describe(run), *sent, dump, oldest));
   if (!kept) return failure(kept.error());
   number_ = epoch.number;
+  run.kept_bytes = run.live.sent_bytes();
   has_sent_ = true;
   limits_.fixed_part = sent->fixed_part;
   if (settings_.mtbf) {
     every_ = best_interval(milliseconds(epoch.pause_ms), *settings_.mtbf);
     limits_.max_time = every_;
   }
-  // For `ppmr status` and the metrics.
-  (void)ask(run.mount,
-            to_request(request::NoteEpoch{.process = settings_.name,
-                                          .pid = settings_.tree.root,
-                                          .program = settings_.tree.program,
-                                          .epoch = static_cast<int64_t>(epoch.number),
-                                          .frozen_ns = epoch.frozen_ns,
-                                          .pause_ms = epoch.pause_ms,
-                                          .bytes = static_cast<int64_t>(epoch.bytes),
-                                          .sent_bytes = static_cast<int64_t>(epoch.arrived_bytes),
-                                          .every_ms = every_.count()}));
-  report_event(
-      {{"event", "epoch"},
-       {"number", epoch.number},
-       {"bytes", epoch.bytes},
-       {"sent_bytes", epoch.arrived_bytes},
-       {"pause_ms", epoch.pause_ms},
-       {"max_pause_ms", settings_.limits.max_downtime.count()},
-       {"every_ms", every_.count()},
-       {"took_ms", std::chrono::duration_cast<milliseconds>(Clock::now() - began).count()}});
+  place_->announce({epoch, began, every_});
   return {};
+}
+
+void Protection::report_epoch(const EpochReport& report, const json& partners) const {
+  const SealedEpoch& epoch = report.epoch;
+  json event = {
+      {"event", "epoch"},
+      {"number", epoch.number},
+      {"bytes", epoch.bytes},
+      {"sent_bytes", epoch.arrived_bytes},
+      {"pause_ms", epoch.pause_ms},
+      {"max_pause_ms", settings_.limits.max_downtime.count()},
+      {"every_ms", report.every.count()},
+      {"took_ms", std::chrono::duration_cast<milliseconds>(Clock::now() - report.began).count()}};
+  if (!partners.is_null()) event["partners"] = partners;
+  report_event(std::move(event));
 }
 
 Status Protection::wait_until(Clock::time_point next, Run* run) {
   auto contact_at = Clock::now() + kContactInterval;
   while (Clock::now() < next) {
     if (Status alive = check_tree(); !alive) return alive;
-    reap_page_readers();
+    // With several partners there are none, and other threads wait for children of their own.
+    if (has_one_partner()) reap_page_readers();
     if (run != nullptr && Clock::now() >= contact_at) {
       contact_at = Clock::now() + kContactInterval;
-      const Status asked = answered(run->partner.contact(run->id, kContactPatience));
+      const Status asked = answered(place_->contact(run->id));
       if (ending_) return failure(asked.error());
     }
     std::this_thread::sleep_for(kLookInterval);
@@ -268,21 +309,23 @@ Status Protection::kill_own_copy() const {
 }
 
 ProtectionEnd Protection::end(const Error& error, Run* run) {
-  if (run != nullptr) {
-    (void)ask(run->mount, to_request(request::NoteProtectionEnd{settings_.name}));
-  }
+  ProtectionEnd how = finish(error, run);
+  if (place_) place_->note_end();
+  return how;
+}
+
+ProtectionEnd Protection::finish(const Error& error, Run* run) {
   switch (*ending_) {
     case Ending::kReplaced:
       return end_own_copy(error.message);
     case Ending::kTreeEnded:
       if (run != nullptr) {
-        const Status closed = answered(run->partner.close(run->id));
+        const Status closed = answered(place_->close(run->id));
         if (!closed && *ending_ != Ending::kReplaced) {
-          return {
-              ExitCode::kPeerFailed,
-              fmt::format("{}, but the partner keeps its epoch: {}; run ppmr takeover --discard "
-                          "{} there",
-                          error.message, closed.error().message, settings_.name)};
+          return {ExitCode::kPeerFailed,
+                  fmt::format("{}, but a partner keeps its epoch: {}; run ppmr takeover --discard "
+                              "{} there",
+                              error.message, closed.error().message, settings_.name)};
         }
       }
       return {ExitCode::kSuccess, error.message};
@@ -306,6 +349,7 @@ ProtectionEnd Protection::run() {
     if (done) done = look_at_manager();
     // Nothing was sent that would have to be sent again.
     const bool begins = done.has_value();
+    if (done && run && run->has_failed) done = go_on_with(run);
     if (done && !run) {
       auto opened = begin_run();
       done = opened ? Status{} : failure(opened.error());
@@ -318,7 +362,7 @@ ProtectionEnd Protection::run() {
         warn(fmt::format("no new epoch: {}; the process runs on, and ppmr tries again",
                          done.error().message));
       }
-      if (begins) run.reset();
+      if (begins && run) run->has_failed = true;
     } else {
       told.clear();
     }

@@ -3,7 +3,8 @@
 //
 //   open the name at the partner -> epoch -> partner keeps it -> wait -> epoch ...
 //     ^                                |
-//     '-------- a new run -------------' failed: the tree runs on, all its memory is sent again
+//     '--------------------------------' failed: the tree runs on, and what the partner does not
+//                                        have is sent again
 //
 // Whatever fails here, the tree runs on, with one exception: the partner says that it has taken the
 // tree over. Then the copy here is ended, because it must not run twice.
@@ -19,9 +20,10 @@
 #include <vector>
 
 #include "base/exit_code.h"
+#include "base/mutex.h"
 #include "migration/epochs/epoch_state.h"
-#include "migration/protect/epoch_dump.h"
-#include "migration/protect/partner.h"
+#include "migration/protect/epoch_place.h"
+#include "migration/protect/fan_out.h"
 
 namespace ppmr {
 
@@ -37,8 +39,9 @@ struct ProtectionSettings {
   unsigned keep = 1;  // how many epochs the partner keeps
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{120'000};
-  // Finds the source mount, or makes it again. Called before each run.
-  std::function<Result<PartnerMount>()> find_partner;
+  // Its partners. With one, epochs go straight to it; with several, through this node's memory.
+  std::vector<FanOutTarget> targets;
+  SealPolicy policy = SealPolicy::kAll;  // of several
   std::function<void(const nlohmann::json& event)> on_event;
 };
 
@@ -63,6 +66,17 @@ std::chrono::steady_clock::time_point next_epoch_at(std::chrono::steady_clock::t
                                                     std::chrono::steady_clock::time_point ended,
                                                     bool failed, std::chrono::milliseconds every);
 
+// How a run goes on after an epoch that has failed.
+enum class RunGoesOn {
+  kFromNewest,  // the partner has nothing of that epoch
+  kWithEpoch,   // it keeps that epoch: only its answer was lost
+  kNot,         // it keeps other pages: a new run begins
+};
+// `kept`: what the partner says now. `newest`: the last epoch of the run that was kept, whose pages
+// end at `newest_end`; those of the failed epoch end at `failed_end`. Pure.
+RunGoesOn judge_run(const KeptAtPartner& kept, const std::string& run, uint64_t newest,
+                    uint64_t newest_end, uint64_t failed_end);
+
 // Threads: one calls run(); any may set `stop`.
 class Protection {
  public:
@@ -85,8 +99,13 @@ class Protection {
   enum class Ending { kReplaced, kTreeEnded, kInterrupted, kRefused };
 
   tl::unexpected<Error> ends(Ending why, std::string message);
+  bool has_one_partner() const { return settings_.targets.size() == 1; }
+  Status make_place();
+  RunOfEpochs describe(const Run& run) const;
+  Result<KeptAtPartner> open(const Run& run);
   Result<std::unique_ptr<Run>> begin_run();
-  void remove_leftovers(const MountEntry& mount) const;
+  // After a failed epoch. Ends the run if it cannot go on.
+  Status go_on_with(std::unique_ptr<Run>& run);
   // What has changed in the container or the unit since the last epoch. Errors: why the next epoch
   // would not be complete.
   Status look_at_manager();
@@ -95,16 +114,22 @@ class Protection {
   Status wait_until(std::chrono::steady_clock::time_point next, Run* run);
   Status check_tree();
   ProtectionEnd end(const Error& error, Run* run);
+  ProtectionEnd finish(const Error& error, Run* run);
   ProtectionEnd end_own_copy(const std::string& why);
   Status kill_own_copy() const;
   // An answer of the partner. Ends the protection if the tree runs there.
   template <typename T>
   Result<T> answered(Result<T> answer);
-  void report_event(nlohmann::json event) const;
+  // Threads: any.
+  void report_event(nlohmann::json event) const PPMR_EXCLUDES(events_mutex_);
+  // `partners`: what each of several has; null for one.
+  void report_epoch(const EpochReport& report, const nlohmann::json& partners) const;
   void warn(const std::string& sentence) const;
 
   const ProtectionSettings& settings_;
   const std::atomic<bool>& stop_;
+  mutable Mutex events_mutex_;
+  std::unique_ptr<EpochPlace> place_;  // none before the first run
   std::optional<Ending> ending_;
   std::chrono::milliseconds every_;
   TreeManager manager_;

@@ -33,5 +33,38 @@ TEST(BestInterval, GrowsWithThePauseAndWithTheTimeBetweenFailures) {
   EXPECT_EQ(best_interval(seconds(3600), 10'000 * kDay), kEpochIntervalMax);
 }
 
+constexpr const char* kRun = "0123456789abcdef0123456789abcdef";
+
+RunGoesOn judge(const KeptAtPartner& kept, uint64_t newest_end = 500) {
+  return judge_run(kept, kRun, 4, newest_end, 700);
+}
+
+TEST(JudgeRun, PartnerWithoutTheFailedEpochGetsOnlyWhatIsMissing) {
+  EXPECT_EQ(judge({4, kRun, 500}), RunGoesOn::kFromNewest);
+}
+
+TEST(JudgeRun, EpochWhoseAnswerWasLostIsNotSentAgain) {
+  EXPECT_EQ(judge({5, kRun, 700}), RunGoesOn::kWithEpoch);
+}
+
+TEST(JudgeRun, PartnerWithOtherPagesGetsAll) {
+  EXPECT_EQ(judge({0, "", 0}), RunGoesOn::kNot) << "its node has started again";
+  EXPECT_EQ(judge({4, "another run", 500}), RunGoesOn::kNot);
+  EXPECT_EQ(judge({3, kRun, 500}), RunGoesOn::kNot);
+  EXPECT_EQ(judge({4, kRun, 600}), RunGoesOn::kNot);
+  EXPECT_EQ(judge({5, kRun, 600}), RunGoesOn::kNot);
+  EXPECT_EQ(judge({4, kRun, 0}), RunGoesOn::kNot) << "its version does not say where pages end";
+}
+
+TEST(JudgeRun, FirstEpochThatFailsBeginsANewRun) {
+  EXPECT_EQ(judge({4, kRun, 0}, 0), RunGoesOn::kNot);
+}
+
+TEST(CriuPatience, IsManyPausesAndNeverShort) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(criu_patience(milliseconds(150)), milliseconds(7500));
+  EXPECT_EQ(criu_patience(milliseconds(1)), milliseconds(2000));
+}
+
 }  // namespace
 }  // namespace ppmr

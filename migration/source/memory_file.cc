@@ -10,6 +10,7 @@
 #include "base/number_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
+#include "processes/memory/pace.h"
 #include "processes/memory/small_ranges.h"
 
 namespace ppmr {
@@ -20,6 +21,19 @@ using Clock = std::chrono::steady_clock;
 
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
 constexpr milliseconds kReaderPatience{30'000};
+constexpr size_t kCopyBytes = size_t{1} << 20;
+
+Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_failure("write", "the memory of an epoch");
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    offset += static_cast<uint64_t>(count);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -38,6 +52,7 @@ Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& c
 }
 
 Result<MemoryFile> MemoryFile::create(MemoryFilePlace place) {
+  if (!place.local_file.empty()) return create_local(std::move(place));
   MemoryFile memory;
   memory.place_ = std::move(place);
   const std::string path = memory.place_.mount.mountpoint + "/" + memory.place_.checkpoint;
@@ -53,9 +68,45 @@ Result<MemoryFile> MemoryFile::create(MemoryFilePlace place) {
   return memory;
 }
 
+Result<MemoryFile> MemoryFile::create_local(MemoryFilePlace place) {
+  MemoryFile memory;
+  memory.place_ = std::move(place);
+  const std::string& path = memory.place_.local_file;
+  memory.file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!memory.file_) return system_failure("create the memory of an epoch", path);
+  memory.buffer_.resize(kCopyBytes);
+  return memory;
+}
+
+Status MemoryFile::copy(const PageIndex& index, MemoryReader::Tree tree, uint64_t file_offset,
+                        const std::string& rate) {
+  auto reader = MemoryReader::create(index, tree);
+  if (!reader) return failure(reader.error());
+  PacedReading pace(rate);
+  for (uint64_t at = 0; at < index.memory_bytes;) {
+    const auto part =
+        std::span(buffer_).first(std::min<uint64_t>(kCopyBytes, index.memory_bytes - at));
+    if (Status read = reader->read(at, part); !read) return read;
+    const Status written = write_at(file_, part, file_offset + at);
+    if (!written) return written;
+    at += part.size();
+    (void)pace.wait_after(part.size());
+  }
+  return {};
+}
+
 Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOptions& options) {
   const auto began = Clock::now();
   const uint64_t max_rate_bytes_per_s = read_number(place_.rate);
+  if (is_local()) {
+    const uint64_t file_offset = live.sent_bytes() - place_.first_offset;
+    const auto index = live.next_round(root);
+    if (!index) return failure(index.error());
+    if (options.on_begin) options.on_begin(index->memory_bytes);
+    const Status copied = copy(*index, MemoryReader::Tree::kRuns, file_offset, place_.rate);
+    if (!copied) return failure(copied.error());
+    return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s};
+  }
   const std::string path = fmt::format("{}/{}-{}", place_.work, kPageIndexFile, rounds_);
   const std::string pause = options.may_pause ? place_.pause : "";
   auto reader = PageReaderProcess::start({.index = path, .rate = place_.rate, .pause = pause},
@@ -90,6 +141,7 @@ Status MemoryFile::start_anew() {
 }
 
 Status MemoryFile::prepare_frozen() {
+  if (is_local()) return {};
   auto reader = PageReaderProcess::start(
       {.index = place_.work + "/" + kPageIndexFile, .rate = "", .pause = ""});
   if (!reader) return failure(reader.error());
@@ -108,6 +160,12 @@ Status MemoryFile::ask_to_send(const request::SendMemory& request, PageReaderPro
 
 Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when,
                                std::optional<milliseconds> patience) {
+  if (is_local()) {
+    const Status copied =
+        copy(index.unsent, MemoryReader::Tree::kFrozen, index.sent_bytes - place_.first_offset, "");
+    close();
+    return copied;
+  }
   const std::string path = place_.work + "/" + kPageIndexFile;
   if (Status written = write_page_index(path, index.unsent); !written) return written;
   request::SendMemory request{.checkpoint = place_.checkpoint,

@@ -12,6 +12,7 @@
 #include "migration/source/live_rounds.h"
 #include "mount/mount_table.h"
 #include "processes/memory/live_memory.h"
+#include "processes/memory/memory_reader.h"
 #include "processes/memory/page_reader.h"
 
 namespace ppmr {
@@ -27,6 +28,9 @@ struct SealedTree {
 
 struct MemoryFilePlace {
   MountEntry mount;
+  // A file at this node, to which this process copies the memory itself. Empty: the file is in the
+  // mount.
+  std::string local_file;
   std::string checkpoint;  // the name of the file in the mount
   std::string work;        // a directory for page indexes
   std::string rate;        // see PageReaderFiles
@@ -79,12 +83,18 @@ class MemoryFile {
 
  private:
   MemoryFile() = default;
+  bool is_local() const { return !place_.local_file.empty(); }
+  static Result<MemoryFile> create_local(MemoryFilePlace place);
+  // Copies the pages of the index to the local file.
+  Status copy(const PageIndex& index, MemoryReader::Tree tree, uint64_t file_offset,
+              const std::string& rate);
   Status ask_to_send(const request::SendMemory& request, PageReaderProcess& reader,
                      std::optional<std::chrono::milliseconds> patience = {}) const;
 
   MemoryFilePlace place_;
   UniqueFd file_;
   std::optional<PageReaderProcess> reader_;  // of the frozen tree
+  std::vector<std::byte> buffer_;            // for a local file
   size_t rounds_ = 0;
 };
 

@@ -119,6 +119,7 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
   state.audit_file = context_.audit_file;
   state.restart_policy = context_.restart_policy;
   state.takeover.clear();
+  state.first_partner = request.value("first_partner", "");
   if (state.newest.number == 0) state.run = request.at("run");
   if (Status written = locked->write(state); !written) return failure(written.error());
   locked->note_contact();
@@ -144,6 +145,7 @@ Result<json> EpochRequests::open(const json& request) const {
   return json{{"newest", state.newest.number},
               {"run", state.run},
               {"memory_end", state.newest.memory_end},
+              {"first_partner", state.first_partner},
               {"manager", to_json(*manager)}};
 }
 

@@ -241,6 +241,59 @@ def test_slow_link_does_not_hold_the_process(nodes, ledger, protection):
     protection.wait_for_epochs(2, timeout=90)
 
 
+def test_criu_that_hangs_does_not_hold_the_process(nodes, ledger, migrations):
+    """It is stopped while it holds the process: the epoch fails, and the process runs on."""
+    protection = Protection(migrations, ledger.pid, options=["--max-pause", "40ms"])
+    protection.wait_for_epochs(1)
+    status = nodes.source.host_path(f"/proc/{ledger.pid}/status")
+
+    def tracer():
+        return int(re.search(r"TracerPid:\s(\d+)", status.read_text()).group(1))
+
+    def stopped_criu():
+        pid = tracer()
+        command = nodes.source.host_path(f"/proc/{pid}/comm")
+        if pid == 0 or command.read_text() != "criu\n":
+            return None
+        nodes.source.signal(pid, signal.SIGSTOP)
+        return pid if tracer() == pid else None
+
+    def seizes():
+        try:
+            return stopped_criu()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+
+    held = wait_until(seizes, 30, "CRIU to hold the process", interval=0)
+    ledger.wait_for_lines(5)
+    assert not nodes.source.alive(held)
+    warned = [event["sentence"] for event in protection.events() if event["event"] == "warning"]
+    assert any("criu dump was silent for 2000 ms" in sentence for sentence in warned), warned
+    protection.wait_for_epochs(2)
+    ledger.check_continuous()
+    protection.end()
+
+
+def test_epoch_after_a_failed_one_sends_only_what_is_missing(nodes, ledger, migrations):
+    protection = Protection(migrations, ledger.pid)
+    protection.wait_for_epochs(2)
+    migrations.target.kill()
+    wait_until(
+        lambda: [event for event in protection.events() if event["event"] == "warning"],
+        60,
+        "an epoch to fail",
+    )
+    before = len(protection.epochs())
+    migrations.restart_dead()
+    protection.wait_for_epochs(2, timeout=60)
+    again = protection.epochs()[before]
+    assert again["sent_bytes"] < 12 * MIB, "all memory was sent once more"
+    lose(nodes.source)
+    protection.take_over("--truncate")
+    ledger.wait_for_lines(20, nodes.target)
+    ledger.check_continuous()
+
+
 def test_rate_holds_for_the_rounds(ledger, migrations):
     protection = Protection(migrations, ledger.pid, options=["--max-rate", "4MiB"])
     protection.wait_for_epochs(1, timeout=60)

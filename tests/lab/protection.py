@@ -20,10 +20,13 @@ class Protection:
         name="ledger",
         runc=None,
         ppmr=None,
+        others=(),
     ):
+        """others: Migrations from the same source to further partners."""
         self.migrations, self.name = migrations, name
+        mounts = [word for each in (migrations, *others) for word in ("--mount", each.out)]
         what = ["--runc", runc] if runc else ["--pid", pid, "--name", name]
-        words = ["protect", *what, "--mount", migrations.out, "--every", every, "--json"]
+        words = ["protect", *what, *mounts, "--every", every, "--json"]
         words += ["--state-dir", migrations.states["source"]]
         words += [*options, *(["--", *criu_options] if criu_options else [])]
         self.running = Running(migrations.source_at, [ppmr or find_ppmr(), *words])
@@ -44,15 +47,17 @@ class Protection:
         )
         assert self.running.running(), self.running.wait(1).output
 
-    def takeover(self, *options, check=True, **keywords):
-        words = ["takeover", "--json", "--state-dir", self.migrations.states["target"], *options]
-        return self.migrations.target_at.run([find_ppmr(), *words], check=check, **keywords)
+    def takeover(self, *options, check=True, at=None, **keywords):
+        """at: the Migrations to the partner, if it is not the first one."""
+        at = at or self.migrations
+        words = ["takeover", "--json", "--state-dir", at.states["target"], *options]
+        return at.target_at.run([find_ppmr(), *words], check=check, **keywords)
 
     def take_over(self, *options, **keywords):
         return self.takeover(self.name, "--fence", "true", *options, **keywords)
 
-    def kept(self):
-        listed = map(json.loads, self.takeover().stdout.splitlines())
+    def kept(self, at=None):
+        listed = map(json.loads, self.takeover(at=at).stdout.splitlines())
         return {process["name"]: process for process in listed}
 
     def end(self):

@@ -1,0 +1,48 @@
+// The epochs of one tree in the memory of its own node, from where they are forwarded to several
+// partners. So the tree is captured once, and no partner holds the capture or another partner.
+//
+// They are apart from those that this node keeps as a partner (kEpochsDirectory): nobody takes
+// these over, and a name may stand for one process there and for another here.
+#pragma once
+
+#include <string>
+
+#include "migration/epochs/epoch_store.h"
+#include "migration/protect/epoch_dump.h"
+#include "migration/protect/partner.h"
+
+namespace ppmr {
+
+inline constexpr const char* kCapturedDirectory = "/run/ppmr/captured";
+
+// Threads: read() any; the others one.
+class CapturedEpochs {
+ public:
+  // Removes what an earlier `ppmr protect` has left under this name. Errors: those of EpochStore.
+  static Result<CapturedEpochs> create(const std::string& name, const ProtectedTree& tree,
+                                       const std::string& directory = kCapturedDirectory);
+
+  const EpochStore& store() const { return store_; }
+  // The file to which the next dump copies memory.
+  std::string arriving() const { return arriving_; }
+  Result<KeptAtPartner> kept() const;
+  Result<EpochState> read() const { return store_.read(name_); }
+  // Keeps the epoch of `dump`, and forgets those before `oldest`. Errors: those of seal_epoch().
+  Status keep(const RunOfEpochs& run, const SentEpoch& sent, const std::string& images,
+              uint64_t oldest) const;
+  Status discard() const;
+
+ private:
+  CapturedEpochs(EpochStore store, std::string name, ProtectedTree tree, std::string arriving)
+      : store_(std::move(store)),
+        name_(std::move(name)),
+        tree_(std::move(tree)),
+        arriving_(std::move(arriving)) {}
+
+  EpochStore store_;
+  std::string name_;
+  ProtectedTree tree_;
+  std::string arriving_;
+};
+
+}  // namespace ppmr

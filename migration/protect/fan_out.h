@@ -1,0 +1,128 @@
+// Several partners: each epoch is captured once, into the memory of this node (captured_epochs.h),
+// and a thread for each partner forwards the newest one.
+//
+//   captured epochs  1  2  3  4  5          the tree runs again after its capture
+//                          |     |
+//   partner two            |     '--> 5     what it does not have of epoch 5
+//   partner three          '--> 3           slow: gets 5 next, and what 4 and 5 have changed
+//   partner four                            dead: tried again every few seconds
+//
+// A partner that is slow or dead holds neither the capture nor another partner. When it is back, it
+// gets the newest epoch as the difference to the one that it keeps, or all memory if it keeps none.
+//
+// An epoch that is being forwarded stays here until that is over. So the memory that a slow partner
+// costs is what changes meanwhile.
+//
+// Rejected: to write each page that is read into the source mounts of all partners. A full pool of
+// one holds the frozen tree, and a partner that was away must then have what the others have
+// already: all memory is read and sent again. Rejected, too: the first partner forwards to the
+// others. If it dies, nobody does.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "migration/protect/captured_epochs.h"
+#include "migration/protect/epoch_place.h"
+#include "migration/protect/seal_policy.h"
+
+namespace ppmr {
+
+struct FanOutTarget {
+  std::string name;  // for people
+  std::function<Result<PartnerMount>()> find;
+  // The checks that are still to be made before its first epoch; empty: none. Errors end nothing:
+  // it is called again.
+  std::function<Status()> check;
+};
+
+struct FanOutOptions {
+  std::string name;
+  ProtectedTree tree;
+  std::vector<FanOutTarget> targets;  // the first one takes over before the others
+  SealPolicy policy = SealPolicy::kAll;
+  unsigned keep = 1;  // how many epochs each partner keeps
+  std::chrono::milliseconds retry_after{5000};
+  std::chrono::milliseconds seal_patience{120'000};
+  std::string directory = kCapturedDirectory;
+  // Called by any of its threads, but not by two at once. They must not call the object.
+  std::function<void(const EpochReport& report, const nlohmann::json& partners)> on_epoch;
+  std::function<void(const nlohmann::json& event)> on_event;
+};
+
+// Threads: one owner; it starts one for each target, and they end with the object. The destructor
+// waits for a request to a partner or a mount that is on its way.
+class FanOut : public EpochPlace {
+ public:
+  static Result<std::unique_ptr<FanOut>> create(FanOutOptions options);
+  ~FanOut() override;
+
+  Result<KeptAtPartner> open(const RunOfEpochs& run) override;
+  EpochDestination destination() const override { return {{}, captured_.arriving()}; }
+  Status keep(const RunOfEpochs& run, const SentEpoch& sent, const EpochDump& dump,
+              uint64_t oldest) override PPMR_EXCLUDES(mutex_);
+  void announce(const EpochReport& report) override PPMR_EXCLUDES(mutex_);
+  Status contact(const std::string& run) override PPMR_EXCLUDES(mutex_);
+  Status close(const std::string& run) override PPMR_EXCLUDES(mutex_);
+  void note_end() override PPMR_EXCLUDES(mutex_);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Work { kForward, kContact, kNote, kEnd };
+  struct Target {
+    FanOutTarget options;
+    std::string first_partner;  // who takes over before it; empty: nobody
+    // Only its thread uses these. None before it was reached.
+    std::optional<PartnerMount> mount;
+    std::unique_ptr<Partner> partner;
+    // What is being forwarded, with the state of the captured epochs when that began.
+    EpochReport sending;
+    Result<EpochState> state;
+    bool is_checked = false;
+    uint64_t noted = 0;  // the epoch that the daemon of its mount shows
+    // Guarded by mutex_.
+    EpochReport kept;          // at the partner
+    uint64_t in_use = 0;       // the captured epoch that is being forwarded; 0: none
+    Clock::time_point try_at;  // after a failure
+    Clock::time_point contact_at;
+    std::string told;  // the last failure
+  };
+
+  FanOut(FanOutOptions options, CapturedEpochs captured);
+  void serve(Target& target) PPMR_EXCLUDES(mutex_);
+  Work await_work(Target& target) PPMR_EXCLUDES(mutex_);
+  std::optional<Work> next_work(Target& target) PPMR_REQUIRES(mutex_);
+  Status do_work(Target& target, Work work) PPMR_EXCLUDES(mutex_);
+  Status reach(Target& target);
+  Status forward(Target& target) PPMR_EXCLUDES(mutex_);
+  Status contact_one(Target& target) PPMR_EXCLUDES(mutex_);
+  void note(Target& target) PPMR_EXCLUDES(mutex_);
+  Status end(Target& target) PPMR_EXCLUDES(mutex_);
+  void note_failure(Target& target, Work work, const Error& error) PPMR_EXCLUDES(mutex_);
+  EpochReport sealed() const PPMR_REQUIRES(mutex_);
+  void report_sealed() PPMR_REQUIRES(mutex_);
+  void stop() PPMR_EXCLUDES(mutex_);
+
+  const FanOutOptions options_;
+  const CapturedEpochs captured_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::unique_ptr<Target>> targets_;
+  EpochReport newest_ PPMR_GUARDED_BY(mutex_);
+  std::string run_ PPMR_GUARDED_BY(mutex_);
+  EpochReport counted_ PPMR_GUARDED_BY(mutex_);    // the newest epoch that counts
+  uint64_t reported_ PPMR_GUARDED_BY(mutex_) = 0;  // the newest one that has counted
+  bool is_held_ PPMR_GUARDED_BY(mutex_) = false;   // no forwarding begins
+  bool stops_ PPMR_GUARDED_BY(mutex_) = false;
+  bool closes_ PPMR_GUARDED_BY(mutex_) = false;  // the tree has ended
+  std::optional<std::string> replaced_ PPMR_GUARDED_BY(mutex_);
+  std::vector<std::string> unclosed_ PPMR_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace ppmr

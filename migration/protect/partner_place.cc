@@ -1,0 +1,72 @@
+#include "migration/protect/partner_place.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "daemon/control/mount_daemon.h"
+
+namespace ppmr {
+namespace {
+
+constexpr std::chrono::milliseconds kContactPatience{1500};
+
+}  // namespace
+
+request::NoteEpoch to_note(const EpochReport& report, const std::string& name,
+                           const ProtectedTree& tree) {
+  const SealedEpoch& epoch = report.epoch;
+  return {.process = name,
+          .pid = tree.root,
+          .program = tree.program,
+          .epoch = static_cast<int64_t>(epoch.number),
+          .frozen_ns = epoch.frozen_ns,
+          .pause_ms = epoch.pause_ms,
+          .bytes = static_cast<int64_t>(epoch.bytes),
+          .sent_bytes = static_cast<int64_t>(epoch.arrived_bytes),
+          .every_ms = report.every.count()};
+}
+
+void remove_leftovers(const MountEntry& mount, const std::string& name) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(mount.mountpoint, ignored)) {
+    if (is_epoch_checkpoint(entry.path().filename(), name)) found.push_back(entry.path());
+  }
+  for (const auto& path : found) std::filesystem::remove_all(path, ignored);
+}
+
+Result<KeptAtPartner> PartnerPlace::open(const RunOfEpochs& run) {
+  auto found = options_.find();
+  if (!found) return failure(found.error());
+  found_ = std::move(*found);
+  // An earlier `ppmr protect` may have been killed in the middle of an epoch.
+  remove_leftovers(found_.mount, options_.name);
+  partner_ = std::make_unique<Partner>(found_, options_.name, options_.tree);
+  return partner_->open(run);
+}
+
+Status PartnerPlace::keep(const RunOfEpochs& run, const SentEpoch& sent, const EpochDump&,
+                          uint64_t oldest) {
+  return partner_->seal(run, sent.epoch, {sent.checkpoint, sent.memory, sent.memory_offset},
+                        oldest);
+}
+
+void PartnerPlace::announce(const EpochReport& report) {
+  (void)ask(found_.mount, to_request(to_note(report, options_.name, options_.tree)));
+  options_.on_epoch(report);
+}
+
+Status PartnerPlace::contact(const std::string& run) {
+  const auto newest = partner_->contact(run, kContactPatience);
+  return newest ? Status{} : failure(newest.error());
+}
+
+Status PartnerPlace::close(const std::string& run) { return partner_->close(run); }
+
+void PartnerPlace::note_end() {
+  if (partner_) {
+    (void)ask(found_.mount, to_request(request::NoteProtectionEnd{options_.name}));
+  }
+}
+
+}  // namespace ppmr

@@ -1,0 +1,29 @@
+// When an epoch counts that several partners keep. Pure.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "migration/epochs/epoch_state.h"
+
+namespace ppmr {
+
+enum class SealPolicy {
+  kAll,     // every partner has it, or a later one
+  kQuorum,  // more than half of them
+  kAny,     // one of them
+};
+
+// Errors: EINVAL for a text that is not "all", "quorum" or "any".
+Result<SealPolicy> parse_seal_policy(const std::string& text);
+
+// How many of `partners` must have an epoch.
+size_t needed_partners(SealPolicy policy, size_t partners);
+
+// `kept`: the newest epoch of each partner; its number is 0 if there is none. Returns the position
+// in `kept` of the epoch that counts: enough partners have it or a later one. That one may have
+// number 0. `kept` must not be empty.
+size_t find_sealed(SealPolicy policy, const std::vector<SealedEpoch>& kept);
+
+}  // namespace ppmr
