@@ -375,7 +375,7 @@ TEST_F(Preflight, StopsTheMoveIfADeletedFileExceedsTheGhostLimit) {
   file.deleted = true;
   EXPECT_THAT(find(), IsEmpty());
   file.size_bytes = 5 << 20;
-  expect_stop("uses /tmp/scratch (5.0 MiB), which was deleted", "--ghost-limit 6M");
+  expect_stop("uses /tmp/scratch (5.0 MiB), which was deleted", "--ghost-limit=6M");
   options_.read({"--ghost-limit", "6M"});
   EXPECT_THAT(find(), IsEmpty());
   file.size_bytes = uint64_t{5} << 30;
