@@ -50,7 +50,7 @@ Status forget(const TreeRecord& tree, const std::string& work_directory) {
 }  // namespace
 
 Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory,
-                            bool criu_was_killed) {
+                            CriuEnd end) {
   auto criu = FrozenTasks::open({tree.criu});
   if (!criu) return failure(criu.error());
   if (criu->count() > 0) {
@@ -59,13 +59,13 @@ Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_dire
     criu->stop();
     if (was_let_go(work_directory)) {
       criu->resume();
-      criu_was_killed = false;
+      end = CriuEnd::kByItself;
     } else {
       criu->kill();
     }
     criu->await_end();
   }
-  const bool nothing_ran = !may_have_run(work_directory, criu_was_killed);
+  const bool nothing_ran = !may_have_run(work_directory, end);
   switch (nothing_ran ? RestoredTasks::kWaiting : look_at_restored({tree.tasks, tree.waiting_at})) {
     case RestoredTasks::kWaiting: {
       auto tasks = FrozenTasks::open(tree.tasks);

@@ -63,6 +63,8 @@ constexpr milliseconds kUnitPatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
 // waits without end for a process that was killed during its restore.
 constexpr milliseconds kAbortPatience{5000};
+// CRIU 4.2, too, waits without end if it is killed after the decision, before CRIU lets it run.
+constexpr milliseconds kDeathPatience{3000};
 // How long the supervisor watches a tree that runs, before it reports that the tree has moved.
 constexpr milliseconds kFirstSteps{100};
 
@@ -97,6 +99,10 @@ class TreeRestore {
   Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
   Result<std::unique_ptr<CriuProcess>> start_runc(const std::string& images) const;
   bool was_aborted_for(milliseconds time);
+  // Returns why CRIU should be ended; empty: it should go on.
+  std::string why_criu_is_in_vain();
+  // `error`: of restore_once().
+  CriuEnd end_of_criu(const Error& error) const;
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
@@ -129,7 +135,8 @@ class TreeRestore {
   Clock::time_point runs_since_;
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
-  bool criu_was_killed_ = true;  // CRIU was killed, or it is unknown how CRIU ended
+  std::optional<Clock::time_point> saw_death_;  // of the root that CRIU restores
+  CriuEnd criu_end_ = CriuEnd::kKilled;
 };
 
 Status TreeRestore::prepare() {
@@ -213,7 +220,29 @@ bool TreeRestore::was_aborted_for(milliseconds time) {
   return Clock::now() - *saw_abort_ >= time;
 }
 
+std::string TreeRestore::why_criu_is_in_vain() {
+  if (was_aborted_for(kAbortPatience)) return "its migration was aborted";
+  const auto record = read();
+  if (!record) return "";
+  // The hook has recorded them. Before it does, the migration ends with its time limit.
+  const auto& tasks = record->trees[tree_].tasks;
+  if (tasks.empty() || is_alive(tasks.front())) {
+    saw_death_.reset();
+    return "";
+  }
+  if (!saw_death_) saw_death_ = Clock::now();
+  if (Clock::now() - *saw_death_ < kDeathPatience) return "";
+  return "the process was killed before it ran, and CRIU did not notice";
+}
+
+CriuEnd TreeRestore::end_of_criu(const Error& error) const {
+  const bool is_hopeless = error.errno_value == ECANCELED && saw_death_;
+  if (is_hopeless) return CriuEnd::kInVain;
+  return error.errno_value == EOWNERDEAD ? CriuEnd::kKilled : CriuEnd::kByItself;
+}
+
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
+  saw_death_.reset();
   if (record_.plan.may_run_before_memory()) {
     const Status kept = arrival_->keep_room_for_memory(accepted_->images.path());
     if (!kept) return failure(kept.error());
@@ -239,7 +268,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .show_line = log,
                        .show_notice = log,
                        .stops_on_signal = false,
-                       .is_cancelled = [this] { return was_aborted_for(kAbortPatience); }});
+                       .why_cancelled = [this] { return why_criu_is_in_vain(); }});
   if (!restore) return failure(restore.error());
   const std::string carried_error = work_ + kCarriedErrorFile;
   unlink(carried_error.c_str());
@@ -264,7 +293,7 @@ Status TreeRestore::settle() {
       (void)criu->await_end(kLetGoPatience);
     }
   }
-  auto runs = settle_remains(record_.trees[tree_], work_, criu_was_killed_);
+  auto runs = settle_remains(record_.trees[tree_], work_, criu_end_);
   if (!runs) return failure(runs.error());
   runs_ = *runs;
   return {};
@@ -504,7 +533,7 @@ int TreeRestore::supervise() {
       return finish(pages ? "" : pages.error().message);
     }
     log(restore.error().message);
-    criu_was_killed_ = restore.error().errno_value == EOWNERDEAD;
+    criu_end_ = end_of_criu(restore.error());
     if (Status settled = settle(); !settled) return give_up(settled.error());
     if (runs_) return watch_running();
     const bool promised = record_.state() != MigrationState::kRestoring &&

@@ -28,8 +28,8 @@ class InjectedCalls {
   InjectedCalls(InjectedCalls&& other) noexcept;
   ~InjectedCalls();  // the thread continues
 
-  // The fourth argument and those after it are 0. Returns what the call returns: a negative errno value if it fails. Errors: ESRCH if the process
-  // has ended; those of ptrace(2).
+  // The fourth argument and those after it are 0. Returns what the call returns: a negative errno
+  // value if it fails. Errors: ESRCH if the process has ended; those of ptrace(2).
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
 
  private:

@@ -56,12 +56,13 @@ bool was_let_go(const std::string& work_directory) {
   return is_there(work_directory, RelayMark::kLetGo);
 }
 
-bool may_have_run(const std::string& work_directory, bool criu_was_killed) {
+bool may_have_run(const std::string& work_directory, CriuEnd end) {
   if (!was_let_go(work_directory)) return false;
   if (is_there(work_directory, RelayMark::kResumed)) return true;
   // A signal killed the relay between its mark and its answer to CRIU.
   if (criu_gave_up_before_release(work_directory)) return false;
-  return criu_was_killed || !is_there(work_directory, RelayMark::kResponded);
+  if (end == CriuEnd::kInVain) return false;
+  return end == CriuEnd::kKilled || !is_there(work_directory, RelayMark::kResponded);
 }
 
 int64_t runs_since_ns(const std::string& work_directory) {

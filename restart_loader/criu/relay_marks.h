@@ -24,12 +24,19 @@ Status leave_mark(const std::string& work_directory, RelayMark mark,
 // Returns whether the relay let CRIU continue.
 bool was_let_go(const std::string& work_directory);
 
+enum class CriuEnd {
+  kByItself,
+  kKilled,  // or it is unknown how it ended
+  kInVain,  // it was killed while it waited for a task that was dead
+};
+
 // Returns whether, in a restore that has ended, a task may have run its own code. No task has run
 // if the relay never let CRIU continue. No task has run, either, if CRIU failed by itself, because
 // CRIU then kills what it restored; the relay has recorded CRIU's response, or CRIU's log
 // (restore.log) reports the failure. If CRIU was killed or lost its relay after the relay let it
-// continue, tasks may have run.
-bool may_have_run(const std::string& work_directory, bool criu_was_killed);
+// continue, tasks may have run. If it waited in vain, none has run unless it was about to let them:
+// it asks before that, and the relay leaves its mark before it answers.
+bool may_have_run(const std::string& work_directory, CriuEnd end);
 
 // Returns the time at which CRIU had let all tasks run; CRIU itself ends later. 0: unknown.
 int64_t runs_since_ns(const std::string& work_directory);

@@ -39,16 +39,23 @@ TEST_F(RelayMarksTest, ContainerMarkWithoutABootIdIsIgnored) {
 }
 
 TEST_F(RelayMarksTest, TasksMayHaveRunAfterTheRelayReleasesCriuUnlessCriuItselfGivesUp) {
-  EXPECT_FALSE(may_have_run(directory, /*criu_was_killed=*/true));
+  EXPECT_FALSE(may_have_run(directory, CriuEnd::kKilled));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
-  EXPECT_TRUE(may_have_run(directory, false));
+  EXPECT_TRUE(may_have_run(directory, CriuEnd::kByItself));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kResponded));
-  EXPECT_FALSE(may_have_run(directory, false));
-  EXPECT_TRUE(may_have_run(directory, true));
+  EXPECT_FALSE(may_have_run(directory, CriuEnd::kByItself));
+  EXPECT_TRUE(may_have_run(directory, CriuEnd::kKilled));
   ASSERT_TRUE(leave_mark(directory, RelayMark::kResumed));
-  EXPECT_TRUE(may_have_run(directory, false));
+  EXPECT_TRUE(may_have_run(directory, CriuEnd::kByItself));
   forget_restore(directory);
-  EXPECT_FALSE(may_have_run(directory, true));
+  EXPECT_FALSE(may_have_run(directory, CriuEnd::kKilled));
+}
+
+TEST_F(RelayMarksTest, NoTaskHasRunIfCriuWaitedInVainAndHadNotAskedToLetThemRun) {
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
+  EXPECT_FALSE(may_have_run(directory, CriuEnd::kInVain));
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kResumed));
+  EXPECT_TRUE(may_have_run(directory, CriuEnd::kInVain));
 }
 
 // A signal killed the relay between its mark and its answer to CRIU.
@@ -56,13 +63,14 @@ TEST_F(RelayMarksTest, NoTaskHasRunIfCriuReportsThatItGaveUpBeforeTheRelease) {
   ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
   std::ofstream log(directory + "/restore.log");
   log << "Error (criu/cr-service.c:61): Can't read request: Connection reset by peer" << std::endl;
-  EXPECT_TRUE(may_have_run(directory, false));
+  EXPECT_TRUE(may_have_run(directory, CriuEnd::kByItself));
   log << "Error (criu/cr-restore.c:2311): Killing processes because of failure on restore."
       << std::endl;
-  EXPECT_TRUE(may_have_run(directory, false)) << "it may have failed while it released the tasks";
+  EXPECT_TRUE(may_have_run(directory, CriuEnd::kByItself))
+      << "it may have failed while it released the tasks";
   log << "Error (criu/cr-restore.c:2203): Aborting restore due to post-restore script ret code -1"
       << std::endl;
-  EXPECT_FALSE(may_have_run(directory, false));
+  EXPECT_FALSE(may_have_run(directory, CriuEnd::kByItself));
 }
 
 }  // namespace

@@ -189,13 +189,12 @@ Status Restore::serve_until(const std::function<bool()>& done) {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
     if (pager_) pager_->add_to(fds);
     if (restore_) restore_->add_to(fds);
-    const bool can_be_cancelled = !running_ && options_.is_cancelled;
+    const bool can_be_cancelled = !running_ && options_.why_cancelled;
     const int wait_ms = can_be_cancelled ? static_cast<int>(kCancelInterval.count()) : -1;
     if (poll(fds.data(), fds.size(), wait_ms) < 0 && errno != EINTR)
       return system_failure("poll", "criu");
-    if (can_be_cancelled && options_.is_cancelled()) {
-      return failure(ECANCELED, options_.name + " was ended because its migration was aborted");
-    }
+    const std::string why = can_be_cancelled ? options_.why_cancelled() : "";
+    if (!why.empty()) return failure(ECANCELED, options_.name + " was ended: " + why);
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     const std::string name = strsignal(static_cast<int>(info.ssi_signo));

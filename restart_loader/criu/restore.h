@@ -56,9 +56,9 @@ struct RestoreOptions {
   // The program and the first words of the pager's command line (restart_loader/pager); empty: this
   // program's.
   std::vector<std::string> pager;
-  // Called at least once a second before the process runs. If it returns true, the restore ends.
-  // Empty: never called.
-  std::function<bool()> is_cancelled;
+  // Called at least once a second before the process runs. If it returns a reason, the restore
+  // ends: a clause for messages. Empty: never called.
+  std::function<std::string()> why_cancelled;
 };
 
 // Threads: one. While a Restore exists, SIGINT, SIGTERM and SIGHUP are blocked in that thread.
@@ -69,7 +69,7 @@ class Restore {
 
   // Returns when the process runs. The pid is -1 if ppmr cannot read the user's --pidfile. EINVAL:
   // the images lack memory, and nothing was started. After another error CRIU has ended: EINTR if a
-  // signal stopped the restore, ECANCELED if `is_cancelled` did, EOWNERDEAD if CRIU was killed,
+  // signal stopped the restore, ECANCELED if `why_cancelled` did, EOWNERDEAD if CRIU was killed,
   // else ECHILD with CRIU's first error and the remedy. The pager has ended, too, unless a relay
   // had let CRIU continue (relay_marks.h). In that case the tree may run, and the pager continues
   // to serve it (await_pages_server() in pages_guard.h).

@@ -53,7 +53,7 @@ class RestoreWithAScript : public testing::Test {
                              },
                          .stops_on_signal = stops_on_signal_,
                          .pager = {script, "pager"},
-                         .is_cancelled = is_cancelled_});
+                         .why_cancelled = why_cancelled_});
     EXPECT_TRUE(created.has_value());
     return std::move(*created);
   }
@@ -67,7 +67,7 @@ class RestoreWithAScript : public testing::Test {
   std::string work_;
   std::string images_ = "/images";
   bool stops_on_signal_ = true;
-  std::function<bool()> is_cancelled_;
+  std::function<std::string()> why_cancelled_;
   std::vector<std::string> shown_;
   std::vector<std::string> notices_;
   std::function<void()> on_notice_;
@@ -122,7 +122,7 @@ TEST_F(RestoreWithAScript, SignalStopsARestoreOnlyIfConfigured) {
 }
 
 TEST_F(RestoreWithAScript, CancelledRestoreEndsACriuThatHangs) {
-  is_cancelled_ = [this] { return std::filesystem::exists(work_ + "/hangs"); };
+  why_cancelled_ = [this] { return std::filesystem::exists(work_ + "/hangs") ? "it hangs" : ""; };
   auto restore = restore_with("", "echo $$ > hangs; exec sleep 1000", false);
   const auto pid = restore->run();
   ASSERT_FALSE(pid.has_value());
@@ -133,7 +133,7 @@ TEST_F(RestoreWithAScript, CancelledRestoreEndsACriuThatHangs) {
 TEST_F(RestoreWithAScript, ProcessThatRunsIsNotCancelled) {
   bool runs = false;
   // The pager serves for longer than the interval at which a restore asks.
-  is_cancelled_ = [&runs] { return runs; };
+  why_cancelled_ = [&runs] { return runs ? "it runs" : ""; };
   auto restore = restore_with(std::string(kReady) + "sleep 1.2", "echo 4711 > pidfile");
   ASSERT_TRUE(restore->run().has_value());
   runs = true;

@@ -147,7 +147,8 @@ def may_be_lost(stop, what, how, mode):
         return may_end_original_of_copy(what, how)
     if what == "original":
         return True  # SIGTERM ends it, unless it has moved: an end that its owner asked for
-    if what == "restored tasks" and stop in ("source:finished", "target:running"):
+    may_run = stop in ("source:finished", "target:running", "target:restoring")
+    if what == "restored tasks" and may_run:
         return True  # the same, where it already runs
     if what == "source group":
         # As for CRIU alone, see below; with it dies the page reader.

@@ -1,5 +1,5 @@
-"""What a machine boots: the newest Debian kernel installed here, or in another root file system, and
-an initramfs that mounts that root file system.
+"""What a machine boots: the newest Debian kernel installed here, or in another root file system,
+and an initramfs that mounts that root file system.
 
 Everything that is the same for all machines is built once and cached in $XDG_CACHE_HOME/ppmr
 (~/.cache/ppmr) under a hash of its inputs.
