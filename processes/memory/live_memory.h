@@ -49,8 +49,9 @@ class LiveMemory {
 
   // Finds what the tree has written since the last round. The places of the index begin at 0; they
   // belong behind those of the earlier rounds. The pages count as sent from now on: if they cannot
-  // be sent, take_back() or the end of the move follows. Errors: those of WriteTracker; EOPNOTSUPP if the kernel writes to the
-  // memory of a process directly (direct_writes()); ESRCH if the root has ended.
+  // be sent, take_back() or the end of the move follows. Errors: those of WriteTracker; EOPNOTSUPP
+  // if the kernel writes to the memory of a process directly (direct_writes()); ESRCH if the root
+  // has ended.
   Result<PageIndex> next_round(pid_t root);
   // Counts the bytes that the next round would have. Protects nothing.
   uint64_t count_written_bytes() const;

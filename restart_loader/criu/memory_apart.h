@@ -1,5 +1,5 @@
-// Shared memory that travels apart from CRIU's images (migration/source/file_parts.h). Deleted files
-// of a tmpfs do the same in another way (deleted_files.h).
+// Shared memory that travels apart from CRIU's images (migration/source/file_parts.h). Deleted
+// files of a tmpfs do the same in another way (deleted_files.h).
 //
 //   dump      ppmr has sent the memories in a list. CRIU asks for their data, and the library finds
 //             none. The image that lists their pages gets another name: a CRIU without the library

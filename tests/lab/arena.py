@@ -120,6 +120,7 @@ class Arena:
         self._environment = {"PPMR_PAUSE_FILE": str(self.pauses), "PPMR_CRIU": str(criu)}
         self.migrations = None
         self._witnesses = 0
+        self._kept = set()  # names of checkpoints of lost processes
         self._random = random.Random(f"{seed} {number}")
 
     def open(self):
@@ -509,8 +510,11 @@ class Arena:
                 10,
                 f"the programs of the move on {node.name} to end: {self._programs_left(node)}",
             )
+        # Those of a lost process stay: a person may want them.
+        if is_lost:
+            self._kept.update(self.target.names(self.migrations.in_))
         wait_until(
-            lambda: is_lost or not self.target.names(self.migrations.in_),
+            lambda: self._kept.issuperset(self.target.names(self.migrations.in_)),
             10,
             f"the checkpoints to go: {self.target.names(self.migrations.in_)}",
         )
