@@ -43,7 +43,33 @@ std::set<std::string> unrelated_records(const std::vector<std::string>& records,
   return unrelated;
 }
 
-void remove_abandoned_checkpoints(const RecordStore& store, const std::string& mountpoint) {
+namespace {
+
+void remove_at_target(const RecordStore& store, const OwnershipRecord& record) {
+  if (record.has_losses()) return;
+  for (size_t i = 0; i < record.trees.size(); ++i) {
+    if (is_alive(record.trees[i].supervisor)) continue;
+    (void)remove_checkpoint(record, record.trees[i]);
+    remove_built_files(store.path_of(record.id, MigrationRole::kTarget), i);
+  }
+}
+
+// The names of all checkpoints of a tree begin with that of its images.
+void remove_at_source(const OwnershipRecord& record, const std::vector<std::string>& checkpoints) {
+  if (is_alive(record.coordinator)) return;
+  for (const TreeRecord& tree : record.trees) {
+    for (const std::string& name : checkpoints) {
+      if (tree.checkpoint.empty() || !name.starts_with(tree.checkpoint)) continue;
+      std::error_code ignored;
+      std::filesystem::remove_all(record.mountpoint + "/" + name, ignored);
+    }
+  }
+}
+
+}  // namespace
+
+void remove_abandoned_checkpoints(const RecordStore& store, MigrationRole role,
+                                  const std::string& mountpoint) {
   const std::vector<std::string> checkpoints = checkpoints_of(mountpoint);
   if (checkpoints.empty()) return;
   std::error_code error;
@@ -54,13 +80,10 @@ void remove_abandoned_checkpoints(const RecordStore& store, const std::string& m
   const auto records = store.list(nullptr, unrelated_records(names, checkpoints));
   if (!records) return;
   for (const OwnershipRecord& record : *records) {
-    const bool may_be_wanted = !is_over(record.state()) || record.has_losses();
-    if (record.role != MigrationRole::kTarget || record.mountpoint != mountpoint) continue;
-    for (size_t i = 0; i < record.trees.size() && !may_be_wanted; ++i) {
-      if (is_alive(record.trees[i].supervisor)) continue;
-      (void)remove_checkpoint(record, record.trees[i]);
-      remove_built_files(store.path_of(record.id, MigrationRole::kTarget), i);
-    }
+    if (record.role != role || record.mountpoint != mountpoint || !is_over(record.state()))
+      continue;
+    role == MigrationRole::kTarget ? remove_at_target(store, record)
+                                   : remove_at_source(record, checkpoints);
   }
 }
 

@@ -183,10 +183,8 @@ int SettleCommand::run() const {
   settle_mount(*store, of, mountpoint, kDaemonsPatience);
   if (of == MigrationRole::kSource) settle_units_at_source(*store);
   report_open(*store, of, mountpoint);
-  if (of == MigrationRole::kTarget) {
-    remove_abandoned_checkpoints(*store, mountpoint);
-    settle_orphans(*store, kDaemonsPatience);
-  }
+  remove_abandoned_checkpoints(*store, of, mountpoint);
+  if (of == MigrationRole::kTarget) settle_orphans(*store, kDaemonsPatience);
   return to_int(ExitCode::kSuccess);
 }
 

@@ -68,6 +68,20 @@ def test_daemon_aborts_what_a_killed_coordinator_has_left(nodes, lab, settling):
     worker.end()
 
 
+def test_coordinator_killed_in_a_round_leaves_no_memory_at_either_node(
+    nodes, lab, make_migrations
+):
+    migrations = make_migrations(settles=True)
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, options=["--max-rate", "1M"])
+    wait_until(lambda: nodes.target.names(migrations.in_), 20, "memory at the target")
+    running.kill()
+    for node, mount in ((nodes.target, migrations.in_), (nodes.source, migrations.out)):
+        wait_until(lambda: not node.names(mount), SETTLED, f"no checkpoint in {mount}")
+    worker.wait_for_lines(3, nodes.source)
+    worker.end()
+
+
 def test_daemon_finishes_a_decided_move_without_any_program_of_the_move(nodes, lab, settling):
     migrations, worker, running = move_until("committed", settling, lab, nodes)
     kill_programs_of_source(nodes)

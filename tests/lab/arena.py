@@ -515,7 +515,7 @@ class Arena:
             self._kept.update(self.target.names(self.migrations.in_))
         wait_until(
             lambda: self._kept.issuperset(self.target.names(self.migrations.in_)),
-            10,
+            30,  # the settler of a source removes them, every 20 s
             f"the checkpoints to go: {self.target.names(self.migrations.in_)}",
         )
         wait_until(lambda: not self._frozen_groups(), 10, "the frozen control groups to go")
