@@ -1,4 +1,4 @@
-// What a source mount is told when it starts.
+// The options of a source mount.
 #pragma once
 
 #include <chrono>

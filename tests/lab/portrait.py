@@ -19,7 +19,7 @@ class Row(NamedTuple):
     name: str
     set: str  # what the program does first; an exception: this node has no such thing
     get: str  # an expression that is the same before and after a faithful move
-    # Nobody carries it: the words with which the dry run says so, or UNSEEN.
+    # For what a move loses: words of the finding that names it, or UNSEEN. Empty: nothing is lost.
     lost: str = ""
 
 
