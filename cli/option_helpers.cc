@@ -28,6 +28,23 @@ void add_wide_options(CLI::App& app) {
   }
 }
 
+CLI::Validator target_host_check() {
+  return {[](const std::string& text) {
+            const auto host = parse_target_host(text);
+            return host ? std::string() : host.error().message;
+          },
+          ""};
+}
+
+void add_target_key_option(CLI::App& sub, std::string& key_file, CLI::Option* to) {
+  sub.add_option("--key-file", key_file,
+                 fmt::format("with --to: the key for a mount that is made; default: {}, or what {} "
+                             "says",
+                             kClusterKey, kTargetMountConfig))
+      ->type_name("FILE")
+      ->needs(to);
+}
+
 TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::string& target_host,
                                  std::string& key_file) {
   auto* mount =
@@ -38,16 +55,8 @@ TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::st
                             "mount is made if there is none")
                  ->type_name("HOST[:PORT]")
                  ->excludes(mount)
-                 ->check([](const std::string& text) {
-                   const auto host = parse_target_host(text);
-                   return host ? std::string() : host.error().message;
-                 });
-  sub.add_option("--key-file", key_file,
-                 fmt::format("with --to: the key for a mount that is made; default: {}, or what {} "
-                             "says",
-                             kClusterKey, kTargetMountConfig))
-      ->type_name("FILE")
-      ->needs(to);
+                 ->check(target_host_check());
+  add_target_key_option(sub, key_file, to);
   return {mount, to};
 }
 

@@ -56,6 +56,11 @@ struct TargetOptions {
   bool is_given() const { return mount->count() + to->count() > 0; }
 };
 
+// For --to: what parse_target_host() accepts.
+CLI::Validator target_host_check();
+// Adds --key-file, which needs `to`.
+void add_target_key_option(CLI::App& sub, std::string& key_file, CLI::Option* to);
+
 TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::string& target_host,
                                  std::string& key_file);
 

@@ -248,8 +248,7 @@ CommandResult<void> Protect::check_partners() {
   for (const PartnerOption& partner : all) {
     const auto checked = check(partner);
     if (checked) ++ready;
-    const bool stops =
-        !checked && (all.size() == 1 || !may_come_back(checked.error().exit_code));
+    const bool stops = !checked && (all.size() == 1 || !may_come_back(checked.error().exit_code));
     if (stops) return checked;
     if (!checked && first_failure) first_failure = checked;
     FanOutTarget target{.name = name_of(partner),
@@ -350,10 +349,6 @@ int Protect::run() {
   return to_int(ExitCode::kSuccess);
 }
 
-}  // namespace
-
-namespace {
-
 // The options that name the target of a move, but they may be repeated: each names one partner.
 TargetOptions add_partner_options(CLI::App& sub, ProtectCommand& command) {
   auto* mount = sub.add_option("--mount", command.mountpoints,
@@ -364,17 +359,9 @@ TargetOptions add_partner_options(CLI::App& sub, ProtectCommand& command) {
                             "is made if there is none; may be repeated")
                  ->type_name("HOST[:PORT]")
                  ->excludes(mount)
-                 ->check([](const std::string& text) {
-                   const auto host = parse_target_host(text);
-                   return host ? std::string() : host.error().message;
-                 });
+                 ->check(target_host_check());
   for (CLI::Option* option : {mount, to}) option->allow_extra_args(false)->take_all();
-  sub.add_option("--key-file", command.key_file,
-                 fmt::format("with --to: the key for a mount that is made; default: {}, or what {} "
-                             "says",
-                             kClusterKey, kTargetMountConfig))
-      ->type_name("FILE")
-      ->needs(to);
+  add_target_key_option(sub, command.key_file, to);
   return {mount, to};
 }
 
@@ -416,7 +403,8 @@ void add_protect_command(CLI::App& app, int& exit_code) {
            if (!policy) throw CLI::ValidationError("--policy", policy.error().message);
            command->policy = *policy;
          },
-         "with several targets: how many of them must have an epoch so that it counts in status and "
+         "with several targets: how many of them must have an epoch so that it counts in status "
+         "and "
          "metrics; default: all")
       ->type_name("all|quorum|any");
   sub.add_option("--name", command->name,
