@@ -65,7 +65,9 @@ TEST(ConnectionsInRepair, AreFoundOnceAndGoOn) {
   ASSERT_TRUE(ended) << ended.error().message;
   EXPECT_EQ(recv(pair.answers.get(), &byte, 1, 0), 1);
   EXPECT_EQ(byte, 'x');
-  for (const TcpConnection& one : *read_connections({task})) EXPECT_FALSE(one.is_in_repair);
+  const auto afterwards = read_connections({task});
+  ASSERT_TRUE(afterwards) << afterwards.error().message;
+  for (const TcpConnection& one : *afterwards) EXPECT_FALSE(one.is_in_repair);
 }
 
 TEST(ConnectionsInRepair, OfAProcessThatHasEndedAreNone) {
