@@ -8,10 +8,11 @@ import time
 import pytest
 
 from lab.checker import Checker
+from lab.criu import criu_that
 from lab.migrations import Running
 from lab.node import happens, wait_until
 from lab.ppmr import find_ppmr
-from lab.programs import Program
+from lab.programs import Program, find_program
 from lab.protection import Protection, lose
 
 REPLACED, RESTORE_FAILED = 13, 9
@@ -241,30 +242,24 @@ def test_slow_link_does_not_hold_the_process(nodes, ledger, protection):
     protection.wait_for_epochs(2, timeout=90)
 
 
-def test_criu_that_hangs_does_not_hold_the_process(nodes, ledger, migrations):
-    """It is stopped while it holds the process: the epoch fails, and the process runs on."""
-    protection = Protection(migrations, ledger.pid, options=["--max-pause", "40ms"])
+def test_criu_that_hangs_does_not_hold_the_process(nodes, ledger, migrations, tmp_path):
+    """It is stopped while its parasite code is in the process: the epoch fails, and the process
+    runs on."""
+    stop = tmp_path / "stop"
+    library = find_program("libstop_in_dump.so")
+    loads = f'export STOP_IN_DUMP={stop} LD_PRELOAD="{library}:$LD_PRELOAD"'
+    protection = Protection(
+        migrations,
+        ledger.pid,
+        options=["--max-pause", "40ms"],
+        environment={"PPMR_CRIU": str(criu_that(tmp_path, loads))},
+    )
     protection.wait_for_epochs(1)
     status = nodes.source.host_path(f"/proc/{ledger.pid}/status")
-
-    def tracer():
-        return int(re.search(r"TracerPid:\s(\d+)", status.read_text()).group(1))
-
-    def stopped_criu():
-        pid = tracer()
-        command = nodes.source.host_path(f"/proc/{pid}/comm")
-        if pid == 0 or command.read_text() != "criu\n":
-            return None
-        nodes.source.signal(pid, signal.SIGSTOP)
-        return pid if tracer() == pid else None
-
-    def seizes():
-        try:
-            return stopped_criu()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-
-    held = wait_until(seizes, 30, "CRIU to hold the process", interval=0)
+    stop.touch()
+    wait_until(lambda: not stop.exists(), 30, "CRIU to dump the process")
+    held = int(re.search(r"TracerPid:\s(\d+)", status.read_text()).group(1))
+    assert held != 0
     ledger.wait_for_lines(5)
     assert not nodes.source.alive(held)
     warned = [event["sentence"] for event in protection.events() if event["event"] == "warning"]

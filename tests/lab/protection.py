@@ -21,6 +21,7 @@ class Protection:
         runc=None,
         ppmr=None,
         others=(),
+        environment=None,
     ):
         """others: Migrations from the same source to further partners."""
         self.migrations, self.name = migrations, name
@@ -29,7 +30,7 @@ class Protection:
         words = ["protect", *what, *mounts, "--every", every, "--json"]
         words += ["--state-dir", migrations.states["source"]]
         words += [*options, *(["--", *criu_options] if criu_options else [])]
-        self.running = Running(migrations.source_at, [ppmr or find_ppmr(), *words])
+        self.running = Running(migrations.source_at, [ppmr or find_ppmr(), *words], env=environment)
 
     def events(self):
         return self.running.events()
