@@ -2,12 +2,14 @@
 """Hosts of protected jobs die without warning, at random moments.
 
     tests/job_losses.py --runs 50 --seed 1
+    tests/job_losses.py --runs 50 --seed 1 --twice
 
-Each run starts LAMMPS on three hosts and a spare with `ppmr job run --protect 5s`, and takes one of
-the hosts that are not the job's home off the network, and kills all on it, at a random moment after
-the first epoch: between two epochs, or in one. The values that LAMMPS prints must be those of an
-undisturbed run, each once. Prints the seed first, and a line for each run: the host, when it died,
-how long the job stood still, and how much work was lost.
+Each run starts LAMMPS on four hosts and two spares with `ppmr job run --protect 5s`, and takes one
+of the hosts that are not the job's home off the network, and kills all on it, at a random moment
+after the first epoch: between two epochs, or in one. With --twice, a host that is not its neighbour
+in the ring of partners dies as well, at a random moment while the job is rolled back. The values
+that LAMMPS prints must be those of an undisturbed run, each once. Prints the seed first, and a line
+for each run: the hosts, how long the job stood still, and how much work was lost.
 """
 
 import argparse
@@ -24,10 +26,11 @@ from lab import lammps  # noqa: E402
 from lab.job_hosts import AS_ROOT, JobHosts  # noqa: E402
 from lab.node import Lab, wait_until  # noqa: E402
 
-HOSTS = 4
+NODES, SPARES = 4, 2
 EVERY_S = 5
-WORDS = ["--spares", "1", "--slots", "1"]
-COMMAND = ["--", "mpirun", "-n", "3", "lmp", "-in", "in.melt", "-log", "none"]
+ROLLBACK_S = 5.0  # about as long as a rollback takes
+WORDS = ["--spares", str(SPARES), "--slots", "1"]
+COMMAND = ["--", "mpirun", "-n", str(NODES), "lmp", "-in", "in.melt", "-log", "none"]
 
 
 def values(job):
@@ -51,33 +54,53 @@ def lose(hosts, name):
     hosts.nodes[name].run(["sh", "-c", "kill -KILL -1"], check=False)
 
 
-def one_run(chance, steps, expected):
-    """Returns (host, seconds from the loss until all nodes ran again, seconds of work lost)."""
-    with Lab() as lab, JobHosts(lab, HOSTS, agent_options=["--fence", "/bin/true"]) as hosts:
+def lose_another(chance, hosts, name):
+    """While the job is rolled back. Its epoch must not be lost with both hosts: the first host has
+    its own and those of the node before it, and the next host has a copy."""
+    wait_until(
+        lambda: (protection(hosts) or {"rolling_back": "ended"})["rolling_back"],
+        60,
+        "the rollback to begin",
+        interval=0.02,
+    )
+    index = hosts.names.index(name)
+    others = hosts.names[1 : NODES + SPARES]
+    another = chance.choice([each for each in others if abs(hosts.names.index(each) - index) > 1])
+    time.sleep(chance.uniform(0, ROLLBACK_S))
+    lose(hosts, another)
+    return another
+
+
+def one_run(chance, steps, expected, twice):
+    """Returns (hosts, seconds from the loss until all nodes ran again, seconds of work lost)."""
+    fence = ["--fence", "/bin/true"]
+    with Lab() as lab, JobHosts(lab, NODES + SPARES, agent_options=fence) as hosts:
         (hosts.lab.home / "in.melt").write_text(lammps.melt(steps=steps))
         job = hosts.run([*WORDS, "--protect", f"{EVERY_S}s", *COMMAND], environment=AS_ROOT)
         job.await_lines(1)
         wait_until(lambda: protection(hosts)["agreed"] >= 1, 120, "the first epoch", interval=0.1)
         time.sleep(chance.uniform(0, 2 * EVERY_S))
-        name = chance.choice(hosts.names[1:-1])
+        name = chance.choice(hosts.names[1:NODES])
         agreed_ns = protection(hosts)["agreed_ns"]
         lost_at = time.monotonic()
         work_s = time.time() - agreed_ns / 1e9
         lose(hosts, name)
-        wait_until(
-            lambda: (protection(hosts) or {"rollbacks": 1})["rollbacks"] >= 1,
-            180,
-            "the rollback",
-            interval=0.1,
-        )
+        lost = [name, lose_another(chance, hosts, name)] if twice else [name]
+        all_run = {"rollbacks": 1, "rolling_back": ""}  # the job has ended
+
+        def runs_again():
+            now = protection(hosts) or all_run
+            return now["rollbacks"] >= 1 and not now["rolling_back"]
+
+        wait_until(runs_again, 180, "the rollback", interval=0.1)
         still_s = time.monotonic() - lost_at
         if finish(job) != expected:
-            raise SystemExit(f"{name}: the result differs: {job.output()} {job.error_text()}")
-        return name, still_s, work_s
+            raise SystemExit(f"{lost}: the result differs: {job.output()} {job.error_text()}")
+        return " and ".join(lost), still_s, work_s
 
 
 def undisturbed(steps):
-    with Lab() as lab, JobHosts(lab, HOSTS) as hosts:
+    with Lab() as lab, JobHosts(lab, NODES + SPARES) as hosts:
         (hosts.lab.home / "in.melt").write_text(lammps.melt(steps=steps))
         return finish(hosts.run([*WORDS, *COMMAND], environment=AS_ROOT))
 
@@ -87,13 +110,14 @@ def main():
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--steps", type=int, default=3000, help="of LAMMPS")
+    parser.add_argument("--twice", action="store_true", help="a second host dies meanwhile")
     options = parser.parse_args()
     print("seed", options.seed, flush=True)
     chance = random.Random(options.seed)
     expected = undisturbed(options.steps)
     pauses = []
     for number in range(1, options.runs + 1):
-        name, still_s, work_s = one_run(chance, options.steps, expected)
+        name, still_s, work_s = one_run(chance, options.steps, expected, options.twice)
         pauses.append(still_s)
         print(
             f"{number}: {name} died; all nodes ran again after {still_s:.1f} s, "

@@ -16,6 +16,7 @@
 #include "jobs/agent/host_pool.h"
 #include "jobs/agent/job_epochs.h"
 #include "jobs/agent/job_record.h"
+#include "jobs/agent/job_workers.h"
 #include "jobs/agent/record_files.h"
 #include "jobs/agent/suspension_files.h"
 #include "jobs/node/job_network.h"
@@ -154,11 +155,13 @@ class HomeJobs {
   };
   Result<NewConnection> reconnect(const std::string& job, uid_t uid) const;
 
-  // Runs the epochs that are due, and rolls jobs back that have lost a node. The caller calls this
-  // about once a second.
+  // Begins the epochs that are due, and rollbacks of jobs that have lost a node, each on a thread
+  // of its own. The caller calls this about once a second, on one thread.
   void protect();
-  // Makes protect() return soon: an epoch that is under way does not count.
+  // Makes them end soon: an epoch that is under way does not count.
   void stop_protection() { stops_ = true; }
+  // Returns when all have ended.
+  void await_protection() { workers_.await_all(); }
 
   // Returns the jobs of a user; for root, the jobs of all users.
   std::vector<JobRecord> list(uid_t uid) const;
@@ -204,6 +207,7 @@ class HomeJobs {
   void on_loss(const std::string& job, const std::string& why, bool may_still_answer = false);
   // Nothing of the job was stopped, and all of its hosts answer again.
   void forget_loss(const std::string& job);
+  bool is_epoch_due(const JobRecord& job) const PPMR_REQUIRES(mutex_);
   // Claims the job for an epoch. Errors: why there is none now.
   Result<JobRecord> begin_epoch(const std::string& job);
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
@@ -261,6 +265,7 @@ class HomeJobs {
   std::map<std::string, std::chrono::steady_clock::time_point> stuck_since_ PPMR_GUARDED_BY(mutex_);
   AddressPool addresses_ PPMR_GUARDED_BY(mutex_);
   HostContacts contacts_ PPMR_GUARDED_BY(mutex_);
+  JobWorkers workers_;  // destroyed first, because the threads use the members above
 };
 
 }  // namespace ppmr

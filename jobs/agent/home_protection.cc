@@ -2,6 +2,7 @@
 // The steps between hosts are in job_epochs.h, the decisions in job_protection.h.
 #include <fmt/format.h>
 
+#include "base/without_exceptions.h"
 #include "jobs/agent/home_jobs.h"
 #include "jobs/agent/parallel.h"
 #include "restart_loader/criu/run_command.h"
@@ -98,6 +99,13 @@ void HomeJobs::forget_loss(const std::string& id) {
   }
 }
 
+bool HomeJobs::is_epoch_due(const JobRecord& job) const {
+  if (job.protection.every_ms == 0) return false;
+  const auto began = epoch_began_.find(job.id);
+  return began == epoch_began_.end() ||
+         Clock::now() - began->second >= milliseconds(job.protection.every_ms);
+}
+
 Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
   MutexLock lock(mutex_);
   auto found = find_locked(id);
@@ -107,12 +115,8 @@ Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
     if (!node.moving_to.empty()) return failure(EBUSY, "node " + node.name + " moves");
   }
   if (!job.protection.rolling_back.empty()) return failure(EBUSY, "the job is being rolled back");
-  const auto began = epoch_began_.emplace(id, Clock::time_point::min()).first;
-  const milliseconds every(job.protection.every_ms);
-  if (began->second != Clock::time_point::min() && Clock::now() - began->second < every) {
-    return failure(EAGAIN, "the next epoch is not due");
-  }
-  began->second = Clock::now();
+  if (!is_epoch_due(job)) return failure(EAGAIN, "the next epoch is not due");
+  epoch_began_[id] = Clock::now();
   ++job.protection.next;  // saved before it is used: no number is used twice
   if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
   capturing_.insert(id);
@@ -271,19 +275,23 @@ void HomeJobs::protect() {
   {
     MutexLock lock(mutex_);
     for (const auto& [id, job] : jobs_) {
-      const JobProtection& protection = job.protection;
-      const bool has_work = protection.every_ms > 0 || !protection.rolling_back.empty();
-      if (!job.ending && has_work && !capturing_.contains(id)) jobs.push_back(job);
+      if (job.ending || capturing_.contains(id)) continue;
+      if (!job.protection.rolling_back.empty() || is_epoch_due(job)) jobs.push_back(job);
     }
   }
-  (void)for_each_in_parallel(jobs.size(), [&](size_t i) -> Status {
-    if (jobs[i].protection.rolling_back.empty()) {
-      protect_job(jobs[i].id);
-    } else {
-      roll_back_job(jobs[i]);
-    }
-    return {};
-  });
+  for (const JobRecord& job : jobs) {
+    workers_.begin(job.id, [this, job] {
+      const Status done = without_exceptions([&]() -> Status {
+        if (job.protection.rolling_back.empty()) {
+          protect_job(job.id);
+        } else {
+          roll_back_job(job);
+        }
+        return {};
+      });
+      if (!done) spdlog::error("job {}: {}", job.id, done.error().message);
+    });
+  }
 }
 
 }  // namespace ppmr

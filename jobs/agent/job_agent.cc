@@ -188,6 +188,7 @@ void JobAgent::run() {
   }
   homes.join();
   protector.join();
+  home_.await_protection();
   watcher.join();
   hooks.join();
   tidier.join();

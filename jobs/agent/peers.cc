@@ -17,6 +17,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds kHelloTimeout{10'000};
+// Long enough for a busy host, short beside the time that a rollback takes.
+constexpr std::chrono::milliseconds kSilenceMax{5'000};
 // A peer sends its request without delay.
 constexpr std::chrono::milliseconds kRequestTimeout{10'000};
 
@@ -36,7 +38,8 @@ Result<json> ask_peer(const PeerOptions& options, const std::string& host, const
                       std::chrono::milliseconds patience) {
   AgentClient client({.address = host + ":" + std::to_string(options.port),
                       .credentials = options.credentials,
-                      .role = PeerRole::kJobAgent});
+                      .role = PeerRole::kJobAgent,
+                      .silence_max = kSilenceMax});
   json named = request;
   named["asked"] = host;
   auto answer = client.ask(named, patience);

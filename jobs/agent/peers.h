@@ -20,7 +20,8 @@ struct PeerOptions {
 
 // Asks the agent of `host`. An agent with another name refuses. The answer is {"ok":true,...}; a
 // refusal is an Error. Other errors: those of AgentClient::ask(). The caller cannot distinguish a
-// refusal from other errors. So an answer on which the caller acts is in a field of the reply.
+// refusal from other errors. So an answer on which the caller acts is in a field of the reply. A
+// host that has died is noticed after 5 s, however long the patience is.
 // Threads: any.
 Result<nlohmann::json> ask_peer(const PeerOptions& options, const std::string& host,
                                 const nlohmann::json& request, std::chrono::milliseconds patience);

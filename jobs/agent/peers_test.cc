@@ -62,6 +62,17 @@ TEST_F(Peers, PeerWithAnotherKeyIsRefused) {
   EXPECT_FALSE(ask({{"op", "good"}}));
 }
 
+TEST_F(Peers, HostThatDoesNotAnswerIsGivenUpBeforeThePatienceEnds) {
+  const auto silent = tcp_listener("127.0.0.1:0");  // accepts no connection
+  const std::string address = (*silent)->address();
+  options.port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  const auto began = std::chrono::steady_clock::now();
+  const auto answer = ask_peer(options, "127.0.0.1", {{"op", "good"}}, milliseconds(120'000));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().errno_value, ETIMEDOUT) << answer.error().message;
+  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(60'000));
+}
+
 TEST_F(Peers, ServesMoreRequestsThanItHasPlacesForConnections) {
   for (int i = 0; i < 600; ++i) {
     if (i % 50 == 0) server->tidy();

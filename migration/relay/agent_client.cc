@@ -42,6 +42,8 @@ AgentClient::AgentClient(AgentEndpoint endpoint) : endpoint_(std::move(endpoint)
 AgentClient::~AgentClient() = default;
 
 Status AgentClient::connect(milliseconds patience) {
+  const milliseconds silence = endpoint_.silence_max;
+  if (silence.count() > 0) patience = std::min(patience, silence);
   auto security = Security::load(endpoint_.credentials);
   if (!security) return failure(security.error());
   auto connector = (*security)->connector(endpoint_.address, endpoint_.role);
@@ -54,6 +56,7 @@ Status AgentClient::connect(milliseconds patience) {
   if (Status checked = (*connector)->check_target(**connection, welcome->target_name); !checked) {
     return failure(checked.error());
   }
+  if (silence.count() > 0) (*connection)->set_silence_max(silence);
   node_name_ = welcome->target_name;
   connection_ = std::move(*connection);
   return {};

@@ -17,6 +17,9 @@ struct AgentEndpoint {
   std::string address;
   Credentials credentials;
   PeerRole role = PeerRole::kMigrate;  // the role of the source's end
+  // A machine that is silent for longer is dead, also while it has a request that takes longer.
+  // Zero: as long as the patience for a connection, about 11 s for a reply.
+  std::chrono::milliseconds silence_max{0};
 };
 // Parses what read_endpoint() returns, or the endpoint in a record. Throws
 // nlohmann::json::exception if a field is missing.

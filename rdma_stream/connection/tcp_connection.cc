@@ -166,6 +166,13 @@ class TcpConnection final : public Connection {
     set_timeout(SO_SNDTIMEO, timeout);
   }
 
+  void set_silence_max(std::chrono::milliseconds silence) override {
+    set_option(IPPROTO_TCP, TCP_KEEPIDLE, 1);
+    set_option(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+    // Bounds keep-alive probes as well as what was sent and is not confirmed (tcp(7)).
+    set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence.count()));
+  }
+
   void shut_down() override { ::shutdown(socket_.get(), SHUT_RDWR); }
   const std::string& peer() const override { return peer_; }
   bool is_local() const override { return ends_are_local(socket_.get()); }

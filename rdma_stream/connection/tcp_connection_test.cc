@@ -1,8 +1,13 @@
 #include "rdma_stream/connection/tcp_connection.h"
 
 #include <gtest/gtest.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 #include <thread>
 #include <vector>
@@ -64,6 +69,37 @@ TEST(TcpConnection, WriteTimesOutWhenThePeerDoesNotRead) {
   const Status written = (*writer)->write(std::span<const std::byte>(bytes));
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().errno_value, ETIMEDOUT);
+}
+
+// Ends this process: 0 if a read ends soon after the peer has become silent. In a network namespace
+// of its own, whose loopback device goes down.
+[[noreturn]] void read_from_a_silent_peer() {
+  const auto set_loopback = [](bool up) {
+    const UniqueFd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_flags = up ? IFF_UP : 0;
+    return ioctl(any.get(), SIOCSIFFLAGS, &request) == 0;
+  };
+  if (unshare(CLONE_NEWNET) != 0 || !set_loopback(true)) _exit(1);
+  auto listener = tcp_listener("127.0.0.1:0");
+  if (!listener) _exit(2);
+  auto reader = (*tcp_connector((*listener)->address()))->connect(milliseconds(2000));
+  if (!reader) _exit(3);
+  const auto peer = (*listener)->accept();
+  (*reader)->set_read_timeout(milliseconds(60'000));
+  (*reader)->set_silence_max(milliseconds(2000));
+  if (!set_loopback(false)) _exit(4);
+  std::byte byte{};
+  const auto began = std::chrono::steady_clock::now();
+  const Status read = (*reader)->read({&byte, 1});
+  if (read || read.error().errno_value != ETIMEDOUT) _exit(5);
+  _exit(std::chrono::steady_clock::now() - began < milliseconds(10'000) ? 0 : 6);
+}
+
+TEST(TcpConnection, ReadEndsSoonAfterThePeerHasBecomeSilent) {
+  if (geteuid() != 0) GTEST_SKIP() << "makes a network namespace, which only root may";
+  EXPECT_EXIT(read_from_a_silent_peer(), testing::ExitedWithCode(0), "");
 }
 
 // Returns the number of bytes that the socket between these ports has received and its process has

@@ -61,6 +61,9 @@ class TlsConnection final : public Connection {
   Status write(std::span<iovec> buffers) override;
   void set_read_timeout(std::chrono::milliseconds timeout) override;
   void set_write_timeout(std::chrono::milliseconds timeout) override;
+  void set_silence_max(std::chrono::milliseconds silence) override {
+    connection_->set_silence_max(silence);
+  }
   void shut_down() override;
   const std::string& peer() const override { return connection_->peer(); }
   PeerIdentity peer_identity() const override { return identity_; }
