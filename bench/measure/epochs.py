@@ -11,6 +11,7 @@ from lab.move import now
 from lab.node import LabError, wait_until
 from lab.ppmr import find_ppmr
 
+from . import epoch_costs
 from .plan import Item, Outcome
 from .shape_trees import Shape, Tree, filled, python
 from .shapes import mounts_for
@@ -118,3 +119,4 @@ def plan(testbed):
             lambda shape=shape: measure(testbed, shape),
             10 + (testbed.effort.move_runs + 1) * (EVERY_S + shape.mib / 500),
         )
+    yield from epoch_costs.plan(testbed, SECTION)

@@ -51,6 +51,7 @@ class Run:
     lines: list
     longest_pause: float  # between two steps
     downtimes: list = field(default_factory=list)
+    seen: object = None  # by `near_end`
 
 
 def way_of(moves):
@@ -68,25 +69,30 @@ class Bench:
         source, target = self.plain.nodes
         return iperf(source, target, target.address, IPERF_PORT, 1, IPERF_SECONDS)["rate"]
 
-    def job(self, words, ranks_per_node):
+    def job(self, words, ranks_per_node, options=()):
         self.hosts.return_all()  # those that earlier jobs have left
-        options = ["--spares", SPARES, "--slots", ranks_per_node, "--"]
+        options = ["--spares", SPARES, "--slots", ranks_per_node, *options, "--"]
         return self.hosts.run([str(word) for word in [*options, *words]], environment=ENVIRONMENT)
 
-    def run(self, program, lines, moves=None, patience=900):
-        """`moves`: None for plain mpirun."""
+    def run(self, program, lines, moves=None, patience=900, options=(), near_end=None):
+        """`moves`: None for plain mpirun. `options`: of `ppmr job run`. `near_end`: is called with
+        the hosts when nine of ten lines are there."""
         words = program.words(self.hosts.lab.home, lines)
         words = ["mpirun", "-n", NODES * RANKS_PER_NODE, *words]
         began = time.monotonic()
         if moves is None:
             job = self.plain.run(words, ENVIRONMENT)
         else:
-            job = self.job(words, RANKS_PER_NODE)
+            job = self.job(words, RANKS_PER_NODE, options)
         try:
             downtimes = [
                 self._move_at(job, program, lines * number // (moves + 1), host, patience)
                 for number, host in enumerate(self._hosts_to_leave(moves or 0), start=1)
             ]
+            seen = None
+            if near_end:
+                self._await_line(job, program, lines * 9 // 10, patience)
+                seen = near_end(self.hosts)
             if job.wait(patience) != 0:
                 raise LabError(f"{program.name} failed: {job.error_text()[-2000:]}")
             took = time.monotonic() - began
@@ -99,7 +105,7 @@ class Bench:
             self._await_end()
         times = [at for at, _ in steps]
         pause = max(later - earlier for earlier, later in zip(times, times[1:]))
-        return Run(took, times[-1] - times[0], [line for _, line in steps], pause, downtimes)
+        return Run(took, times[-1] - times[0], [line for _, line in steps], pause, downtimes, seen)
 
     def _hosts_to_leave(self, moves):
         """The last node leaves first, then the one with mpirun, and so on; each goes to the next
@@ -110,7 +116,8 @@ class Bench:
             yield places[node]
             places[node] = self.hosts.names[NODES + number]
 
-    def _move_at(self, job, program, line, host, patience):
+    @staticmethod
+    def _await_line(job, program, line, patience):
         def there():
             return (
                 sum(program.is_step(text) for text in job.output()) >= line
@@ -118,6 +125,9 @@ class Bench:
             )
 
         wait_until(there, patience, f"line {line} of {program.name}", interval=0.02)
+
+    def _move_at(self, job, program, line, host, patience):
+        self._await_line(job, program, line, patience)
         if job.process.poll() is not None:
             kind = JobTooShort if job.process.returncode == 0 else LabError
             raise kind(f"{program.name} ended before its move: {job.error_text()[-2000:]}")

@@ -1,4 +1,5 @@
 """The benchmark driver: statistics, resuming after an interruption, and reports."""
+import dataclasses
 import io
 import json
 import math
@@ -11,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
-from measure import jobs, pictures, plan, report  # noqa: E402
+from measure import epoch_costs, jobs, pictures, plan, report  # noqa: E402
 from measure.pictures import drawn_values, drawn_ways, until_complete  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
@@ -19,7 +20,7 @@ from measure.shape_trees import Beat, gap  # noqa: E402
 from measure.spread import duration, figure, ratio, size_text, spread  # noqa: E402
 from measure.verdict import Target  # noqa: E402
 from measure.targets import TARGETS  # noqa: E402
-from measure.testbed import flags  # noqa: E402
+from measure.testbed import EFFORTS, flags  # noqa: E402
 from measure.touches import slower_than  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
@@ -467,3 +468,13 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
     for name in names:
         assert f"(pictures/{name})" in path.read_text()
         assert (tmp_path / "pictures" / name).read_text().startswith("<?xml")
+
+
+def test_run_with_epochs_is_compared_with_the_one_of_its_round():
+    effort = dataclasses.replace(EFFORTS["tiny"], job_rounds=2)
+    [every] = effort.epochs_every_s
+    # The machine is twice as slow in the second round.
+    seconds = {None: iter([10.0, 20.0]), every: iter([11.0, 22.0])}
+    found = epoch_costs.rounds(effort, lambda every: (next(seconds[every]), 3 if every else 0))
+    assert found.results[epoch_costs.NONE] == [10.0, 20.0]
+    assert sorted(found.facts.values()) == pytest.approx([1.1, 3])
