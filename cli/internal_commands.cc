@@ -5,6 +5,7 @@
 
 #include "cli/completion_values.h"
 #include "cli/option_helpers.h"
+#include "migration/keep/epoch_writer.h"
 #include "migration/protect/criu_session.h"
 #include "migration/protect/part_epochs.h"
 #include "migration/protect/runc_dump.h"
@@ -48,6 +49,12 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_option("--role", settle->role)->required()->check(CLI::IsMember({"source", "target"}));
   sub->add_option("--state-dir", settle->state_directory)->required();
   sub->add_option("--mountpoint", settle->mountpoint)->required();
+  auto epochs = add_internal<WriteEpochsCommand>(app, "write-epochs", exit_code, sub);
+  sub->add_option("--keep-dir", epochs->keep_directory)->required();
+  sub->add_option("--keep-key", epochs->key_file)->required();
+  sub->add_option("--state-dir", epochs->state_directory)->required();
+  sub->add_option("--mountpoint", epochs->mountpoint)->required();
+  sub->add_option("--parent", epochs->parent)->required();
   auto restore = add_internal<TreeRestoreCommand>(app, "migration-restore", exit_code, sub);
   sub->add_option("--state-dir", restore->state_directory)->required();
   sub->add_option("--id", restore->id)->required();

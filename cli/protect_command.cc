@@ -45,6 +45,17 @@ constexpr milliseconds kWaitInterval{1000};
 // Connections cannot be restored: their peers have gone on since the epoch.
 constexpr const char* kCloseConnections = "--tcp-close";
 
+// "; on the partner's disk: epoch 11"
+std::string on_disk_text(const json& event) {
+  const auto on_disk = event.find("on_disk");
+  if (on_disk == event.end()) return "";
+  const auto epoch = on_disk->at("epoch").get<uint64_t>();
+  const auto error = on_disk->at("error").get<std::string>();
+  return fmt::format("; on the partner's disk: {}{}",
+                     epoch == 0 ? "none yet" : fmt::format("epoch {}", epoch),
+                     error.empty() ? "" : ", because " + error);
+}
+
 std::string line_of(const json& event) {
   const std::string what = event.at("event");
   if (what == "epoch") {
@@ -53,12 +64,12 @@ std::string line_of(const json& event) {
     const std::string longer = pause_ms > max_pause_ms
                                    ? fmt::format(" (longer than --max-pause, {} ms)", max_pause_ms)
                                    : "";
-    return fmt::format("epoch {}: {} of memory, {} sent, pause {} ms{}, took {}, the next after {}",
-                       event.at("number").get<uint64_t>(),
-                       format_size(event.at("bytes").get<uint64_t>()),
-                       format_size(event.at("sent_bytes").get<uint64_t>()), pause_ms, longer,
-                       format_time(milliseconds(event.at("took_ms").get<int64_t>())),
-                       format_time(milliseconds(event.at("every_ms").get<int64_t>())));
+    return fmt::format(
+        "epoch {}: {} of memory, {} sent, pause {} ms{}, took {}, the next after {}{}",
+        event.at("number").get<uint64_t>(), format_size(event.at("bytes").get<uint64_t>()),
+        format_size(event.at("sent_bytes").get<uint64_t>()), pause_ms, longer,
+        format_time(milliseconds(event.at("took_ms").get<int64_t>())),
+        format_time(milliseconds(event.at("every_ms").get<int64_t>())), on_disk_text(event));
   }
   if (what == "kept") {
     return fmt::format("{} has the newest epoch again: {}, {} sent",

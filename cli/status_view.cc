@@ -121,14 +121,28 @@ std::string open_line(const json& open) {
               fmt::format("{} {}: {}", count, count == 1 ? "migration" : "migrations", migrations));
 }
 
+// "; on the partner's disk: epoch 11, 38 s old"
+std::string on_disk_text(const json& process) {
+  const auto on_disk = process.find("on_disk");
+  if (on_disk == process.end()) return "";
+  const std::string error = text(*on_disk, "error");
+  const uint64_t epoch = number(*on_disk, "epoch");
+  return fmt::format(
+      "; on the partner's disk: {}{}",
+      epoch == 0 ? "none yet"
+                 : fmt::format("epoch {}, {} old", epoch,
+                               format_time(std::chrono::milliseconds(number(*on_disk, "age_ms")))),
+      error.empty() ? "" : ", " + error);
+}
+
 std::string protected_line(const json& process) {
   return line("protects",
-              fmt::format("{} ({}, pid {}): epoch {}, {} old, pause {} ms, {}, {} sent",
+              fmt::format("{} ({}, pid {}): epoch {}, {} old, pause {} ms, {}, {} sent{}",
                           text(process, "name"), text(process, "program"), number(process, "pid"),
                           number(process, "epoch"),
                           format_time(std::chrono::milliseconds(number(process, "age_ms"))),
                           number(process, "pause_ms"), format_size(number(process, "bytes")),
-                          format_size(number(process, "sent_bytes"))));
+                          format_size(number(process, "sent_bytes")), on_disk_text(process)));
 }
 
 // Describes the rights of a daemon that drops rights after the set-up.

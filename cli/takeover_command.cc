@@ -48,6 +48,21 @@ std::string older_epochs(const EpochState& state) {
   return text;
 }
 
+// "; on disk: epoch 11, 38 s old"
+std::string on_disk_text(const EpochOnDisk& on_disk, const SealedEpoch& newest) {
+  std::string text;
+  if (on_disk.number == 0) {
+    text = "not on disk yet";
+  } else if (on_disk.number == newest.number && on_disk.frozen_ns == newest.frozen_ns) {
+    text = "kept on disk";
+  } else {
+    const int64_t age_ns = realtime_ns() - on_disk.frozen_ns;
+    text = fmt::format("on disk: epoch {}, {} old", on_disk.number,
+                       format_time(milliseconds(age_ns / 1'000'000)));
+  }
+  return "; " + text + (on_disk.error.empty() ? "" : " (" + on_disk.error + ")");
+}
+
 class Takeover {
  public:
   Takeover(const TakeoverCommand& command, RecordStore records, EpochStore epochs)
@@ -59,6 +74,7 @@ class Takeover {
 
  private:
   json describe(const EpochState& state) const;
+  json describe_unreadable(const std::string& name) const;
   void show_changed(const std::vector<ChangedFile>& files) const;
   CommandResult<void> await_silence();
   CommandResult<void> fence_or_ask(const EpochState& state, const SealedEpoch& epoch) const;
@@ -82,31 +98,50 @@ json Takeover::describe(const EpochState& state) const {
   for (const SealedEpoch& epoch : kept_epochs(state)) {
     kept.push_back({{"epoch", epoch.number}, {"age_ms", age_ms(epoch)}});
   }
-  return {{"name", state.name},
-          {"source", node_name(state.peer)},
-          {"pid", state.tree.root},
-          {"program", state.tree.program},
-          {"unit", state.manager.unit.name},
-          {"container", state.manager.container.name},
-          {"epoch", state.newest.number},
-          {"age_ms", age_ms(state.newest)},
-          {"kept_epochs", std::move(kept)},
-          {"pause_ms", state.newest.pause_ms},
-          {"bytes", state.newest.bytes},
-          {"silent_ms", contact_ns ? (realtime_ns() - *contact_ns) / 1'000'000 : -1},
-          {"first_partner", state.first_partner},
-          {"takeover", state.takeover},
-          {"state", takeover ? to_string(*takeover) : "kept"}};
+  json what = {{"name", state.name},
+               {"source", node_name(state.peer)},
+               {"pid", state.tree.root},
+               {"program", state.tree.program},
+               {"unit", state.manager.unit.name},
+               {"container", state.manager.container.name},
+               {"epoch", state.newest.number},
+               {"age_ms", age_ms(state.newest)},
+               {"kept_epochs", std::move(kept)},
+               {"pause_ms", state.newest.pause_ms},
+               {"bytes", state.newest.bytes},
+               {"silent_ms", contact_ns ? (realtime_ns() - *contact_ns) / 1'000'000 : -1},
+               {"first_partner", state.first_partner},
+               {"takeover", state.takeover},
+               {"state", takeover ? to_string(*takeover) : "kept"}};
+  if (const auto on_disk = epochs_.on_disk(state.name)) {
+    what["on_disk"] = to_json(*on_disk);
+    if (on_disk->number > 0) {
+      what["on_disk"]["age_ms"] = (realtime_ns() - on_disk->frozen_ns) / 1'000'000;
+    }
+  }
+  return what;
+}
+
+json Takeover::describe_unreadable(const std::string& name) const {
+  const auto on_disk = epochs_.on_disk(name).value_or(EpochOnDisk());
+  return {{"name", name}, {"state", "unreadable"}, {"on_disk", to_json(on_disk)}};
 }
 
 CommandResult<void> Takeover::list() const {
   const auto all = epochs_.list();
   if (!all) return command_failure(ExitCode::kFailure, all.error().message);
+  const std::vector<std::string> unreadable = epochs_.unreadable();
   if (command_.json) {
     for (const EpochState& state : *all) print_whole(stdout, "{}\n", json_text(describe(state)));
+    for (const std::string& name : unreadable) {
+      print_whole(stdout, "{}\n", json_text(describe_unreadable(name)));
+    }
     return {};
   }
-  if (all->empty()) {
+  for (const std::string& name : unreadable) {
+    print_to(stdout, "{}: {}\n", name, epochs_.on_disk(name).value_or(EpochOnDisk()).error);
+  }
+  if (all->empty() && unreadable.empty()) {
     print_to(stdout,
              "this node keeps no protected process; ppmr protect, at another node, sends "
              "one here\n");
@@ -121,9 +156,10 @@ CommandResult<void> Takeover::list() const {
     } else if (state.newest.number == 0) {
       print_to(stdout, "{}: {}, the first epoch has not arrived\n", state.name, source);
     } else {
-      print_to(stdout, "{}: {}, epoch {} is {} old, {}; source silent for {}{}{}\n",
-               state.name, source, state.newest.number, age_of(state.newest),
-               format_size(state.newest.bytes),
+      const auto on_disk = epochs_.on_disk(state.name);
+      print_to(stdout, "{}: {}, epoch {} is {} old, {}{}; source silent for {}{}{}\n", state.name,
+               source, state.newest.number, age_of(state.newest), format_size(state.newest.bytes),
+               on_disk ? on_disk_text(*on_disk, state.newest) : "",
                format_time(milliseconds(what.at("silent_ms").get<int64_t>())), older_epochs(state),
                state.first_partner.empty()
                    ? ""
@@ -135,7 +171,8 @@ CommandResult<void> Takeover::list() const {
 
 CommandResult<void> Takeover::discard() const {
   auto known = epochs_.read(command_.name);
-  if (!known) return command_failure(ExitCode::kUsage, known.error().message);
+  const bool is_known = known || epochs_.on_disk(command_.name);  // perhaps it cannot be read
+  if (!is_known) return command_failure(ExitCode::kUsage, known.error().message);
   auto locked = epochs_.lock(command_.name);
   if (!locked) return command_failure(ExitCode::kFailure, locked.error().message);
   const auto takeover = takeover_state(records_, locked->state());
@@ -146,7 +183,7 @@ CommandResult<void> Takeover::discard() const {
   if (Status gone = locked->discard(); !gone) {
     return command_failure(ExitCode::kFailure, gone.error().message);
   }
-  audit(known->audit_file, "epochs",
+  audit(known ? known->audit_file : "", "epochs",
         {{"outcome", "discarded"}, {"protected_as", command_.name}, {"by_uid", getuid()}});
   if (command_.json) {
     print_whole(stdout, "{}\n", json_text({{"ok", true}, {"name", command_.name}}));
@@ -387,9 +424,10 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
          "that it is dead")
       ->type_name("SECONDS")
       ->needs(fence);
-  sub.add_option("--instead-of", command->instead_of,
-                 "the partner that takes over before this one: you say that it does not, because it "
-                 "is switched off or has discarded its epochs")
+  sub.add_option(
+         "--instead-of", command->instead_of,
+         "the partner that takes over before this one: you say that it does not, because it "
+         "is switched off or has discarded its epochs")
       ->type_name("NAME")
       ->needs(name)
       ->excludes(discard);

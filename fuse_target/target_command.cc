@@ -148,6 +148,11 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
       options.agent.push_back("--restart-policy=" + target.restart_policy);
     if (target.allow_root_restart) options.agent.emplace_back("--allow-root-restart");
     options.settle = {"migration-settle", "--role=target", options.agent[1], options.agent[2]};
+    if (!target.keep_directory.empty()) {
+      options.epochs = {"write-epochs", "--keep-dir=" + target.keep_directory,
+                        "--keep-key=" + std::filesystem::absolute(flags.keep_key).string(),
+                        options.agent[1], options.agent[2]};
+    }
   }
   return options;
 }

@@ -256,11 +256,17 @@ struct NoteEpoch {
   int64_t bytes = 0;
   int64_t sent_bytes = 0;
   int64_t every_ms = 0;
+  // The newest epoch on the partner's disk. 0: none. -1: the partner keeps none on a disk.
+  int64_t disk_epoch = -1;
+  int64_t disk_frozen_ns = 0;
+  std::string disk_error;  // of the last attempt; empty if it succeeded
   template <typename F>
   void fields(F&& field) {
     field("process", process), field("pid", pid), field("program", program), field("epoch", epoch),
         field("frozen_ns", frozen_ns), field("pause_ms", pause_ms), field("bytes", bytes),
-        field("sent_bytes", sent_bytes), field("every_ms", every_ms);
+        field("sent_bytes", sent_bytes), field("every_ms", every_ms),
+        field("disk_epoch", disk_epoch), field("disk_frozen_ns", disk_frozen_ns),
+        field("disk_error", disk_error);
   }
 };
 

@@ -149,6 +149,17 @@ void add_epochs(std::vector<MetricFamily>& families, const json& status) {
     }
     families.push_back(std::move(family));
   }
+  MetricFamily on_disk{"ppmr_epoch_on_disk_age_seconds",
+                       "Age of the newest epoch on the disk of the partner: the work that the loss "
+                       "of both nodes would cost.",
+                       kGauge,
+                       {}};
+  for (const json& process : processes) {
+    constexpr const char* kAge = "/on_disk/age_ms";
+    if (!process.contains(json::json_pointer(kAge))) continue;
+    add(on_disk, number(process, kAge) * 1e-3, {{"process", process.value("name", "")}});
+  }
+  families.push_back(std::move(on_disk));
 }
 
 const char* state_of_peer(const json& peer) {

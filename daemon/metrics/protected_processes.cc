@@ -10,6 +10,12 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kTextMaxBytes = 64;
+constexpr size_t kErrorMaxBytes = 300;
+
+void add_age(json& epoch, int64_t now_ns) {
+  const int64_t age_ns = now_ns - epoch.at("frozen_ns").get<int64_t>();
+  epoch["age_ms"] = std::max<int64_t>(age_ns / 1'000'000, 0);
+}
 
 }  // namespace
 
@@ -31,6 +37,11 @@ Status ProtectedProcesses::note(const request::NoteEpoch& report) {
                       {"bytes", report.bytes},
                       {"sent_bytes", report.sent_bytes},
                       {"every_ms", report.every_ms}};
+  if (report.disk_epoch >= 0) {
+    processes_[name]["on_disk"] = {{"epoch", report.disk_epoch},
+                                   {"frozen_ns", report.disk_frozen_ns},
+                                   {"error", report.disk_error.substr(0, kErrorMaxBytes)}};
+  }
   return {};
 }
 
@@ -45,8 +56,9 @@ json ProtectedProcesses::status() const {
   MutexLock lock(mutex_);
   for (const auto& [name, process] : processes_) {
     list.push_back(process);
-    const int64_t age_ns = now_ns - process.at("frozen_ns").get<int64_t>();
-    list.back()["age_ms"] = std::max<int64_t>(age_ns / 1'000'000, 0);
+    add_age(list.back(), now_ns);
+    const auto on_disk = list.back().find("on_disk");
+    if (on_disk != list.back().end() && on_disk->at("epoch") > 0) add_age(*on_disk, now_ns);
   }
   return list;
 }

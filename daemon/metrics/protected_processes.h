@@ -20,7 +20,8 @@ class ProtectedProcesses {
   // Errors: EINVAL; ENOSPC for too many.
   Status note(const request::NoteEpoch& report);
   void forget(const request::NoteProtectionEnd& report);
-  // An array of the reports, by name. Each has also "age_ms", which counts from "frozen_ns".
+  // An array of the reports, by name. Each has also "age_ms", which counts from "frozen_ns", and
+  // "on_disk" if its partner keeps epochs on a disk.
   nlohmann::json status() const;
 
  private:

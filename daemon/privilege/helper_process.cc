@@ -58,6 +58,7 @@ int HelperProcess::run() {
   const UniqueFd ended(::signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!ended) return to_int(ExitCode::kFailure);
   for (;;) {
+    write_epochs();
     pollfd waits[] = {{socket.get(), POLLIN, 0}, {ended.get(), POLLIN, 0}};
     const auto wait = mounted_once_ && !options_.settle.empty() ? kSettleInterval : kForever;
     if (::poll(waits, 2, static_cast<int>(wait.count())) < 0) continue;  // EINTR
@@ -192,6 +193,20 @@ void HelperProcess::settle_when_due() {
   if (pid) settler_ = *pid;
 }
 
+// It ends with this process, and should it end before, another one is started in the next interval.
+void HelperProcess::write_epochs() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool is_due =
+      epoch_writer_at_ == decltype(epoch_writer_at_){} || now - epoch_writer_at_ >= kSettleInterval;
+  if (options_.epochs.empty() || !mounted_once_ || epoch_writer_ != 0 || !is_due) return;
+  epoch_writer_at_ = now;
+  std::vector<std::string> words = {"ppmr"};
+  words.insert(words.end(), options_.epochs.begin(), options_.epochs.end());
+  words.push_back("--parent=" + std::to_string(::getpid()));
+  auto pid = spawn({.argv = std::move(words), .program = "/proc/self/exe", .files = {}});
+  if (pid) epoch_writer_ = *pid;
+}
+
 Result<HelperProcess::Outcome> HelperProcess::create_spill_file() {
   if (options_.spill_directory.empty()) {
     return failure(EPERM, "create a spill file: the target was started without --spill-dir");
@@ -257,6 +272,7 @@ void HelperProcess::reap_children() {
   for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) {
     agents_.erase(pid);
     if (pid == settler_) settler_ = 0;
+    if (pid == epoch_writer_) epoch_writer_ = 0;
   }
 }
 
@@ -273,6 +289,7 @@ void add_privileged_helper_command(CLI::App& app, int& exit_code) {
   sub.add_option("--append-file", options->append_file);
   sub.add_option("--connect-to", options->connect_to);
   sub.add_option("--settle", options->settle)->allow_extra_args(false)->take_all();
+  sub.add_option("--epochs", options->epochs)->allow_extra_args(false)->take_all();
   sub.add_flag("--loopback-only", options->loopback_only);
   sub.add_flag("--near-target", options->near_target);
   sub.add_flag("--background", options->background);

@@ -3,7 +3,8 @@
 //
 //   mount, unmount            the mount point, once each
 //   start an agent            the given arguments of this very program, and the name of the peer
-//   (without a request)       settles interrupted migrations: the given arguments of this program
+//   (without a request)       settles interrupted migrations, and writes epochs to the disk: the
+//                             given arguments of this program
 //   create a spill file       without a name, in the given directory
 //   kept checkpoints          creates, renames, opens and removes files with names of eight digits,
 //                             in the given directory
@@ -48,6 +49,7 @@ class HelperProcess {
     std::string append_file;
     std::vector<std::string> agent;
     std::vector<std::string> settle;
+    std::vector<std::string> epochs;
     std::string connect_to;
     bool loopback_only = false;
     bool near_target = false;
@@ -74,6 +76,7 @@ class HelperProcess {
   Result<Outcome> open_again(int32_t number);
   Result<Outcome> dial(int32_t number);
   void settle_when_due();
+  void write_epochs();
   void reap_children();
 
   const Options options_;
@@ -84,6 +87,8 @@ class HelperProcess {
   std::map<pid_t, std::string> agents_;  // by pid: the agent's peer
   pid_t settler_ = 0;                    // 0: none is at work
   std::chrono::steady_clock::time_point settled_at_;
+  pid_t epoch_writer_ = 0;  // 0: none is at work
+  std::chrono::steady_clock::time_point epoch_writer_at_;
 };
 
 }  // namespace ppmr

@@ -39,6 +39,7 @@ Result<std::shared_ptr<PrivilegedHelper>> PrivilegedHelper::start(const HelperOp
   if (options.near_target) words.push_back("--near-target");
   if (options.background) words.push_back("--background");
   for (const std::string& word : options.settle) words.push_back("--settle=" + word);
+  for (const std::string& word : options.epochs) words.push_back("--epochs=" + word);
   if (!options.agent.empty()) words.push_back("--");
   words.insert(words.end(), options.agent.begin(), options.agent.end());
   auto pid = spawn({.argv = std::move(words),

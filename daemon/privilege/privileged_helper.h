@@ -34,6 +34,9 @@ struct HelperOptions {
   // Arguments of ppmr that settle interrupted migrations: the helper runs it when the mount is
   // ready, and every 20 s, if the directory exists. Empty: never.
   std::vector<std::string> settle;
+  // Arguments of ppmr that write the epochs of protected processes to the disk, from when the mount
+  // is ready until the helper ends; the helper adds --parent. Empty: none.
+  std::vector<std::string> epochs;
   std::string connect_to;      // HOST:PORT of the target; empty: the helper does not connect
   bool loopback_only = false;  // the helper refuses other addresses
   bool near_target = false;    // is_near() holds: connections use cubic

@@ -27,15 +27,18 @@ Result<UniqueFd> open_to_read(const std::string& path) {
   return file;
 }
 
-// The parts of a file that are no holes.
-Result<std::vector<Range>> data_of(const UniqueFd& file, const std::string& path) {
+// The parts of a file that are no holes, up to `size_bytes`: the file of a protected process grows
+// meanwhile.
+Result<std::vector<Range>> data_of(const UniqueFd& file, const std::string& path,
+                                   uint64_t size_bytes) {
   std::vector<Range> ranges;
   for (off_t at = 0;;) {
     const off_t begin = lseek(file.get(), at, SEEK_DATA);
     if (begin < 0 && errno == ENXIO) return ranges;
     const off_t end = begin < 0 ? begin : lseek(file.get(), begin, SEEK_HOLE);
     if (end < 0) return system_failure("find the holes of", path);
-    ranges.push_back({static_cast<uint64_t>(begin), static_cast<uint64_t>(end)});
+    if (static_cast<uint64_t>(begin) >= size_bytes) return ranges;
+    ranges.push_back({static_cast<uint64_t>(begin), std::min<uint64_t>(end, size_bytes)});
     at = end;
   }
 }
@@ -80,7 +83,7 @@ class Listing {
       node.size_bytes = static_cast<uint64_t>(status.st_size);
       const auto file = open_to_read(path);
       if (!file) return failure(file.error());
-      const auto ranges = data_of(*file, path);
+      const auto ranges = data_of(*file, path, node.size_bytes);
       if (!ranges) return failure(ranges.error());
       stretches = blocks_of(*ranges);
     } else if (S_ISLNK(status.st_mode)) {

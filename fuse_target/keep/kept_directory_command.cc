@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grp.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +27,7 @@ struct KeptDirectoryCommand {
   std::string name;       // in the file
   std::string key_file;
   bool writes = false;
+  bool ends_with_parent = false;
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<gid_t> groups;
@@ -74,6 +77,7 @@ Status KeptDirectoryCommand::write(const KeepKeys& keys) const {
 }
 
 Status KeptDirectoryCommand::do_it() const {
+  if (ends_with_parent) (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!file.starts_with('/')) return failure(EINVAL, "not an absolute path: " + file);
   const auto keys = read_keep_keys(key_file);
   if (!keys) return failure(keys.error());
@@ -104,6 +108,7 @@ void add_kept_directory_command(CLI::App& app, int& exit_code) {
   sub.add_option("--name", command->name)->required();
   sub.add_option("--key-file", command->key_file)->required();
   sub.add_flag("--write", command->writes);
+  sub.add_flag("--end-with-parent", command->ends_with_parent);
   sub.add_option("--uid", command->uid)->required();
   sub.add_option("--gid", command->gid)->required();
   sub.add_option("--group", command->groups)->allow_extra_args(false)->take_all();

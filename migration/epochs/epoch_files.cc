@@ -31,13 +31,17 @@ Status note_state_of(const LockedEpochs& locked, uint64_t number) {
   return {};
 }
 
-Status adopt_epoch(LockedEpochs& locked, const std::string& name, uint64_t number,
-                   const std::string& mountpoint) {
-  const std::string directory = locked.epoch_directory(number);
+Result<EpochState> read_noted_state(const std::string& directory) {
   const auto text = read_whole_file(directory + kStateFile);
   if (!text) return failure(text.error());
   const auto packed = parse_json(*text);
-  auto state = packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
+  return packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
+}
+
+Status adopt_epoch(LockedEpochs& locked, const std::string& name, uint64_t number,
+                   const std::string& mountpoint) {
+  const std::string directory = locked.epoch_directory(number);
+  auto state = read_noted_state(directory);
   if (!state) return failure(state.error());
   if (state->name != name || state->newest.number != number || !is_migration_id(state->run)) {
     return failure(EPROTO, directory + " is not epoch " + std::to_string(number) + " of " + name);

@@ -14,6 +14,9 @@ namespace ppmr {
 // ENOENT: the epoch is not kept; of the file system.
 Status note_state_of(const LockedEpochs& locked, uint64_t number);
 
+// Returns the state in a directory that was brought back. Errors: EPROTO; of the file system.
+Result<EpochState> read_noted_state(const std::string& directory);
+
 // Makes a directory that was brought back, locked.epoch_directory(number), the only epoch of the
 // tree. `mountpoint`: of the target here. Errors: EPROTO: the directory is not that of this epoch;
 // of the file system.

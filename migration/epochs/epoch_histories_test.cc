@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "migration/epochs/epoch_on_disk.h"
 #include "migration/epochs/epoch_state.h"
 #include "migration/protocol/target_protocol.h"
 
@@ -50,6 +51,8 @@ class World {
 
   const std::string& story() const { return story_; }
   bool was_taken_over() const { return was_taken_over_; }
+  // From an epoch that has returned from the disk.
+  bool was_taken_over_from_disk() const { return was_taken_over_ && has_returned_; }
 
  private:
   bool chance(unsigned percent) { return random_() % 100 < percent; }
@@ -57,7 +60,9 @@ class World {
   int copies() const { return (source_runs_ ? 1 : 0) + (partner_runs_ ? 1 : 0); }
 
   void act() {
-    switch (random_() % 10) {
+    switch (random_() % 11) {
+      case 10:
+        return write_to_disk();
       case 0:
       case 1:
       case 2:
@@ -102,11 +107,7 @@ class World {
     if (!source_runs_ || !link_) return;
     tell("the source asks");
     if (!exists_) {
-      bool replaced = false;
-      for (const auto& [id, record] : records_) {
-        replaced |= rules_.judge_source(record.state()) == SourceMay::kNotRun;
-      }
-      if (replaced && rules_.remembers_takeovers) return end_source();
+      if (is_in_records() && rules_.remembers_takeovers) return end_source();
       exists_ = true;
       state_.takeover.clear();
       state_.newest = {};
@@ -122,6 +123,13 @@ class World {
     }
     state_.takeover.clear();
     ++state_.newest.number;
+  }
+  bool is_in_records() const {
+    bool is_taken_over = false;
+    for (const auto& [id, record] : records_) {
+      is_taken_over |= rules_.judge_source(record.state()) == SourceMay::kNotRun;
+    }
+    return is_taken_over;
   }
   void end_source() {
     tell("the source ends its copy");
@@ -163,7 +171,15 @@ class World {
     met_since_ = false;
   }
 
-  // The epochs are in memory; records are on disk. What runs here ends.
+  void write_to_disk() {
+    if (!exists_ || !is_to_write(state_, takeover_state(), on_disk_)) return;
+    tell("an epoch is on the disk");
+    on_disk_.run = state_.run;
+    on_disk_.number = state_.newest.number;
+  }
+
+  // The epochs are in memory; records, and what was written meanwhile, are on disk. What runs here
+  // ends.
   void partner_restarts() {
     tell("the partner restarts");
     exists_ = false;
@@ -171,6 +187,15 @@ class World {
     state_.takeover.clear();
     state_.newest = {};
     begun_.clear();
+    if (on_disk_.number == 0) return;
+    EpochState written = state_;
+    written.newest.number = on_disk_.number;
+    const Return how = judge_return(written, std::nullopt, is_in_records());
+    if (how == Return::kRemove) on_disk_ = {};
+    if (how != Return::kToMemory) return;
+    tell("its epoch returns from the disk");
+    state_ = written;
+    exists_ = has_returned_ = true;
   }
 
   std::string judge() {
@@ -189,6 +214,8 @@ class World {
   std::mt19937_64 random_;
   EpochState state_;
   bool exists_ = false;  // the state, at the partner
+  EpochOnDisk on_disk_;
+  bool has_returned_ = false;
   std::map<std::string, OwnershipRecord> records_;
   std::string begun_;  // the newest takeover
   bool source_runs_ = true;
@@ -214,13 +241,16 @@ std::string first_violation(const Rules& rules, uint64_t histories = kHistories)
 TEST(EpochHistories, NeverTwoThatHaveMet) {
   EXPECT_EQ(first_violation({}), "");
   uint64_t taken_over = 0;
+  uint64_t from_disk = 0;
   const Rules rules;
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
     World world(seed, rules);
     (void)world.play();
     taken_over += world.was_taken_over() ? 1 : 0;
+    from_disk += world.was_taken_over_from_disk() ? 1 : 0;
   }
   EXPECT_GT(taken_over, 200u) << "the histories must show takeovers";
+  EXPECT_GT(from_disk, 20u) << "the histories must show takeovers of epochs from the disk";
 }
 
 TEST(EpochHistories, SourceThatIsNotToldRunsTwice) {

@@ -27,6 +27,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStateFile = "/state.json";
 constexpr const char* kContactFile = "/contact";
+constexpr const char* kOnDiskFile = "/on-disk.json";
+constexpr const char* kHeld = "/held";
+constexpr const char* kReturning = "/returning";
 constexpr const char* kMemoryPrefix = "memory-";
 constexpr const char* kEpochPrefix = "epoch-";
 constexpr uint64_t kCopyBytes = uint64_t{1} << 20;
@@ -50,6 +53,37 @@ Result<EpochState> read_state(const std::string& directory) {
   auto state = packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
   if (!state) return failure(state.error().errno_value, path + ": " + state.error().message);
   return state;
+}
+
+// Replaces the file with rename(2): a reader sees it whole.
+Status replace_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".new";
+  if (Status written = write_file(temporary, text); !written) return written;
+  if (rename(temporary.c_str(), path.c_str()) == 0) return {};
+  return system_failure("rename", temporary);
+}
+
+Result<EpochOnDisk> read_on_disk(const std::string& directory) {
+  const auto text = read_whole_file(directory + kOnDiskFile);
+  if (!text) return failure(text.error());
+  return parse_epoch_on_disk(parse_json(*text));
+}
+
+// Makes the directory `to` with hard links to all files below `from`.
+Status link_files(const std::string& from, const std::string& to) {
+  if (mkdir(to.c_str(), 0700) != 0) return system_failure("create", to);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(from, error)) {
+    const std::string path = entry.path();
+    const std::string linked = to + "/" + entry.path().filename().string();
+    if (entry.is_directory() && !entry.is_symlink()) {
+      if (Status done = link_files(path, linked); !done) return done;
+    } else if (link(path.c_str(), linked.c_str()) != 0) {
+      return system_failure("link", linked);
+    }
+  }
+  if (!error) return {};
+  return failure(error.value(), "list " + from + ": " + error.message());
 }
 
 // Others must not read a single page, and must not place an epoch here.
@@ -169,16 +203,22 @@ std::optional<PageIndex> index_in(const UniqueFd& memory, const std::string& epo
   return index ? std::optional(std::move(*index)) : std::nullopt;
 }
 
-// Gives the pages back that epochs used which are not kept any more.
-void give_back(const UniqueFd& memory, const LockedEpochs& locked, const EpochState& before) {
-  std::set<uint64_t> numbers;
+std::vector<PageIndex> kept_indexes(const UniqueFd& memory, const LockedEpochs& locked) {
   std::vector<PageIndex> kept;
   for (const SealedEpoch& epoch : kept_epochs(locked.state())) {
-    numbers.insert(epoch.number);
     if (auto index = index_in(memory, locked.epoch_directory(epoch.number))) {
       kept.push_back(std::move(*index));
     }
   }
+  return kept;
+}
+
+// Gives the pages back that epochs used which are not kept any more.
+void give_back(const UniqueFd& memory, const LockedEpochs& locked, const EpochState& before) {
+  std::set<uint64_t> numbers;
+  for (const SealedEpoch& epoch : kept_epochs(locked.state())) numbers.insert(epoch.number);
+  std::vector<PageIndex> kept = kept_indexes(memory, locked);
+  if (auto held = index_in(memory, locked.directory() + kHeld)) kept.push_back(std::move(*held));
   for (const SealedEpoch& epoch : kept_epochs(before)) {
     if (numbers.contains(epoch.number)) continue;
     const auto index = index_in(memory, locked.epoch_directory(epoch.number));
@@ -241,11 +281,17 @@ Result<EpochState> EpochStore::read(const std::string& name) const {
   if (!is_protection_name(name))
     return failure(ENOENT, "no process is protected as '" + name + "'");
   auto state = read_state(directory_ + "/" + name);
-  if (!state && state.error().errno_value == ENOENT) {
-    return failure(ENOENT, "no process is protected as '" + name +
-                               "' with this partner (`ppmr takeover` lists them)");
+  if (state || state.error().errno_value != ENOENT) return state;
+  std::error_code ignored;
+  if (fs::exists(directory_ + "/" + name + kReturning, ignored)) {
+    return failure(ENOENT, "the epoch of " + name + " is being read from the disk: try again soon");
   }
-  return state;
+  if (const auto on_disk = read_on_disk(directory_ + "/" + name);
+      on_disk && !on_disk->error.empty()) {
+    return failure(ENOENT, on_disk->error);
+  }
+  return failure(ENOENT, "no process is protected as '" + name +
+                             "' with this partner (`ppmr takeover` lists them)");
 }
 
 Result<std::vector<EpochState>> EpochStore::list() const {
@@ -267,6 +313,23 @@ Result<int64_t> EpochStore::contact_ns(const std::string& name) const {
   return contact.st_mtim.tv_sec * int64_t{1'000'000'000} + contact.st_mtim.tv_nsec;
 }
 
+Result<EpochOnDisk> EpochStore::on_disk(const std::string& name) const {
+  if (!is_protection_name(name)) return failure(ENOENT, "'" + name + "' is not a name");
+  return read_on_disk(directory_ + "/" + name);
+}
+
+std::vector<std::string> EpochStore::unreadable() const {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    if (fs::exists(entry.path().string() + kStateFile, ignored)) continue;
+    const auto on_disk = read_on_disk(entry.path());
+    if (on_disk && !on_disk->error.empty()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::string EpochStore::epoch_directory(const std::string& name, uint64_t number) const {
   return fmt::format("{}/{}/{}{}", directory_, name, kEpochPrefix, number);
 }
@@ -276,10 +339,8 @@ std::string LockedEpochs::epoch_directory(uint64_t number) const {
 }
 
 Status LockedEpochs::write(const EpochState& state) {
-  const std::string path = directory_ + kStateFile;
-  const std::string temporary = path + ".new";
-  if (Status written = write_file(temporary, json_text(to_json(state))); !written) return written;
-  if (rename(temporary.c_str(), path.c_str()) != 0) return system_failure("rename", temporary);
+  const Status written = replace_file(directory_ + kStateFile, json_text(to_json(state)));
+  if (!written) return written;
   state_ = state;
   exists_ = true;
   return {};
@@ -304,8 +365,10 @@ void LockedEpochs::remove_others() const {
   for (const fs::path& path : outdated) fs::remove_all(path, ignored);
 }
 
-void LockedEpochs::remove_epochs() const {
+Status LockedEpochs::remove_epochs() const {
+  const Status forgotten = remove_from_disk();
   std::error_code ignored;
+  fs::remove_all(directory_ + kHeld, ignored);
   std::vector<fs::path> epochs;
   for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
     const std::string name = entry.path().filename();
@@ -314,9 +377,54 @@ void LockedEpochs::remove_epochs() const {
     }
   }
   for (const fs::path& path : epochs) fs::remove_all(path, ignored);
+  return forgotten;
+}
+
+Result<EpochOnDisk> LockedEpochs::on_disk() const { return read_on_disk(directory_); }
+
+std::string LockedEpochs::returning_directory() const { return directory_ + kReturning; }
+
+Status LockedEpochs::note_on_disk(const EpochOnDisk& on_disk) const {
+  return replace_file(directory_ + kOnDiskFile, json_text(to_json(on_disk)));
+}
+
+Status LockedEpochs::remove_from_disk() const {
+  const auto known = on_disk();
+  if (!known) return known.error().errno_value == ENOENT ? Status{} : failure(known.error());
+  const std::string above = fs::path(known->file).parent_path();
+  if (unlink(known->file.c_str()) != 0 && errno != ENOENT) {
+    return system_failure("remove", known->file);
+  }
+  const UniqueFd directory(open(above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", above);
+  (void)unlink((directory_ + kOnDiskFile).c_str());
+  return {};
+}
+
+Result<std::string> LockedEpochs::hold(uint64_t number) const {
+  if (const auto kept = find_epoch(state_, number); !kept) return failure(kept.error());
+  release_held();
+  const std::string held = directory_ + kHeld;
+  if (Status linked = link_files(epoch_directory(number), held); !linked) {
+    release_held();
+    return failure(linked.error());
+  }
+  return held;
+}
+
+void LockedEpochs::release_held() const {
+  const std::string held = directory_ + kHeld;
+  const std::string file = directory_ + "/" + kMemoryPrefix + state_.run;
+  if (const UniqueFd memory{open(file.c_str(), O_RDWR | O_CLOEXEC)}) {
+    const auto index = index_in(memory, held);
+    if (index) punch(memory, stale_parts(*index, kept_indexes(memory, *this)));
+  }
+  std::error_code ignored;
+  fs::remove_all(held, ignored);
 }
 
 Status LockedEpochs::discard() {
+  if (Status forgotten = remove_from_disk(); !forgotten) return forgotten;
   std::error_code error;
   fs::remove_all(directory_, error);
   exists_ = false;

@@ -9,11 +9,16 @@
 //                        /memory-RUN       the pages of all kept epochs of a run; sparse
 //                        /epoch-N/images   CRIU's description, with the page index
 //                        /epoch-N/memory   a hard link to memory-RUN
+//                        /on-disk.json     EpochOnDisk, if the target writes epochs to a disk
+//                        /held             hard links to the epoch that is being written there
+//                        /returning        an epoch that is being read from there
 //
 // Sealing copies the pages of an epoch behind those of the earlier ones, and replaces state.json.
 // Then the pages that only epochs used which are not kept any more are given back to the kernel. So
 // there is always one complete epoch, and the memory is that of the tree plus what the kept epochs
 // have changed.
+//
+// An epoch that is held keeps its pages although later ones are sealed.
 //
 // Rejected: to write changed pages over the old ones. A partner that dies meanwhile would keep a
 // mixture of two epochs.
@@ -25,6 +30,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "migration/epochs/epoch_on_disk.h"
 #include "migration/epochs/epoch_state.h"
 
 namespace ppmr {
@@ -41,11 +47,26 @@ class LockedEpochs {
   Status write(const EpochState& state);
   // Removes all epochs that the state does not keep, and memory files of other runs.
   void remove_others() const;
-  // Removes everything but the state, which says that the tree was taken over.
-  void remove_epochs() const;
-  // Removes everything.
+  // Removes everything but the state, which says that the tree was taken over. Also from the disk.
+  // Errors: of the file system, if the disk still has its epoch.
+  Status remove_epochs() const;
+  // Removes everything, from the disk first: what is forgotten must not come back. Errors: of the
+  // file system.
   Status discard();
   void note_contact() const;
+
+  // What the disk has. Errors: ENOENT: epochs are not written to a disk; EPROTO.
+  Result<EpochOnDisk> on_disk() const;
+  Status note_on_disk(const EpochOnDisk& on_disk) const;
+  // Removes the file, durably. Succeeds if there is none.
+  Status remove_from_disk() const;
+  // Where an epoch is read to from the disk.
+  std::string returning_directory() const;
+  // Holds an epoch. Returns its directory, which does not change until it is released or all
+  // epochs are removed. One at a time. Errors: ENOENT: it is not kept; of the file system.
+  Result<std::string> hold(uint64_t number) const;
+  // Gives back what only the held epoch has used. Idempotent.
+  void release_held() const;
 
  private:
   friend class EpochStore;
@@ -80,6 +101,10 @@ class EpochStore {
   // Returns the state as it is now. Errors: ENOENT; EPROTO.
   Result<EpochState> read(const std::string& name) const;
   Result<std::vector<EpochState>> list() const;
+  // What the disk has of a tree. Errors: ENOENT: epochs are not written to a disk; EPROTO.
+  Result<EpochOnDisk> on_disk(const std::string& name) const;
+  // Names without a state whose epoch on the disk could not be read.
+  std::vector<std::string> unreadable() const;
   // The directory of an epoch, whether it is kept or not.
   std::string epoch_directory(const std::string& name, uint64_t number) const;
   // When the source has made its last request (CLOCK_REALTIME). Errors: ENOENT.

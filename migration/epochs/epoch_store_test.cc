@@ -263,5 +263,76 @@ TEST_F(EpochStoreTest, ForeignStateIsAnError) {
   EXPECT_EQ(store_->lock("a/b").error().errno_value, EINVAL);
 }
 
+TEST_F(EpochStoreTest, HeldEpochKeepsItsPagesWhileLaterOnesAreSealed) {
+  ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
+  std::string held;
+  {
+    const auto locked = store_->lock("db");
+    ASSERT_TRUE(locked);
+    auto holding = locked->hold(1);
+    ASSERT_TRUE(holding) << holding.error().message;
+    held = *holding;
+    EXPECT_EQ(locked->hold(7).error().errno_value, ENOENT);
+  }
+  ASSERT_TRUE(seal(state(2), 4, "XY", {0, 4, 2, 5}));
+  ASSERT_TRUE(seal(state(3), 6, "Z", {6, 4, 2, 5}));
+  const auto memory = read_whole_file(held + "/memory");
+  ASSERT_TRUE(memory);
+  for (const uint64_t page : {0, 1, 2, 3}) EXPECT_EQ((*memory)[page * kPage], "abcd"[page]);
+  EXPECT_TRUE(read_page_index(held + "/images/" + kPageIndexFile));
+  const auto locked = store_->lock("db");
+  ASSERT_TRUE(locked);
+  locked->release_held();
+  EXPECT_FALSE(fs::exists(held));
+  EXPECT_EQ(memory_pages(3), 4u) << "only what epoch 3 uses";
+  EXPECT_EQ(kept(), "ZXcY");
+}
+
+TEST_F(EpochStoreTest, HeldEpochOutlivesANewRun) {
+  ASSERT_TRUE(seal(state(1, 'a'), 0, "abcd", {0, 1, 2, 3}));
+  std::string held;
+  {
+    const auto locked = store_->lock("db");
+    ASSERT_TRUE(locked);
+    held = locked->hold(1).value_or("");
+  }
+  ASSERT_TRUE(seal(state(1, 'b'), 0, "vwxy", {0, 1, 2, 3}));
+  const auto memory = read_whole_file(held + "/memory");
+  ASSERT_TRUE(memory);
+  EXPECT_EQ((*memory)[0], 'a');
+  EXPECT_EQ(kept(), "vwxy");
+}
+
+TEST_F(EpochStoreTest, EpochOnTheDiskIsForgottenWithTheOthers) {
+  ASSERT_TRUE(seal(state(1), 0, "ab", {0, 1}));
+  const std::string file = images_ + "/db.kept";
+  const auto begin = [&](const LockedEpochs& locked) {
+    ASSERT_TRUE(std::ofstream(file) << "epoch");
+    ASSERT_TRUE(locked.note_on_disk({.file = file, .run = "", .number = 1}));
+  };
+  auto locked = store_->lock("db");
+  ASSERT_TRUE(locked);
+  begin(*locked);
+  EXPECT_EQ(store_->on_disk("db")->number, 1u);
+  ASSERT_TRUE(locked->remove_epochs());
+  EXPECT_FALSE(fs::exists(file));
+  EXPECT_FALSE(store_->on_disk("db"));
+  begin(*locked);
+  ASSERT_TRUE(locked->discard());
+  EXPECT_FALSE(fs::exists(file));
+}
+
+TEST_F(EpochStoreTest, EpochThatCannotBeReadFromTheDiskIsListed) {
+  {
+    const auto locked = store_->lock("db");
+    ASSERT_TRUE(locked);
+    ASSERT_TRUE(locked->note_on_disk({.file = images_ + "/db.kept", .error = "wrong key"}));
+  }
+  EXPECT_EQ(store_->unreadable(), std::vector<std::string>{"db"});
+  EXPECT_EQ(store_->read("db").error().message, "wrong key");
+  EXPECT_TRUE(store_->list()->empty());
+  EXPECT_FALSE(store_->on_disk("../db"));
+}
+
 }  // namespace
 }  // namespace ppmr

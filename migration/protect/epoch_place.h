@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "daemon/control/requests.h"
 #include "migration/protect/epoch_dump.h"
@@ -16,6 +17,9 @@ struct EpochReport {
   SealedEpoch epoch;
   std::chrono::steady_clock::time_point began;
   std::chrono::milliseconds every{0};  // until the next one
+  // What the disk of the partner has; nullopt: it writes epochs to none. With several partners only
+  // at the mount of each.
+  std::optional<EpochOnDisk> on_disk = std::nullopt;
 };
 
 // For `ppmr status` and the metrics.

@@ -219,6 +219,8 @@ Status FanOut::contact_one(Target& target) {
   }
   const auto newest = target.partner->contact(run, kContactPatience);
   if (!newest) return failure(newest.error());
+  // The disk gets the epoch after it is sealed.
+  if (target.noted != 0 && target.noted_on_disk != target.partner->on_disk()) note(target);
   MutexLock lock(mutex_);
   if (*newest >= target.kept.epoch.number) return {};
   // Its node has started again: the epochs were in its memory.
@@ -234,6 +236,8 @@ void FanOut::note(Target& target) {
     counted = counted_;
   }
   target.noted = counted.epoch.number;
+  if (target.partner) target.noted_on_disk = target.partner->on_disk();
+  counted.on_disk = target.noted_on_disk;
   const auto note = to_note(counted, options_.name, options_.tree);
   if (target.noted != 0) (void)ask(target.mount->mount, to_request(note));
 }

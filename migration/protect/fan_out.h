@@ -85,6 +85,7 @@ class FanOut : public EpochPlace {
     Result<EpochState> state;
     bool is_checked = false;
     uint64_t noted = 0;  // the epoch that the daemon of its mount shows
+    std::optional<EpochOnDisk> noted_on_disk;
     // Guarded by mutex_.
     EpochReport kept;          // at the partner
     uint64_t in_use = 0;       // the captured epoch that is being forwarded; 0: none

@@ -17,7 +17,11 @@ Result<json> Partner::ask(json request, milliseconds patience) {
   request["tree"] = to_json(tree_);
   request["first_partner"] = first_partner_;
   auto answer = agent_.insist_on_answer(request, patience);
-  if (answer && answer->value("ok", false)) return answer;
+  if (answer && answer->value("ok", false)) {
+    const auto on_disk = parse_epoch_on_disk(answer->value("on_disk", json()));
+    on_disk_ = on_disk ? std::optional(*on_disk) : std::nullopt;
+    return answer;
+  }
   Error why = answer ? Error{answer->value("errno", EIO), answer->value("error", "no reason")}
                      : answer.error();
   // This number ends the tree, so it must come from nowhere else.

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "migration/epochs/epoch_on_disk.h"
 #include "migration/epochs/epoch_state.h"
 #include "migration/relay/agent_client.h"
 #include "mount/mount_table.h"
@@ -61,6 +63,8 @@ class Partner {
   Result<uint64_t> contact(const std::string& run, std::chrono::milliseconds patience);
   // The tree has ended: the partner forgets its epochs.
   Status close(const std::string& run);
+  // What its disk had at its last answer; nullopt: it writes epochs to none.
+  const std::optional<EpochOnDisk>& on_disk() const { return on_disk_; }
 
  private:
   Result<nlohmann::json> ask(nlohmann::json request, std::chrono::milliseconds patience);
@@ -69,6 +73,7 @@ class Partner {
   const std::string name_;
   const ProtectedTree tree_;
   const std::string first_partner_;
+  std::optional<EpochOnDisk> on_disk_;
 };
 
 }  // namespace ppmr

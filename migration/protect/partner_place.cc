@@ -15,15 +15,21 @@ constexpr std::chrono::milliseconds kContactPatience{1500};
 request::NoteEpoch to_note(const EpochReport& report, const std::string& name,
                            const ProtectedTree& tree) {
   const SealedEpoch& epoch = report.epoch;
-  return {.process = name,
-          .pid = tree.root,
-          .program = tree.program,
-          .epoch = static_cast<int64_t>(epoch.number),
-          .frozen_ns = epoch.frozen_ns,
-          .pause_ms = epoch.pause_ms,
-          .bytes = static_cast<int64_t>(epoch.bytes),
-          .sent_bytes = static_cast<int64_t>(epoch.arrived_bytes),
-          .every_ms = report.every.count()};
+  request::NoteEpoch note = {.process = name,
+                             .pid = tree.root,
+                             .program = tree.program,
+                             .epoch = static_cast<int64_t>(epoch.number),
+                             .frozen_ns = epoch.frozen_ns,
+                             .pause_ms = epoch.pause_ms,
+                             .bytes = static_cast<int64_t>(epoch.bytes),
+                             .sent_bytes = static_cast<int64_t>(epoch.arrived_bytes),
+                             .every_ms = report.every.count()};
+  if (report.on_disk) {
+    note.disk_epoch = static_cast<int64_t>(report.on_disk->number);
+    note.disk_frozen_ns = report.on_disk->frozen_ns;
+    note.disk_error = report.on_disk->error;
+  }
+  return note;
 }
 
 void remove_leftovers(const MountEntry& mount, const std::string& name) {
@@ -51,14 +57,23 @@ Status PartnerPlace::keep(const RunOfEpochs& run, const SentEpoch& sent, const E
                         oldest);
 }
 
+void PartnerPlace::note() {
+  reported_.on_disk = partner_->on_disk();
+  (void)ask(found_.mount, to_request(to_note(reported_, options_.name, options_.tree)));
+}
+
 void PartnerPlace::announce(const EpochReport& report) {
-  (void)ask(found_.mount, to_request(to_note(report, options_.name, options_.tree)));
-  options_.on_epoch(report);
+  reported_ = report;
+  note();
+  options_.on_epoch(reported_);
 }
 
 Status PartnerPlace::contact(const std::string& run) {
   const auto newest = partner_->contact(run, kContactPatience);
-  return newest ? Status{} : failure(newest.error());
+  if (!newest) return failure(newest.error());
+  // The disk gets the epoch after it is sealed.
+  if (reported_.epoch.number > 0 && reported_.on_disk != partner_->on_disk()) note();
+  return {};
 }
 
 Status PartnerPlace::close(const std::string& run) { return partner_->close(run); }

@@ -34,7 +34,10 @@ class PartnerPlace : public EpochPlace {
   void note_end() override;
 
  private:
+  void note();  // for `ppmr status` and the metrics
+
   const Options options_;
+  EpochReport reported_;  // the newest
   PartnerMount found_;
   std::unique_ptr<Partner> partner_;  // none before open()
 };

@@ -259,6 +259,9 @@ void Protection::report_epoch(const EpochReport& report, const json& partners) c
       {"every_ms", report.every.count()},
       {"took_ms", std::chrono::duration_cast<milliseconds>(Clock::now() - report.began).count()}};
   if (!partners.is_null()) event["partners"] = partners;
+  if (report.on_disk) {
+    event["on_disk"] = {{"epoch", report.on_disk->number}, {"error", report.on_disk->error}};
+  }
   report_event(std::move(event));
 }
 

@@ -32,6 +32,21 @@ Error replaced(const std::string& name, const std::string& takeover) {
           fmt::format("{} was taken over and runs at the partner: migration {}", name, takeover)};
 }
 
+// The source shows what its partner's disk has. The path of the file is not its business.
+json with_disk(json answer, const LockedEpochs& locked) {
+  if (auto on_disk = locked.on_disk()) {
+    on_disk->file.clear();
+    answer["on_disk"] = to_json(*on_disk);
+  }
+  return answer;
+}
+
+// Nothing has arrived. The disk may have an epoch of an earlier process, which an operator can
+// still want.
+void forget_refused(LockedEpochs& locked) {
+  if (!locked.on_disk()) (void)locked.discard();
+}
+
 }  // namespace
 
 bool EpochRequests::knows(const std::string& operation) {
@@ -58,18 +73,9 @@ json EpochRequests::answer(const json& request) const {
 
 // After a restart of this node only the record knows.
 Status EpochRequests::check_replaced(const std::string& name, const ProtectedTree& tree) const {
-  const auto records = records_.list();
-  if (!records) return failure(records.error());
-  for (const OwnershipRecord& record : *records) {
-    const TreeRecord& taken = record.trees.front();
-    const bool is_same = record.role == MigrationRole::kTarget && record.peer == context_.peer &&
-                         taken.protected_as == name && taken.root == tree.root &&
-                         taken.root_start_time == tree.root_start_time;
-    if (is_same && judge_source(record.state()) == SourceMay::kNotRun) {
-      return failure(replaced(name, record.id));
-    }
-  }
-  return {};
+  const auto taken_over = find_taken_over(records_, name, context_.peer, tree);
+  if (!taken_over) return failure(taken_over.error());
+  return taken_over->empty() ? Status{} : failure(replaced(name, *taken_over));
 }
 
 Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
@@ -87,7 +93,7 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
     state.rolls_back = true;
   } else if (!locked->exists()) {
     if (Status free = check_replaced(name, tree); !free) {
-      (void)locked->discard();
+      forget_refused(*locked);
       return failure(free.error());
     }
     forget_all_epochs(state);
@@ -136,17 +142,18 @@ Result<json> EpochRequests::open(const json& request) const {
   auto locked = lock_for_source(request);
   if (!locked) return failure(locked.error());
   if (Status possible = check_manager(*manager); !possible) {
-    if (locked->state().newest.number == 0) (void)locked->discard();
+    if (locked->state().newest.number == 0) forget_refused(*locked);
     return failure(possible.error());
   }
   remove_failed(locked->state().name);
   // A version that does not know units and containers answers without them.
   const EpochState& state = locked->state();
-  return json{{"newest", state.newest.number},
-              {"run", state.run},
-              {"memory_end", state.newest.memory_end},
-              {"first_partner", state.first_partner},
-              {"manager", to_json(*manager)}};
+  json answer = {{"newest", state.newest.number},
+                 {"run", state.run},
+                 {"memory_end", state.newest.memory_end},
+                 {"first_partner", state.first_partner},
+                 {"manager", to_json(*manager)}};
+  return with_disk(std::move(answer), *locked);
 }
 
 // What stops a takeover is refused while the source is alive.
@@ -170,7 +177,7 @@ bool EpochRequests::runs_as_unit(const EpochState& state) {
 Result<json> EpochRequests::contact(const json& request) const {
   const auto locked = lock_for_source(request);
   if (!locked) return failure(locked.error());
-  return json{{"newest", locked->state().newest.number}};
+  return with_disk({{"newest", locked->state().newest.number}}, *locked);
 }
 
 Result<std::string> EpochRequests::control_socket() const {
@@ -260,7 +267,7 @@ Result<json> EpochRequests::seal(const json& request) const {
     next.manager = std::move(*manager);
     if (Status kept = keep(*locked, next, request); !kept) return failure(kept.error());
   }
-  return json{{"newest", epoch.number}};
+  return with_disk({{"newest", epoch.number}}, *locked);
 }
 
 Result<json> EpochRequests::close(const json& request) const {

@@ -111,6 +111,20 @@ std::optional<MigrationState> takeover_state(const RecordStore& records, const E
   return record ? record->state() : MigrationState::kFinished;
 }
 
+Result<std::string> find_taken_over(const RecordStore& records, const std::string& name,
+                                    const std::string& peer, const ProtectedTree& tree) {
+  const auto all = records.list();
+  if (!all) return failure(all.error());
+  for (const OwnershipRecord& record : *all) {
+    const TreeRecord& taken = record.trees.front();
+    const bool is_same = record.role == kRole && record.peer == peer &&
+                         taken.protected_as == name && taken.root == tree.root &&
+                         taken.root_start_time == tree.root_start_time;
+    if (is_same && judge_source(record.state()) == SourceMay::kNotRun) return record.id;
+  }
+  return std::string();
+}
+
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
                                        const std::string& name, uint64_t number) {
   const auto known = epochs.read(name);
@@ -185,10 +199,7 @@ Status forget_epochs(const std::string& name) {
   auto locked = epochs->lock(name);
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
-  if (!state.rolls_back) {
-    locked->remove_epochs();
-    return {};
-  }
+  if (!state.rolls_back) return locked->remove_epochs();
   state.takeover.clear();
   return locked->write(state);
 }

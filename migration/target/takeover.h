@@ -52,6 +52,11 @@ void abandon_takeover(const RecordStore& records, const std::string& id, const s
 // be read counts as finished, because the tree may run.
 std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state);
 
+// Returns the migration that has let this tree run at this node; empty: there is none. `peer`: the
+// identity of the source. Errors: of the file system.
+Result<std::string> find_taken_over(const RecordStore& records, const std::string& name,
+                                    const std::string& peer, const ProtectedTree& tree);
+
 // The tree runs here with all of its memory: gives the memory of its epochs back. What remains
 // tells the source that it was replaced. A tree that rolls back keeps its epochs: it may have to go
 // back to them again.
