@@ -1,6 +1,7 @@
 """Epochs on the disk of the partner (`ppmr target --keep-dir`): they outlive its memory."""
 import json
 import random
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from lab.ppmr import find_ppmr
 from lab.protection import Protection, lose
 
 NAME = "ledger"
+KILLS, KILLS_LONG = 2, 60
 
 
 class Disk:
@@ -112,6 +114,36 @@ def test_protection_goes_on_with_a_partner_that_has_restarted(nodes, ledger, mig
     nodes.source.signal(ledger.pid, 9)
     assert protection.running.wait(30).code == 0
     assert not disk.files(), "it is forgotten before the end is reported"
+
+
+def test_what_was_on_the_disk_outlives_kills_at_random_moments(ledger, migrations, long):
+    """Also while an epoch is being written: then the one before is there."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    protection = Protection(migrations, ledger.pid)
+    wait_for_disk(protection)
+    for _ in range(KILLS_LONG if long else KILLS):
+        time.sleep(chance.uniform(0, 1.5))  # the moment of the loss
+        reported = on_disk(protection)
+        reboot(migrations)
+        assert wait_for_return(protection)["epoch"] >= reported
+        protection.wait_for_epochs(1, timeout=60)
+
+
+def test_epoch_that_cannot_be_read_is_listed_with_the_reason(nodes, ledger, migrations, disk):
+    protection = Protection(migrations, ledger.pid)
+    wait_for_disk(protection)
+    protection.end()
+    file = disk.directory / "epochs" / f"{NAME}.kept"
+    nodes.target.run(["sh", "-c", f"printf damaged | dd of={file} conv=notrunc bs=1 seek=100000"])
+    reboot(migrations)
+    found = wait_until(lambda: protection.kept().get(NAME), 30, "the reason")
+    assert found["state"] == "unreadable" and str(file) in found["on_disk"]["error"]
+    refused = protection.take_over(check=False)
+    assert refused.returncode == 2 and "cannot be read" in refused.stderr
+    protection.takeover(NAME, "--discard")
+    assert not disk.files() and not protection.kept()
 
 
 def ledger_runs_once(nodes, ledger):
