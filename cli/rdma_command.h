@@ -15,10 +15,6 @@ struct RdmaRunCommand {
   int run() const;  // returns only if the program did not start
 };
 
-// The library: beside the program, or where the package installs it. Errors: ENOENT, which names
-// the places.
-Result<std::string> find_verbs_library(const std::string& directory_of_ppmr);
-
 // The value of LD_PRELOAD that adds the library to what is there. Errors: EINVAL: the path has a
 // character that separates paths there.
 Result<std::string> preload_with(const std::string& library, const char* before);

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "daemon/background/verbs_library_file.h"
+
 namespace ppmr {
 namespace {
 

@@ -5,6 +5,7 @@
 
 #include "jobs/agent/job_agent.h"
 #include "jobs/agent/parallel.h"
+#include "jobs/node/host_rdma.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/run_command.h"
@@ -130,10 +131,15 @@ json JobAgent::start_job(const json& request, const ControlClient& client,
                             .user = std::move(*user),
                             .launcher = client.pid,
                             .allocation = request.at("allocation"),
-                            .protect_every = milliseconds(request.value("protect_ms", 0))});
+                            .protect_every = milliseconds(request.value("protect_ms", 0)),
+                            .rdma = request.value("rdma", false)});
   if (!started) return refusal(started.error());
   descriptors.push_back(std::move(started->connection));
-  return {{"ok", true}, {"job", started->record.id}, {"token", started->record.token}};
+  return {{"ok", true},
+          {"job", started->record.id},
+          {"token", started->record.token},
+          {"rdma", started->record.rdma},
+          {"no_rdma", started->no_rdma}};
 }
 
 json JobAgent::resume_job(const json& request, const ControlClient& client,
@@ -239,15 +245,19 @@ json JobAgent::answer_peer(const json& request) {
     if (auto criu = find_criu(); !criu) return refusal(criu.error());
     const auto mtu = bridge_mtu_bytes(options_.nodes.network.bridge);
     if (!mtu) return refusal(mtu.error());
-    if (!request.contains("uid")) return kDone;
+    const json greeting = {{"ok", true}, {"no_rdma", why_no_rdma()}};
+    if (!request.contains("uid")) return greeting;
     const auto step = find_step(request.at("uid"), request.at("allocation"));
-    return step ? kDone : refusal(step.error());
+    return step ? greeting : refusal(step.error());
   }
   if (op == "join") {
     auto spec = parse_node_spec(request.at("spec"));
     if (!spec) return refusal(spec.error());
     if (Status in = check_pool(spec->user.uid); !in) return refusal(in.error());
     if (Status admitted = admit(spec->user); !admitted) return refusal(admitted.error());
+    if (const std::string reason = spec->rdma ? why_no_rdma() : ""; !reason.empty()) {
+      return refusal({ENODEV, "it cannot take a job node with RDMA: " + reason});
+    }
     const auto step = find_step(spec->user.uid, spec->allocation);
     if (!step) return refusal(step.error());
     return answer_of(

@@ -80,6 +80,7 @@ Result<JobRecord> HomeJobs::begin_record(const JobRequest& request) const {
                 .launcher = *launcher,
                 .boot_id = read_boot_id()};
   job.protection.every_ms = request.protect_every.count();
+  job.rdma = request.rdma;
   return job;
 }
 
@@ -155,7 +156,36 @@ Status HomeJobs::make_nodes(const JobRecord& job) const {
   });
 }
 
-Result<StartedJob> HomeJobs::run(const JobRequest& request) {
+// What else is wrong with a host is found when its node is made.
+std::string HomeJobs::why_no_rdma_on_hosts(const JobRequest& request) const {
+  std::vector<std::string> hosts = request.hosts;
+  hosts.insert(hosts.end(), request.spares.begin(), request.spares.end());
+  std::vector<std::string> reasons(hosts.size());
+  (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
+    auto answer =
+        options_.ask(hosts[i], {{"op", "hello"}, {"user", request.user.uid}}, kCheckPatience);
+    if (answer) reasons[i] = answer->value("no_rdma", "its job agent is older than --rdma");
+    return {};
+  });
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (!reasons[i].empty()) return "host " + hosts[i] + ": " + reasons[i];
+  }
+  return "";
+}
+
+Result<StartedJob> HomeJobs::run(const JobRequest& wanted) {
+  JobRequest request = wanted;
+  std::string no_rdma;
+  if (request.rdma && request.protect_every.count() > 0) {
+    return failure(EINVAL,
+                   "--rdma and --protect exclude each other: an epoch of a job with RDMA "
+                   "is not possible yet; leave one of them out");
+  }
+  if (request.rdma) {
+    if (Status checked = check_hosts(request); !checked) return failure(checked.error());
+    no_rdma = why_no_rdma_on_hosts(request);
+    request.rdma = no_rdma.empty();
+  }
   auto job = plan(request);
   if (!job) return failure(job.error());
   Status made = make_nodes(*job);
@@ -170,7 +200,7 @@ Result<StartedJob> HomeJobs::run(const JobRequest& request) {
     return failure(made.error());
   }
   spdlog::info("job {} of user {} began on {} hosts", job->id, job->user.uid, job->nodes.size());
-  return StartedJob{std::move(*job), std::move(*connection)};
+  return StartedJob{std::move(*job), std::move(*connection), std::move(no_rdma)};
 }
 
 Status HomeJobs::join_network(const JobRecord& job) {

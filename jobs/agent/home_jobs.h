@@ -52,11 +52,13 @@ struct JobRequest {
   pid_t launcher = 0;
   std::string allocation{};                    // see NodeSpec
   std::chrono::milliseconds protect_every{0};  // 0: not protected
+  bool rdma = false;  // whether its nodes are to have RDMA, if all hosts have it
 };
 
 struct StartedJob {
   JobRecord record;
-  UniqueFd connection;  // connection to the command port of the job's first node
+  UniqueFd connection;    // connection to the command port of the job's first node
+  std::string no_rdma{};  // why a job that wanted RDMA has none, and which host lacks it
 };
 
 struct SuspendRequest {
@@ -182,6 +184,8 @@ class HomeJobs {
 
  private:
   Result<JobRecord> plan(const JobRequest& request);
+  // Returns why a host of the job, or a spare, cannot give its nodes RDMA. Empty: all can.
+  std::string why_no_rdma_on_hosts(const JobRequest& request) const;
   // A record without hosts and nodes. Errors: of the request; ESRCH: the launcher has ended.
   Result<JobRecord> begin_record(const JobRequest& request) const;
   // Errors: EAGAIN: the user has too many jobs; EADDRNOTAVAIL: `addresses` would be too many.

@@ -72,6 +72,11 @@ Result<JobRecord> HomeJobs::find_to_suspend(const SuspendRequest& request) {
   if (request.uid != 0 && request.uid != job.user.uid) {
     return failure(EPERM, "job " + id + " belongs to another user");
   }
+  if (job.rdma) {
+    return failure(EOPNOTSUPP, "job " + id +
+                                   " uses RDMA (--rdma), and cannot be suspended yet: end it, or "
+                                   "evacuate its hosts");
+  }
   for (const JobNodePlace& node : job.nodes) {
     if (!node.moving_to.empty()) {
       return failure(EBUSY, "node " + node.name + " moves: suspend the job when it has moved");

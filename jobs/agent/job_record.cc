@@ -105,7 +105,8 @@ NodeSpec JobRecord::spec_of(unsigned index, const std::string& home,
           .token = token,
           .user = user,
           .allocation = allocation,
-          .hosts = hosts_text};
+          .hosts = hosts_text,
+          .rdma = rdma};
 }
 
 namespace {
@@ -118,6 +119,7 @@ json view_of(const JobRecord& job, json hosts, json nodes) {
                {"launcher_pid", job.launcher.pid}};
   view["hosts"] = std::move(hosts);
   view["nodes"] = std::move(nodes);
+  view["rdma"] = job.rdma;
   if (job.protection.every_ms > 0 || !job.protection.rolling_back.empty()) {
     view["protection"] = to_json(job.protection);
   }
@@ -191,6 +193,7 @@ JobRecord parse_job_record(const json& json) {
   }
   job.suspending_to = json.value("suspending_to", "");
   job.suspension = json.value("suspension", "");
+  job.rdma = json.value("rdma", false);
   return job;
 }
 

@@ -56,6 +56,7 @@ struct JobRecord {
   // that has failed: where its files are, and which suspension it is. Empty: it is not suspended.
   std::string suspending_to{};
   std::string suspension{};
+  bool rdma = false;  // see NodeSpec
 
   JobHost* find_host(const std::string& name);
   const JobHost* find_host(const std::string& name) const;

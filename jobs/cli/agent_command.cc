@@ -5,6 +5,7 @@
 #include "daemon/audit/audit_trail.h"
 #include "daemon/background/daemon.h"
 #include "daemon/background/reload.h"
+#include "daemon/background/verbs_library_file.h"
 #include "rdma_stream/connection/security.h"
 #include "third_party/spdlog.h"
 
@@ -44,6 +45,9 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
                          .mtu_bytes = command.mtu_bytes};
   agent.nodes.shares = command.shares;
   agent.nodes.program = std::filesystem::canonical("/proc/self/exe").string();
+  // Without it the host has no RDMA for jobs, and says so when one asks for it.
+  const auto directory = std::filesystem::path(agent.nodes.program).parent_path();
+  agent.nodes.verbs_library = find_verbs_library(directory.string()).value_or("");
   agent.home.host = agent.host;
   agent.home.addresses = *addresses;
   agent.home.network = agent.nodes.network;

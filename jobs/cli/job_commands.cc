@@ -207,6 +207,8 @@ void add_run(CLI::App& job, int& exit_code) {
   sub.add_option("--slots", command->slots,
                  "ranks on each host; default: Slurm's tasks per node, else the CPUs of this host");
   add_protect_option(sub, command);
+  sub.add_flag("--rdma", command->rdma,
+               "ranks talk over RDMA, and can still move; over TCP if a host has no RDMA device");
   sub.add_flag("--dry-run", command->dry_run, "only check all hosts");
   add_socket(sub, command->socket);
   sub.add_option("COMMAND", command->argv,

@@ -198,14 +198,20 @@ int JobRunCommand::run() {
                             {"hosts", working},
                             {"spares", spare},
                             {"protect_ms", protect_every.count()},
+                            {"rdma", rdma},
                             {"allocation", *allocation ? (*allocation)->number : ""}},
                            kStartTimeout);
   if (!started) return fail(started.error());
   const std::string id = started->answer.at("job");
+  const bool has_rdma = started->answer.value("rdma", false);
+  if (rdma) {
+    const std::string why = started->answer.value("no_rdma", "the job agent is older than --rdma");
+    tell(has_rdma ? "ranks use RDMA" : "ranks use TCP, not RDMA: " + why);
+  }
   CommandRequest request{
       .token = started->answer.at("token"),
       .argv = {"/bin/sh", "-c", start_script(slots > 0 ? slots : slots_of_host()), "sh"},
-      .environment = job_environment(id, environ),
+      .environment = job_environment(id, environ, has_rdma ? Transport::kRdma : Transport::kTcp),
       .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
   // The command survives a rollback of the nodes, or goes on after a suspension: its connection
@@ -274,13 +280,7 @@ int JobRshCommand::run() const {
   auto socket = connect_to_job_node(host, kConnectTimeout);
   if (!socket) return failed(socket.error().message);
   CommandRequest request{.token = token, .argv = {"/bin/sh", "-c", line}, .directory = "/"};
-  // As with ssh, the command in the other node does not inherit this environment. It starts with a
-  // minimal one; launchers pass what they need on the command line.
-  for (const char* name : {"PATH", "HOME", "USER", "LD_LIBRARY_PATH"}) {
-    if (const char* value = std::getenv(name)) {
-      request.environment.push_back(std::string(name) + "=" + value);
-    }
-  }
+  request.environment = environment_for_daemons(environ);
   auto end = run_command_in_job_node(std::move(*socket), request);
   if (!end) return failed(end.error().message);
   return end->shell_code();

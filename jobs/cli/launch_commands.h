@@ -16,6 +16,7 @@ struct JobRunCommand {
   std::vector<std::string> argv;
   std::string socket;
   bool dry_run = false;
+  bool rdma = false;  // the ranks talk over RDMA, if all hosts have it
 
   int run();
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 namespace ppmr {
 namespace {
@@ -13,9 +14,8 @@ struct Setting {
   bool required;  // whether it replaces the caller's setting
 };
 
-// Ranks of different nodes use TCP through the node's own address, and ranks of one node use shared
-// memory: CRIU can dump these, and no other transport.
-constexpr std::array kSettings = {
+// For launchers, and what both transports have in common.
+constexpr std::array kCommon = {
     Setting{"OMPI_MCA_plm", "rsh", true},
     Setting{"OMPI_MCA_ras", "^slurm", true},
     Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
@@ -26,7 +26,6 @@ constexpr std::array kSettings = {
     Setting{"OMPI_MCA_orte_leave_session_attached", "0", true},
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
     Setting{"OMPI_MCA_btl", "tcp,self,vader", false},
-    Setting{"OMPI_MCA_pml", "ob1", false},
     // The one-sided windows of Open MPI 4.1 fail between hosts without RDMA, unless its component
     // for RDMA is left out.
     Setting{"OMPI_MCA_osc", "^rdma,ucx", false},
@@ -36,8 +35,31 @@ constexpr std::array kSettings = {
     Setting{"HYDRA_LAUNCHER_EXEC", "/run/ppmr/rsh", true},
     Setting{"HYDRA_HOST_FILE", "/run/ppmr/hosts.hydra", true},
     Setting{"HYDRA_IFACE", "eth0", true},
+};
+
+// Ranks of different nodes use TCP through the node's own address, and ranks of one node use shared
+// memory: CRIU can dump these, and no other transport.
+constexpr std::array kTcp = {
+    Setting{"OMPI_MCA_pml", "ob1", false},
     Setting{"UCX_TLS", "tcp,posix,self", false},
     Setting{"UCX_NET_DEVICES", "eth0", true},
+};
+
+// Over RDMA both libraries use UCX, with the transports that verbs_library can move. The node's
+// other network is for launchers only.
+constexpr std::array kRdma = {
+    Setting{"OMPI_MCA_pml", "ucx", false},
+    // Otherwise Open MPI uses UCX only with adapters and transports that it has on a list.
+    Setting{"OMPI_MCA_pml_ucx_tls", "any", false},
+    Setting{"OMPI_MCA_pml_ucx_devices", "any", false},
+    // Without cma, or with a second lane, a rank would also connect a queue pair with itself, which
+    // verbs_library cannot move.
+    Setting{"UCX_TLS", "rc_v,ud_v,posix,cma,self", false},
+    Setting{"UCX_MAX_RNDV_LANES", "1", false},
+    // rdma_cm cannot be moved, and job nodes have no device for it.
+    Setting{"UCX_SOCKADDR_TLS_PRIORITY", "tcp", false},
+    // The kernel's software device names the kind of packet in a way that makes UCX drop all.
+    Setting{"UCX_UD_VERBS_ETH_DGID_CHECK", "n", false},
 };
 
 }  // namespace
@@ -50,7 +72,12 @@ exec "$@")",
                      slots);
 }
 
-std::vector<std::string> job_environment(const std::string& job, char** environment) {
+std::vector<std::string> job_environment(const std::string& job, char** environment,
+                                         Transport transport) {
+  std::vector<Setting> settings(kCommon.begin(), kCommon.end());
+  const std::span<const Setting> more =
+      transport == Transport::kRdma ? std::span<const Setting>(kRdma) : kTcp;
+  settings.insert(settings.end(), more.begin(), more.end());
   std::vector<std::string> variables;
   const auto is_set = [&](std::string_view name) {
     return std::any_of(variables.begin(), variables.end(), [&](const std::string& variable) {
@@ -60,7 +87,7 @@ std::vector<std::string> job_environment(const std::string& job, char** environm
   };
   for (char** variable = environment; *variable != nullptr; ++variable) {
     const std::string text = *variable;
-    const bool replaced = std::any_of(kSettings.begin(), kSettings.end(), [&](const Setting& each) {
+    const bool replaced = std::any_of(settings.begin(), settings.end(), [&](const Setting& each) {
       return each.required && text.starts_with(std::string(each.name) + "=");
     });
     // The job node has its own temporary directory, host name and terminal.
@@ -68,11 +95,27 @@ std::vector<std::string> job_environment(const std::string& job, char** environm
       variables.push_back(text);
     }
   }
-  for (const Setting& setting : kSettings) {
+  for (const Setting& setting : settings) {
     if (!is_set(setting.name))
       variables.push_back(fmt::format("{}={}", setting.name, setting.value));
   }
   variables.push_back("PPMR_JOB=" + job);
+  return variables;
+}
+
+// As with ssh, it is a minimal one; launchers pass what they need on the command line. But mpirun
+// passes no setting of UCX, with which its ranks reach each other.
+std::vector<std::string> environment_for_daemons(char** environment) {
+  constexpr std::array<std::string_view, 5> kPrefixes = {
+      "PATH=", "HOME=", "USER=", "LD_LIBRARY_PATH=", "UCX_"};
+  std::vector<std::string> variables;
+  for (char** variable = environment; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                    [&](std::string_view prefix) { return text.starts_with(prefix); })) {
+      variables.emplace_back(text);
+    }
+  }
   return variables;
 }
 

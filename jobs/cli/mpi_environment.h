@@ -11,8 +11,15 @@ namespace ppmr {
 // /etc/hosts. Then the script runs the job's command, which follows as arguments.
 std::string start_script(unsigned slots);
 
+// What ranks of different nodes use.
+enum class Transport { kTcp, kRdma };
+
 // Returns the caller's environment and the settings of Open MPI and of MPICH (Hydra, UCX). If a
 // setting only tunes the launcher, the caller's value has precedence.
-std::vector<std::string> job_environment(const std::string& job, char** environment);
+std::vector<std::string> job_environment(const std::string& job, char** environment,
+                                         Transport transport);
+
+// Returns the part of a launcher's environment that its daemons in other nodes get.
+std::vector<std::string> environment_for_daemons(char** environment);
 
 }  // namespace ppmr

@@ -130,6 +130,19 @@ Result<InputPositions> parse_input_positions(const std::string& text) {
   }
 }
 
+void add_variables(std::vector<std::string>& environment, const std::vector<std::string>& node) {
+  constexpr std::string_view kPreload = "LD_PRELOAD=";
+  for (std::string added : node) {
+    const std::string name = added.substr(0, added.find('=') + 1);
+    for (const std::string& before : environment) {
+      const bool keeps = name == kPreload && before.starts_with(name) && before != name;
+      if (keeps) added += ":" + before.substr(name.size());
+    }
+    std::erase_if(environment, [&](const std::string& each) { return each.starts_with(name); });
+    environment.push_back(std::move(added));
+  }
+}
+
 std::string new_command_id() {
   std::array<unsigned char, kIdBytes> bytes;
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) std::abort();

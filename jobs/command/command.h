@@ -74,6 +74,10 @@ Result<CommandRequest> parse_command_request(const std::string& text);
 Result<CommandEnd> parse_command_end(const std::string& text);
 Result<InputPositions> parse_input_positions(const std::string& text);
 
+// Adds variables of the node (NAME=value) to those of a command, and replaces those of the same
+// name. Only LD_PRELOAD keeps what the command had, behind the node's libraries. Pure.
+void add_variables(std::vector<std::string>& environment, const std::vector<std::string>& node);
+
 // Returns 32 random hexadecimal digits.
 std::string new_command_id();
 

@@ -83,11 +83,13 @@ Result<std::optional<AttachmentSocket>> claim(const std::string& directory,
 
 }  // namespace
 
-void serve_command(UniqueFd socket, const std::string& token, const std::string& directory) {
+void serve_command(UniqueFd socket, const std::string& token,
+                   const std::vector<std::string>& environment, const std::string& directory) {
   signal(SIGPIPE, SIG_IGN);
   FrameSocket connection(std::move(socket));
-  const auto request = await_request(connection, token);
+  auto request = await_request(connection, token);
   if (!request) return refuse(connection, request.error());
+  add_variables(request->environment, environment);
   std::optional<AttachmentSocket> attachments;
   if (request->resumption) {
     Attachment attachment{connection.take(), request->resumption->got};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "jobs/command/command.h"
@@ -14,7 +15,9 @@ namespace ppmr {
 // has been away for too long. If another process serves the command already, passes the connection
 // to that process and returns. `directory` holds what belongs to resumable commands. Threads: one;
 // the caller is a process with this one task, because it handles SIGCHLD.
+// `environment`: variables that every command of the node has, see add_variables().
 void serve_command(UniqueFd socket, const std::string& token,
+                   const std::vector<std::string>& environment = {},
                    const std::string& directory = kRunDirectory);
 
 }  // namespace ppmr

@@ -120,6 +120,16 @@ Result<std::optional<Frame>> receive_frame(const std::string& bytes) {
   return receiver.next();
 }
 
+TEST(AddVariables, ThoseOfTheNodeReplaceTheCommandsAndPreloadedLibrariesAreJoined) {
+  std::vector<std::string> variables = {"A=1", "LD_PRELOAD=/lib/mine.so", "AB=2"};
+  add_variables(variables, {"A=3", "LD_PRELOAD=/lib/node.so"});
+  EXPECT_EQ(variables,
+            (std::vector<std::string>{"AB=2", "A=3", "LD_PRELOAD=/lib/node.so:/lib/mine.so"}));
+  variables = {"LD_PRELOAD="};
+  add_variables(variables, {"LD_PRELOAD=/lib/node.so"});
+  EXPECT_EQ(variables, (std::vector<std::string>{"LD_PRELOAD=/lib/node.so"}));
+}
+
 TEST(FrameSocket, FrameThatArrivesByteByByteIsWhole) {
   Pair pair = connect_pair();
   FrameSocket receiver(std::move(pair.right));

@@ -13,10 +13,13 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/exit_code.h"
 #include "jobs/command/command.h"
 #include "jobs/command/command_server.h"
+#include "jobs/command/peer_directory_server.h"
 
 namespace ppmr {
 namespace {
@@ -62,14 +65,40 @@ void reap(std::set<pid_t>& servers) {
 
 // Starts a process for each command, as inetd(8) does: a client that crashes its own process does
 // not harm the others. Returns the pid.
-pid_t serve(UniqueFd client, const std::string& token) {
+pid_t serve(UniqueFd client, const std::string& token,
+            const std::vector<std::string>& environment) {
   if (const pid_t pid = fork(); pid != 0) return pid;
   setsid();
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   signal(SIGCHLD, SIG_DFL);
-  serve_command(std::move(client), token);
+  serve_command(std::move(client), token, environment);
   _exit(0);
+}
+
+// Returns the variables for all commands, NAME=value, and removes them here.
+std::vector<std::string> take_environment_for_commands() {
+  const std::string_view prefix = kForCommands;
+  std::vector<std::string> found;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (text.starts_with(prefix)) found.emplace_back(text.substr(prefix.size()));
+  }
+  for (const std::string& variable : found) {
+    unsetenv((std::string(prefix) + variable.substr(0, variable.find('='))).c_str());
+  }
+  return found;
+}
+
+// In a process of its own, as commands.
+Status start_peer_directory(const std::string& token) {
+  const auto listener = listen_for_peers();
+  if (!listener) return failure(listener.error());
+  const pid_t pid = fork();
+  if (pid < 0) return system_failure("start", "the directory of peers");
+  if (pid > 0) return {};
+  setsid();
+  serve_peer_directory(*listener, token);
 }
 
 }  // namespace
@@ -85,6 +114,10 @@ int JobInit::run() {
       !write_file(kRshFile, kRshScript, 0500)) {
     return to_int(ExitCode::kFailure);
   }
+  const auto for_commands = take_environment_for_commands();
+  if (std::getenv(kIsPeerDirectory) != nullptr && !start_peer_directory(token)) {
+    return to_int(ExitCode::kFailure);
+  }
   auto listener = listen_for_clients();
   if (!listener) return to_int(ExitCode::kFailure);
   signal(SIGCHLD, on_child_end);
@@ -95,7 +128,9 @@ int JobInit::run() {
     pollfd readable{listener->get(), POLLIN, 0};
     if (poll(&readable, 1, 1000) <= 0) continue;
     UniqueFd client(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (client && servers.size() < kClientsMax) servers.insert(serve(std::move(client), token));
+    if (client && servers.size() < kClientsMax) {
+      servers.insert(serve(std::move(client), token, for_commands));
+    }
   }
 }
 

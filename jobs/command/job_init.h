@@ -3,6 +3,11 @@
 
 namespace ppmr {
 
+// A variable of this process with this prefix is, without it, one of each command of the node.
+inline constexpr const char* kForCommands = "PPMR_FOR_COMMANDS_";
+// If this variable is set, the process also starts the directory of peers (peer_directory.h).
+inline constexpr const char* kIsPeerDirectory = "PPMR_IS_PEER_DIRECTORY";
+
 // `ppmr job init`, a hidden command that the agent starts through runc. It takes the job's token
 // from the environment variable PPMR_JOB_TOKEN and writes it to kTokenFile for `ppmr job rsh`.
 struct JobInit {

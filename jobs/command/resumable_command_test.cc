@@ -67,7 +67,7 @@ class JobNode {
       UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (fork() != 0) continue;
       signal(SIGCHLD, SIG_DFL);
-      serve_command(std::move(client), kToken, directory_);
+      serve_command(std::move(client), kToken, {}, directory_);
       _exit(0);
     }
   }
@@ -225,10 +225,11 @@ TEST(ResumableCommand, ClientConnectsAgainWhenTheJobNodeWasRolledBack) {
       *connections.connect(), shell("read line; echo got $line"),
       {.input = input.read.get(),
        .output = output.write.get(),
-       .check = [&] {
-         return Result<CommandNews>(std::exchange(rolled_back, false) ? CommandNews::kRolledBack
-                                                                     : CommandNews::kNone);
-       },
+       .check =
+           [&] {
+             return Result<CommandNews>(std::exchange(rolled_back, false) ? CommandNews::kRolledBack
+                                                                          : CommandNews::kNone);
+           },
        .reconnect =
            [&] {
              EXPECT_EQ(write(input.write.get(), "it\n", 3), 3);

@@ -12,7 +12,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "jobs/command/command.h"
+#include "jobs/command/job_init.h"
 #include "jobs/node/control_group.h"
+#include "jobs/node/host_rdma.h"
+#include "jobs/peer_directory.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/run_command.h"
 
@@ -25,6 +29,8 @@ constexpr std::chrono::seconds kStartPatience{30};
 // Mount points inside a job node.
 constexpr const char* kProgram = "/run/ppmr-program";
 constexpr const char* kPrivate = "/run/ppmr";
+constexpr const char* kVerbsLibrary = "/run/ppmr-verbs.so";
+constexpr const char* kDeviceNodes = "/dev/infiniband";
 
 json temporary(const std::string& path, const std::string& mode, std::vector<std::string> options) {
   options.insert(options.end(), {"nosuid", "mode=" + mode});
@@ -59,8 +65,46 @@ json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::s
       bind_mount(options.program, kProgram, "ro"),
       bind_mount(bundle + "/hosts", "/etc/hosts", "ro"),
   };
+  if (spec.rdma) {
+    mounts.push_back(bind_mount(options.verbs_library, kVerbsLibrary, "ro"));
+    // The host's own: they have other numbers on another host.
+    mounts.push_back({{"destination", kDeviceNodes},
+                      {"type", "bind"},
+                      {"source", kDeviceNodes},
+                      {"options", {"bind", "ro", "nosuid"}}});
+  }
   for (const std::string& share : options.shares) mounts.push_back(bind_mount(share, share, "rw"));
   return mounts;
+}
+
+// Only devices for verbs: an open rdma_cm could not be released for a move.
+json device_rights() {
+  json rights = json::array();
+  for (const VerbsDevice& device : find_verbs_devices()) {
+    rights.push_back({{"allow", true},
+                      {"type", "c"},
+                      {"major", device.major},
+                      {"minor", device.minor},
+                      {"access", "rw"}});
+  }
+  return rights;
+}
+
+json environment_of_init(const NodeSpec& spec) {
+  json variables = {"PATH=/usr/local/bin:/usr/bin:/bin", "PPMR_JOB_TOKEN=" + spec.token};
+  if (!spec.rdma) return variables;
+  const std::string first_address = spec.hosts.substr(0, spec.hosts.find(' '));
+  const auto for_commands = [&](const char* name, const std::string& value) {
+    variables.push_back(fmt::format("{}{}={}", kForCommands, name, value));
+  };
+  for_commands("LD_PRELOAD", kVerbsLibrary);
+  for_commands("PPMR_VERBS_DIRECTORY",
+               fmt::format("{}{}:{}", kPeerDirectoryPrefix, first_address, kPeerDirectoryPort));
+  for_commands("PPMR_VERBS_TOKEN_FILE", kTokenFile);
+  // Its peers reach the library through the job's network; the GIDs are addresses of the host.
+  for_commands("PPMR_VERBS_ADDRESS", spec.address);
+  if (spec.index == 0) variables.push_back(std::string(kIsPeerDirectory) + "=1");
+  return variables;
 }
 
 // Mounts a read-only copy of the mount of /. Programs in it gain no privileges; CRIU 3.17 does not
@@ -96,14 +140,14 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
                             const std::string& group) {
   const std::string bundle = options.directory + "/" + spec.container();
   const ContainerPort port = port_of(options.network, spec.container(), spec.address);
-  const json config = {
+  json config = {
       {"ociVersion", "1.0.2"},
       {"process",
        {{"terminal", false},
         {"user",
          {{"uid", spec.user.uid}, {"gid", spec.user.gid}, {"additionalGids", spec.user.groups}}},
         {"args", {kProgram, "job", "init"}},
-        {"env", {"PATH=/usr/local/bin:/usr/bin:/bin", "PPMR_JOB_TOKEN=" + spec.token}},
+        {"env", environment_of_init(spec)},
         {"cwd", "/"},
         // A job gets only the privileges of its user.
         {"capabilities", json::object()},
@@ -123,6 +167,13 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
           {{"type", "ipc"}},
           {{"type", "network"}, {"path", port.network_namespace}}}}}},
   };
+  if (spec.rdma) {
+    config["linux"]["resources"] = {{"devices", device_rights()}};
+    // Memory that is registered with a device is locked.
+    constexpr uint64_t kUnlimited = ~uint64_t{0};
+    config["process"]["rlimits"] = {
+        {{"type", "RLIMIT_MEMLOCK"}, {"hard", kUnlimited}, {"soft", kUnlimited}}};
+  }
   return config.dump(2);
 }
 
@@ -156,6 +207,10 @@ Status JobNode::remove_bundle() const {
 }
 
 Status JobNode::prepare() const {
+  if (spec_.rdma && options_.verbs_library.empty()) {
+    return failure(ENOENT,
+                   "this host has no libppmr-verbs.so beside its ppmr: install the package");
+  }
   if (Status made = create_port(options_.network, spec_.container(), spec_.address); !made) {
     return made;
   }

@@ -18,8 +18,9 @@ namespace ppmr {
 struct JobNodeOptions {
   std::string directory;  // directory of this host's bundles; private to root
   std::vector<std::string>
-      shares;           // directories that job nodes share with all hosts, such as /home
-  std::string program;  // the path of ppmr
+      shares;                 // directories that job nodes share with all hosts, such as /home
+  std::string program;        // the path of ppmr
+  std::string verbs_library;  // the path of libppmr-verbs.so; empty: it is not installed
   JobNetwork network;
 };
 

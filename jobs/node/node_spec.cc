@@ -85,7 +85,8 @@ json to_json(const NodeSpec& spec) {
           {"gid", spec.user.gid},
           {"groups", spec.user.groups},
           {"allocation", spec.allocation},
-          {"hosts", spec.hosts}};
+          {"hosts", spec.hosts},
+          {"rdma", spec.rdma}};
 }
 
 Result<NodeSpec> parse_node_spec(const json& json) {
@@ -100,6 +101,7 @@ Result<NodeSpec> parse_node_spec(const json& json) {
     spec.user = {.uid = json.at("uid"), .gid = json.at("gid"), .groups = json.at("groups")};
     spec.allocation = json.at("allocation");
     spec.hosts = json.at("hosts");
+    spec.rdma = json.value("rdma", false);
   } catch (const nlohmann::json::exception& error) {
     return failure(EPROTO, std::string("malformed job node: ") + error.what());
   }

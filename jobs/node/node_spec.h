@@ -33,6 +33,10 @@ struct NodeSpec {
   // because a job of N nodes makes, sends and stores it N times.
   std::string hosts{};
 
+  // Whether its processes may use the host's RDMA devices (host_rdma.h), and have the library that
+  // lets them move (verbs_library).
+  bool rdma = false;
+
   size_t node_count() const;
   std::string container() const;
 };

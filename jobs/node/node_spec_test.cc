@@ -20,7 +20,8 @@ NodeSpec valid_spec() {
           .token = "00ff",
           .user = {.uid = 1000, .gid = 100, .groups = {100, 200}},
           .allocation = "42",
-          .hosts = "10.1.2.1 n1\n10.1.2.3 n3.cluster\n"};
+          .hosts = "10.1.2.1 n1\n10.1.2.3 n3.cluster\n",
+          .rdma = true};
 }
 
 TEST(NodeSpec, SurvivesConversionToJsonAndBack) {
@@ -66,6 +67,16 @@ TEST(NodeSpec, NamesThatCouldBecomeOtherPathsAreRefused) {
     spec.erase(field);
     EXPECT_FALSE(parse_node_spec(spec)) << field << " is missing";
   }
+}
+
+TEST(NodeSpec, RdmaIsYesOrNoAndNoInRecordsOfEarlierAgents) {
+  json spec = to_json(valid_spec());
+  spec["rdma"] = "yes";
+  EXPECT_FALSE(parse_node_spec(spec));
+  spec.erase("rdma");
+  const auto parsed = parse_node_spec(spec);
+  ASSERT_TRUE(parsed);
+  EXPECT_FALSE(parsed->rdma);
 }
 
 TEST(NodeSpec, OnlyNamesOfJobNodesAreNamesOfContainers) {

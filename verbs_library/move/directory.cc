@@ -1,31 +1,22 @@
 #include "verbs_library/move/directory.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <set>
 
 #include "verbs_library/move/connection.h"
-#include "verbs_library/move/settings.h"
+#include "verbs_library/move/text_store.h"
 #include "verbs_library/shadow/devices.h"
 #include "verbs_library/shadow/log.h"
 
 namespace ppmr::verbs {
 namespace {
-
-std::string path_of(const EndId& end) { return settings().directory + "/" + file_name_of(end); }
-
-bool write_file(int fd, const std::string& text) {
-  return write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-}
 
 EndFile file_of(const Qp& qp, const ControlAddress& control, uint32_t real_qpn, bool moves) {
   EndFile file;
@@ -70,16 +61,14 @@ bool is_stale(const EndId& name, const ControlAddress& own) {
   return error == ECONNREFUSED;
 }
 
-int create_file(const EndId& name, const ControlAddress& own) {
-  const std::string path = path_of(name);
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  int fd = open(path.c_str(), kFlags, 0600);
-  if (fd < 0 && errno == EEXIST) {
-    const bool is_free = is_stale(name, own) && unlink(path.c_str()) == 0;
-    errno = EEXIST;
-    if (is_free) fd = open(path.c_str(), kFlags, 0600);
-  }
-  return fd;
+// Returns as TextStore::create().
+int create_text(const EndId& name, const std::string& text, const ControlAddress& own) {
+  TextStore& store = *text_store();
+  const std::string file = file_name_of(name);
+  const int error = store.create(file, text);
+  if (error != EEXIST || !is_stale(name, own)) return error;
+  store.remove(file);
+  return store.create(file, text);
 }
 
 // A program that ends without destroying its queue pairs.
@@ -101,23 +90,19 @@ Secret new_secret() {
 }
 
 bool claim_names(Qp& qp, uint32_t qpn, const ControlAddress& control) {
-  if (settings().directory.empty()) return true;
+  if (!text_store()) return true;
   const std::string text = format(file_of(qp, control, qpn, false));
   for (const EndName& name : names_of(*qp.owner, qpn)) {
-    const std::string path = path_of(name.end);
-    const int fd = create_file(name.end, control);
-    if (fd < 0 && errno != EEXIST) {
-      // The queue pair works, and only a move is impossible, which release says.
-      log("create %s: %s", path.c_str(), std::strerror(errno));
-      continue;
-    }
-    if (fd < 0) {
+    const int error = create_text(name.end, text, control);
+    if (error == EEXIST) {
       remove_names(qp);
       return false;
     }
-    if (!write_file(fd, text)) log("write %s: %s", path.c_str(), std::strerror(errno));
-    close(fd);
-    qp.names.push_back(name);
+    // The queue pair works, and only a move is impossible, which release says.
+    if (error != 0)
+      log("create %s: %s", file_name_of(name.end).c_str(), std::strerror(error));
+    else
+      qp.names.push_back(name);
   }
   return true;
 }
@@ -126,36 +111,21 @@ void publish_names(const Qp& qp, const ControlAddress& control, bool moves) {
   const uint32_t qpn = qp.real ? qp.real->qp_num : qp.qp_base.qp_num;
   const std::string text = format(file_of(qp, control, qpn, moves));
   for (const EndName& name : qp.names) {
-    const std::string path = path_of(name.end);
-    const std::string fresh = path + "." + std::to_string(getpid());
-    const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    const bool written = fd >= 0 && write_file(fd, text);
-    if (fd >= 0) close(fd);
-    // A reader finds the old file or the new one.
-    if (!written || rename(fresh.c_str(), path.c_str()) != 0)
-      log("write %s: %s", path.c_str(), std::strerror(errno));
+    const std::string file = file_name_of(name.end);
+    if (const int error = text_store()->write(file, text); error != 0)
+      log("write %s: %s", file.c_str(), std::strerror(error));
   }
 }
 
 void remove_names(Qp& qp) {
-  for (const EndName& name : qp.names) unlink(path_of(name.end).c_str());
+  for (const EndName& name : qp.names) text_store()->remove(file_name_of(name.end));
   qp.names.clear();
 }
 
 std::optional<EndFile> read_end_file(const EndId& end) {
-  if (settings().directory.empty()) return std::nullopt;
-  const int fd = open(path_of(end).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
-  struct stat status = {};
-  char text[kEndFileBytesMax + 1];
-  ssize_t size = -1;
-  // A file of another user could lead the connection to that user.
-  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-      (status.st_uid == geteuid() || status.st_uid == 0))
-    size = read(fd, text, sizeof(text));
-  close(fd);
-  if (size <= 0) return std::nullopt;
-  return parse_end_file({text, static_cast<size_t>(size)});
+  if (!text_store()) return std::nullopt;
+  const auto text = text_store()->get(file_name_of(end));
+  return text ? parse_end_file(*text) : std::nullopt;
 }
 
 }  // namespace ppmr::verbs

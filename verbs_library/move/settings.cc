@@ -22,6 +22,7 @@ void read_time(const char* name, std::chrono::milliseconds& value) {
 Settings read_settings() {
   Settings read;
   read_text("PPMR_VERBS_DIRECTORY", read.directory);
+  read_text("PPMR_VERBS_TOKEN_FILE", read.token_file);
   read_text("PPMR_VERBS_ADDRESS", read.control_ip);
   read_time("PPMR_VERBS_DRAIN_LIMIT_MS", read.drain_limit);
   read_time("PPMR_VERBS_HOLD_LIMIT_MS", read.hold_limit);

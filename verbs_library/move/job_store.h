@@ -1,0 +1,14 @@
+// The client of a job's directory of peers (jobs/peer_directory.h).
+#pragma once
+
+#include <string>
+
+#include "verbs_library/move/text_store.h"
+
+namespace ppmr::verbs {
+
+// `place`: ADDRESS:PORT. The token is in the file that the settings name. A request waits while the
+// node with the directory moves, up to a minute; then it fails with ETIMEDOUT.
+TextStore* make_job_store(const std::string& place);
+
+}  // namespace ppmr::verbs

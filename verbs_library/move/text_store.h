@@ -1,0 +1,27 @@
+// Where the directory of ends keeps its texts, one for each name: files in a directory that all
+// machines see, or the directory of a job (jobs/peer_directory.h).
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace ppmr::verbs {
+
+// Threads: any, one call at a time for each name.
+class TextStore {
+ public:
+  virtual ~TextStore() = default;
+
+  // Returns 0, EEXIST if the name is taken, or another errno.
+  virtual int create(const std::string& name, const std::string& text) = 0;
+  // Replaces the text: a reader gets the old or the new one. Returns 0 or an errno.
+  virtual int write(const std::string& name, const std::string& text) = 0;
+  virtual void remove(const std::string& name) = 0;
+  // Nothing if the name is not there, or may be another user's.
+  virtual std::optional<std::string> get(const std::string& name) = 0;
+};
+
+// The store that the settings name; null: none. Valid for ever.
+TextStore* text_store();
+
+}  // namespace ppmr::verbs
