@@ -33,7 +33,8 @@ def documented_commands(network):
     """Returns the commands of docs/jobs.md that make the bridge of a host."""
     text = (REPOSITORY / "docs/jobs.md").read_text()
     introduction = re.escape(NETWORKS[network])
-    found = re.search(rf"^[^\n]*{introduction}(?:[^\n]+\n)*\n((?:    # [^\n]*\n)+)", text, re.MULTILINE)
+    paragraph = rf"^[^\n]*{introduction}(?:[^\n]+\n)*"
+    found = re.search(rf"{paragraph}\n((?:    # [^\n]*\n)+)", text, re.MULTILINE)
     if not found:
         raise LabError(f"docs/jobs.md has no commands '{NETWORKS[network]}'")
     commands = re.findall(r"^    # (.*)$", found.group(1), re.MULTILINE)
