@@ -101,7 +101,8 @@ def test_images_of_a_migration_are_not_kept(nodes, lab, make_migrations):
     worker.wait_for_lines(10, nodes.target)
     status = migrations.target.status()
     assert (status["checkpoints"], status["keep"]["checkpoints"]) == ([], 0)
-    assert nodes.target.names(kept) == []
+    assert nodes.target.names(kept) == ["epochs"], "of protected processes"
+    assert nodes.target.names(kept / "epochs") == ["lock"]
     worker.end()
 
 
