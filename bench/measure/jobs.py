@@ -59,10 +59,11 @@ def way_of(moves):
 
 
 class Bench:
-    def __init__(self, stack):
+    def __init__(self, stack, ranks_per_node=RANKS_PER_NODE):
+        self._ranks_per_node = ranks_per_node
         lab = stack.enter_context(Lab())
         self.hosts = stack.enter_context(JobHosts(lab, NODES + SPARES))
-        self.plain = PlainMpi(self.hosts, self.hosts.names[:NODES], RANKS_PER_NODE)
+        self.plain = PlainMpi(self.hosts, self.hosts.names[:NODES], ranks_per_node)
         stack.callback(self.plain.close)
 
     def network_gb_per_s(self):
@@ -78,12 +79,12 @@ class Bench:
         """`moves`: None for plain mpirun. `options`: of `ppmr job run`. `near_end`: is called with
         the hosts when nine of ten lines are there."""
         words = program.words(self.hosts.lab.home, lines)
-        words = ["mpirun", "-n", NODES * RANKS_PER_NODE, *words]
+        words = ["mpirun", "-n", NODES * self._ranks_per_node, *words]
         began = time.monotonic()
         if moves is None:
             job = self.plain.run(words, ENVIRONMENT)
         else:
-            job = self.job(words, RANKS_PER_NODE, options)
+            job = self.job(words, self._ranks_per_node, options)
         try:
             downtimes = [
                 self._move_at(job, program, lines * number // (moves + 1), host, patience)
