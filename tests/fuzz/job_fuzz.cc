@@ -1,5 +1,5 @@
-// Fuzzes the messages of jobs: frames and requests at a job node's command port, and the messages
-// between agents. The first byte of an input selects the kind.
+// Fuzzes the messages of jobs: frames and requests at a job node's command port, the messages
+// between agents, and those of the directory of peers. The first byte of an input selects the kind.
 #include <sys/socket.h>
 
 #include <nlohmann/json.hpp>
@@ -7,6 +7,7 @@
 #include "base/parse_json.h"
 #include "jobs/command/command.h"
 #include "jobs/command/frame_socket.h"
+#include "jobs/command/peer_directory_server.h"
 #include "jobs/node/node_spec.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -49,6 +50,20 @@ void check_messages(const std::string& text) {
   (void)parse_input_positions(text);
 }
 
+void check_directory(const std::string& text) {
+  PeerDirectory directory("token");
+  REQUIRE(to_text(directory.answer(text)).size() <= kDirectoryTextMax + 1);
+  (void)parse_directory_reply(text);
+  auto request = parse_directory_request(text);
+  if (!request) return;
+  REQUIRE(to_text(*request) == text);
+  request->token = "token";
+  request->op = DirectoryOp::kWrite;
+  REQUIRE(directory.answer(to_text(*request)).code == DirectoryCode::kDone);
+  request->op = DirectoryOp::kGet;
+  REQUIRE(directory.answer(to_text(*request)).text == request->text);
+}
+
 }  // namespace
 }  // namespace ppmr
 
@@ -56,7 +71,14 @@ void fuzz(std::span<const uint8_t> input) {
   using namespace ppmr;
   if (input.empty()) return;
   const auto rest = input.subspan(1);
-  if (input[0] % 3 == 0) check_frames(rest);
-  if (input[0] % 3 == 1) check_request(text_of(rest));
-  if (input[0] % 3 == 2) check_messages(text_of(rest));
+  switch (input[0] % 4) {
+    case 0:
+      return check_frames(rest);
+    case 1:
+      return check_request(text_of(rest));
+    case 2:
+      return check_messages(text_of(rest));
+    case 3:
+      return check_directory(text_of(rest));
+  }
 }
