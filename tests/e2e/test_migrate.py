@@ -288,7 +288,7 @@ def test_recover_finishes_committed_migration(lab, nodes, migrations):
     # Kill everything that could finish it.
     criu = nodes.source.run(["pgrep", "-f", "criu: dump"]).stdout.split()
     nodes.source.run(["pkill", "-9", "-f", "migration-relay"])
-    running.signal(signal.SIGKILL)
+    running.kill()
     for pid in criu:
         nodes.source.signal(pid, signal.SIGKILL)
     assert migrations.records("target")[0]["state"] == "ready"
@@ -304,7 +304,7 @@ def test_recover_aborts_undecided_migration(lab, nodes, migrations):
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:sealed"))
     migrations.wait_until_paused("source", "sealed", running)
     nodes.source.run(["pkill", "-9", "-f", "migration-relay"])
-    running.signal(signal.SIGKILL)
+    running.kill()
     migrations.recover()
     check_stayed(worker, nodes)
     nodes.target.await_end(worker.pid)

@@ -246,7 +246,7 @@ def kill_during_move(ends, end, random_, during):
         )
     time.sleep(random_.uniform(0, 0.5))
     killed = running.running()
-    running.signal(signal.SIGKILL)
+    running.kill()
     recovered = pair.recover(timeout=120, check=False)
     line = end.wait_for(
         f"resumes somewhere; ppmr's recovery: {recovered.output}",
