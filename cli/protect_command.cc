@@ -20,6 +20,7 @@
 #include "cli/option_helpers.h"
 #include "cli/pid_check.h"
 #include "cli/set_command.h"
+#include "cli/status_view.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
@@ -44,17 +45,6 @@ constexpr milliseconds kWaitInterval{1000};
 
 // Connections cannot be restored: their peers have gone on since the epoch.
 constexpr const char* kCloseConnections = "--tcp-close";
-
-// "; on the partner's disk: epoch 11"
-std::string on_disk_text(const json& event) {
-  const auto on_disk = event.find("on_disk");
-  if (on_disk == event.end()) return "";
-  const auto epoch = on_disk->at("epoch").get<uint64_t>();
-  const auto error = on_disk->at("error").get<std::string>();
-  return fmt::format("; on the partner's disk: {}{}",
-                     epoch == 0 ? "none yet" : fmt::format("epoch {}", epoch),
-                     error.empty() ? "" : ", because " + error);
-}
 
 std::string line_of(const json& event) {
   const std::string what = event.at("event");
@@ -415,8 +405,7 @@ void add_protect_command(CLI::App& app, int& exit_code) {
            command->policy = *policy;
          },
          "with several targets: how many of them must have an epoch so that it counts in status "
-         "and "
-         "metrics; default: all")
+         "and metrics; default: all")
       ->type_name("all|quorum|any");
   sub.add_option("--name", command->name,
                  "name at the partner; default: that of the unit or container, or program and pid")

@@ -121,20 +121,6 @@ std::string open_line(const json& open) {
               fmt::format("{} {}: {}", count, count == 1 ? "migration" : "migrations", migrations));
 }
 
-// "; on the partner's disk: epoch 11, 38 s old"
-std::string on_disk_text(const json& process) {
-  const auto on_disk = process.find("on_disk");
-  if (on_disk == process.end()) return "";
-  const std::string error = text(*on_disk, "error");
-  const uint64_t epoch = number(*on_disk, "epoch");
-  return fmt::format(
-      "; on the partner's disk: {}{}",
-      epoch == 0 ? "none yet"
-                 : fmt::format("epoch {}, {} old", epoch,
-                               format_time(std::chrono::milliseconds(number(*on_disk, "age_ms")))),
-      error.empty() ? "" : ", " + error);
-}
-
 std::string protected_line(const json& process) {
   return line("protects",
               fmt::format("{} ({}, pid {}): epoch {}, {} old, pause {} ms, {}, {} sent{}",
@@ -232,6 +218,20 @@ void add_rates(json& status, const json& earlier, std::chrono::nanoseconds betwe
     }
     checkpoint["rate_bytes_per_s"] = rate_of(number(checkpoint, "bytes"), then);
   }
+}
+
+std::string on_disk_text(const json& process) {
+  const auto on_disk = process.find("on_disk");
+  if (on_disk == process.end()) return "";
+  const uint64_t epoch = number(*on_disk, "epoch");
+  const std::string age =
+      on_disk->contains("age_ms")
+          ? ", " + format_time(std::chrono::milliseconds(number(*on_disk, "age_ms"))) + " old"
+          : "";
+  const std::string error = text(*on_disk, "error");
+  return fmt::format("; on the partner's disk: {}{}",
+                     epoch == 0 ? "none yet" : fmt::format("epoch {}{}", epoch, age),
+                     error.empty() ? "" : " (" + error + ")");
 }
 
 std::string status_text(const json& status, const MountEntry& mount, size_t columns) {

@@ -19,6 +19,10 @@ void add_rates(nlohmann::json& status, const nlohmann::json& earlier,
 // `columns`: of the terminal; 0: lines of any length.
 std::string status_text(const nlohmann::json& status, const MountEntry& mount, size_t columns = 0);
 
+// What the partner's disk has of a protected process, "; on the partner's disk: epoch 11, 38 s
+// old"; without its age in an event of `ppmr protect`. Empty if the partner writes epochs to none.
+std::string on_disk_text(const nlohmann::json& process);
+
 // Returns what `ppmr status` prints for a mount whose daemon does not reply.
 std::string no_reply_text(const MountEntry& mount, const CommandError& error);
 std::string no_reply_json(const MountEntry& mount, const CommandError& error);

@@ -424,10 +424,9 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
          "that it is dead")
       ->type_name("SECONDS")
       ->needs(fence);
-  sub.add_option(
-         "--instead-of", command->instead_of,
-         "the partner that takes over before this one: you say that it does not, because it "
-         "is switched off or has discarded its epochs")
+  sub.add_option("--instead-of", command->instead_of,
+                 "the partner that takes over before this one: you say that it does not, because "
+                 "it is switched off or has discarded its epochs")
       ->type_name("NAME")
       ->needs(name)
       ->excludes(discard);

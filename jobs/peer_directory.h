@@ -25,7 +25,7 @@ inline constexpr const char* kPeerDirectoryPrefix = "job:";
 
 enum class DirectoryOp : char {
   kCreate = 'c',  // only if the name is free
-  kWrite = 'w',   // in place of what is there
+  kWrite = 'w',   // replaces the text if the name is there
   kRemove = 'r',
   kGet = 'g',
 };

@@ -58,7 +58,7 @@ int HelperProcess::run() {
   const UniqueFd ended(::signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!ended) return to_int(ExitCode::kFailure);
   for (;;) {
-    write_epochs();
+    start_epoch_writer_when_due();
     pollfd waits[] = {{socket.get(), POLLIN, 0}, {ended.get(), POLLIN, 0}};
     const auto wait = mounted_once_ && !options_.settle.empty() ? kSettleInterval : kForever;
     if (::poll(waits, 2, static_cast<int>(wait.count())) < 0) continue;  // EINTR
@@ -194,7 +194,7 @@ void HelperProcess::settle_when_due() {
 }
 
 // It ends with this process, and should it end before, another one is started in the next interval.
-void HelperProcess::write_epochs() {
+void HelperProcess::start_epoch_writer_when_due() {
   const auto now = std::chrono::steady_clock::now();
   const bool is_due =
       epoch_writer_at_ == decltype(epoch_writer_at_){} || now - epoch_writer_at_ >= kSettleInterval;

@@ -76,7 +76,7 @@ class HelperProcess {
   Result<Outcome> open_again(int32_t number);
   Result<Outcome> dial(int32_t number);
   void settle_when_due();
-  void write_epochs();
+  void start_epoch_writer_when_due();
   void reap_children();
 
   const Options options_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/exit_code.h"
+#include "base/sync_directory.h"
 #include "daemon/command_line/output.h"
 #include "fuse_target/keep/keep_keys.h"
 #include "fuse_target/keep/kept_directory.h"
@@ -37,7 +38,6 @@ struct KeptDirectoryCommand {
  private:
   Status do_it() const;
   Status write(const KeepKeys& keys) const;
-  Status sync_directory() const;
 };
 
 // Runs `work` with the rights of the user. This process has one thread.
@@ -54,13 +54,6 @@ auto as_user(const KeptDirectoryCommand& user, Work work) -> decltype(work()) {
   return done;
 }
 
-Status KeptDirectoryCommand::sync_directory() const {
-  const std::string path = file.substr(0, file.rfind('/') + 1);
-  const UniqueFd above(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!above || fsync(above.get()) != 0) return system_failure("sync", path);
-  return {};
-}
-
 Status KeptDirectoryCommand::write(const KeepKeys& keys) const {
   const auto made = as_user(*this, [&]() -> Result<UniqueFd> {
     UniqueFd created(open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -70,7 +63,7 @@ Status KeptDirectoryCommand::write(const KeepKeys& keys) const {
   if (!made) return failure(made.error());
   Status written = write_kept_directory(directory, *made, file, name, keys.first());
   return as_user(*this, [&]() -> Status {
-    if (written) return sync_directory();
+    if (written) return sync_directory(file.substr(0, file.rfind('/') + 1));
     unlink(file.c_str());
     return written;
   });

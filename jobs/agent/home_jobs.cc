@@ -164,7 +164,7 @@ std::string HomeJobs::why_no_rdma_on_hosts(const JobRequest& request) const {
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
     auto answer =
         options_.ask(hosts[i], {{"op", "hello"}, {"user", request.user.uid}}, kCheckPatience);
-    if (answer) reasons[i] = answer->value("no_rdma", "its job agent is older than --rdma");
+    if (answer) reasons[i] = answer->at("no_rdma");
     return {};
   });
   for (size_t i = 0; i < hosts.size(); ++i) {

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/parse_json.h"
+#include "base/sync_directory.h"
 #include "base/whole_file.h"
 #include "base/without_exceptions.h"
 #include "rdma_stream/connection/secret_file.h"
@@ -65,12 +66,6 @@ std::string first_line(const std::string& path) {
   const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : 0;
   text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
   return text.substr(0, text.find('\n'));
-}
-
-Status sync_directory(const std::string& path) {
-  const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", path);
-  return {};
 }
 
 // A directory that is removed with its files.

@@ -203,9 +203,9 @@ int JobRunCommand::run() {
                            kStartTimeout);
   if (!started) return fail(started.error());
   const std::string id = started->answer.at("job");
-  const bool has_rdma = started->answer.value("rdma", false);
+  const bool has_rdma = started->answer.at("rdma");
   if (rdma) {
-    const std::string why = started->answer.value("no_rdma", "the job agent is older than --rdma");
+    const std::string why = started->answer.at("no_rdma");
     tell(has_rdma ? "ranks use RDMA" : "ranks use TCP, not RDMA: " + why);
   }
   CommandRequest request{

@@ -29,7 +29,7 @@ class PeerDirectory {
 // they do not have the token. Errors: those of bind(2).
 Result<UniqueFd> listen_for_peers(uint16_t port = kPeerDirectoryPort);
 
-// Serves clients for ever. A client that is slow, or says nothing, holds up nobody. Threads: one.
+// Serves clients until the process ends. A slow or silent client delays no other one. Threads: one.
 [[noreturn]] void serve_peer_directory(const UniqueFd& listener, const std::string& token);
 
 }  // namespace ppmr

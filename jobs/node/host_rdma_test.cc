@@ -17,7 +17,7 @@ using testing::HasSubstr;
 class HostRdma : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(mkdtemp(home_));
+    ASSERT_TRUE(mkdtemp(home_.data()));
     places_ = {.nodes = path("dev"), .devices = path("class"), .is_shared = path("shared")};
     std::filesystem::create_directories(path("dev"));
     std::filesystem::create_directories(path("class/rxe0/ports/1"));
@@ -27,12 +27,12 @@ class HostRdma : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(home_); }
 
-  std::string path(const std::string& name) const { return std::string(home_) + "/" + name; }
+  std::string path(const std::string& name) const { return home_ + "/" + name; }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name)) << text << "\n";
   }
 
-  char home_[32] = "/tmp/ppmr-host-rdma-XXXXXX";
+  std::string home_ = testing::TempDir() + "/host_rdma_test_XXXXXX";
   RdmaPlaces places_;
 };
 

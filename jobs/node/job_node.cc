@@ -30,7 +30,6 @@ constexpr std::chrono::seconds kStartPatience{30};
 constexpr const char* kProgram = "/run/ppmr-program";
 constexpr const char* kPrivate = "/run/ppmr";
 constexpr const char* kVerbsLibrary = "/run/ppmr-verbs.so";
-constexpr const char* kDeviceNodes = "/dev/infiniband";
 
 json temporary(const std::string& path, const std::string& mode, std::vector<std::string> options) {
   options.insert(options.end(), {"nosuid", "mode=" + mode});
@@ -68,9 +67,10 @@ json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::s
   if (spec.rdma) {
     mounts.push_back(bind_mount(options.verbs_library, kVerbsLibrary, "ro"));
     // The host's own: they have other numbers on another host.
-    mounts.push_back({{"destination", kDeviceNodes},
+    const std::string nodes = RdmaPlaces().nodes;
+    mounts.push_back({{"destination", nodes},
                       {"type", "bind"},
-                      {"source", kDeviceNodes},
+                      {"source", nodes},
                       {"options", {"bind", "ro", "nosuid"}}});
   }
   for (const std::string& share : options.shares) mounts.push_back(bind_mount(share, share, "rw"));

@@ -178,8 +178,8 @@ class World {
     on_disk_.number = state_.newest.number;
   }
 
-  // The epochs are in memory; records, and what was written meanwhile, are on disk. What runs here
-  // ends.
+  // Memory is lost: the epochs, and the process if it runs here. The disk is not: the records, and
+  // the epochs that were written to it.
   void partner_restarts() {
     tell("the partner restarts");
     exists_ = false;

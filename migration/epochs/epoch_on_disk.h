@@ -1,5 +1,5 @@
-// The copy of a tree's epoch on the disk of its partner: what is known of it, and what is decided
-// from that. Pure.
+// The copy of a tree's newest epoch on its partner's disk, and the decisions about it: when it is
+// written, replaced, and brought back into memory. Pure.
 #pragma once
 
 #include <cstdint>

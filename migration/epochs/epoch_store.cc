@@ -17,6 +17,7 @@
 
 #include "base/json_text.h"
 #include "base/parse_json.h"
+#include "base/sync_directory.h"
 #include "base/whole_file.h"
 #include "preflight/policy/checkpoint_links.h"
 
@@ -395,8 +396,7 @@ Status LockedEpochs::remove_from_disk() const {
   if (unlink(known->file.c_str()) != 0 && errno != ENOENT) {
     return system_failure("remove", known->file);
   }
-  const UniqueFd directory(open(above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", above);
+  if (Status synced = sync_directory(above); !synced) return synced;
   (void)unlink((directory_ + kOnDiskFile).c_str());
   return {};
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/exit_code.h"
+#include "base/sync_directory.h"
 #include "base/unique_fd.h"
 #include "daemon/command_line/output.h"
 #include "migration/epochs/epoch_files.h"
@@ -32,6 +33,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+// Polls instead of using inotify: each user has few instances of inotify, and epochs are seconds
+// apart.
 constexpr std::chrono::milliseconds kLookInterval{500};
 constexpr std::chrono::seconds kAfterFailure{10};
 constexpr std::chrono::hours kFilePatience{24};  // a slow disk is no failure
@@ -41,12 +44,6 @@ constexpr const char* kComplete = ".kept";
 constexpr const char* kPart = ".part";
 
 void say(const std::string& sentence) { print_to(stderr, "epochs on disk: {}\n", sentence); }
-
-Status sync_directory(const std::string& path) {
-  const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", path);
-  return {};
-}
 
 EpochOnDisk describe(const std::string& file, const EpochState& state) {
   return {.file = file,
@@ -167,8 +164,8 @@ Status EpochWriter::bring_back(const std::string& name) {
   const Status returned = return_to_memory(*locked, name);
   fs::remove_all(locked->returning_directory(), ignored);
   if (returned) return {};
-  const std::string why = fmt::format("the epoch of {} cannot be read from {}: {}", name, file,
-                                      returned.error().message);
+  const std::string why =
+      fmt::format("the epoch of {} cannot be read: {}", name, returned.error().message);
   if (Status noted = locked->note_on_disk({.file = file, .error = why}); !noted) return noted;
   return failure(returned.error().errno_value, why);
 }
@@ -278,7 +275,7 @@ Status EpochWriter::write_part(const EpochState& state, const std::string& held)
   const uint64_t needed_bytes = state.newest.bytes + kSpareBytes;
   if (free_bytes < needed_bytes) {
     return failure(ENOSPC, fmt::format("epoch {} of {} needs {} MiB in {}, and {} MiB are free: "
-                                       "make space; the epoch before stays there meanwhile",
+                                       "make space, it is tried again every 10 s",
                                        state.newest.number, state.name, needed_bytes >> 20,
                                        directory_, free_bytes >> 20));
   }

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "base/parse_json.h"
+#include "base/sync_directory.h"
 #include "migration/records/pause_point.h"
 
 namespace ppmr {
@@ -32,12 +33,6 @@ constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
 // The suffix of the file that marks a record as settled, see list_unsettled().
 constexpr std::string_view kSettledMark = ".settled";
-
-Status sync_directory(const std::string& path) {
-  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || fsync(directory.get()) != 0) return system_failure("sync", path);
-  return {};
-}
 
 Status make_private_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("make", path);

@@ -169,7 +169,7 @@ class TcpConnection final : public Connection {
   void set_silence_max(std::chrono::milliseconds silence) override {
     set_option(IPPROTO_TCP, TCP_KEEPIDLE, 1);
     set_option(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-    // Bounds keep-alive probes as well as what was sent and is not confirmed (tcp(7)).
+    // The limit for probes without a reply, and for data that the peer does not confirm (tcp(7)).
     set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence.count()));
   }
 

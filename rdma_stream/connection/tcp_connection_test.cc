@@ -98,7 +98,7 @@ TEST(TcpConnection, WriteTimesOutWhenThePeerDoesNotRead) {
 }
 
 TEST(TcpConnection, ReadEndsSoonAfterThePeerHasBecomeSilent) {
-  if (geteuid() != 0) GTEST_SKIP() << "makes a network namespace, which only root may";
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: a peer that becomes silent (needs root)";
   EXPECT_EXIT(read_from_a_silent_peer(), testing::ExitedWithCode(0), "");
 }
 
