@@ -26,6 +26,11 @@ def drawn_ways(ways):
     return [way for way in ways if way in chosen]
 
 
+def drawn_curves(row):
+    """Returns {way: points} of the ways that a picture has."""
+    return {way: row["curves"][way] for way in drawn_ways(list(row["curves"]))}
+
+
 def drawn_values(values, count):
     """Returns so many of the values, evenly spread, with the first and the last."""
     last = len(values) - 1
@@ -174,7 +179,7 @@ def latencies(pyplot, row, title):
     """Draws, for each duration, the share of page touches that took at least as long. Each way
     has a curve."""
     figure, axes = pyplot.subplots()
-    for colour, (way, points) in zip(COLOURS, row["curves"].items()):
+    for colour, (way, points) in zip(COLOURS, drawn_curves(row).items()):
         axes.step(
             [at for at, _ in points],
             [share for _, share in points],
@@ -193,7 +198,7 @@ def latencies(pyplot, row, title):
 
 def rates(pyplot, row, title):
     """Draws the answers per second over time: a track per way, on one clock."""
-    curves = row["curves"]
+    curves = drawn_curves(row)
     figure, tracks = pyplot.subplots(
         len(curves), 1, sharex=True, sharey=True, squeeze=False, figsize=(8, 1.1 * len(curves) + 1)
     )

@@ -13,7 +13,7 @@ sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
 from measure import epoch_costs, jobs, pictures, plan, report  # noqa: E402
-from measure.pictures import drawn_values, drawn_ways, until_complete  # noqa: E402
+from measure.pictures import drawn_curves, drawn_values, drawn_ways, until_complete  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
 from measure.shape_trees import Beat, gap  # noqa: E402
@@ -416,6 +416,21 @@ def test_picture_of_moves_has_few_ways_and_waits_for_all_memory():
     moved = {"results": {"a": [1.0]}, "also": {"complete": {"a": [2.0]}}}
     assert until_complete(moved)["results"] == {"a": [2.0]}
     assert until_complete({"results": {"a": [1.0]}})["results"] == {"a": [1.0]}
+
+
+def test_pictures_of_curves_have_at_most_six_ways():
+    ways = ["ppmr", "ppmr --eager", "plain CRIU, tmpfs", "tmpfs + tar", "CRIU page server"]
+    row = {"curves": {way: [[0.5, 1.0]] for way in [*ways, "CRIU lazy pages", "another"]}}
+    assert list(drawn_curves(row)) == [*ways, "CRIU lazy pages"]
+    pyplot = pictures._plots()
+    if pyplot is None:
+        pytest.skip("python3-matplotlib is not installed")
+    for draw in (pictures.rates, pictures.latencies):
+        figure = draw(pyplot, row, "a title")
+        legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+        drawn = len(legends[0].get_texts()) if legends else len(figure.axes)
+        assert drawn == pictures.SERIES_MAX
+        pyplot.close(figure)
 
 
 def test_report_has_pictures_of_the_measured_rows(tmp_path):
