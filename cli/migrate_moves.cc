@@ -1,15 +1,19 @@
 // The migrations of `ppmr migrate`: one for all trees, or one for each, several at a time, while
 // the main thread waits for signals.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/without_exceptions.h"
 #include "cli/interruption.h"
 #include "cli/migrate_steps.h"
 #include "cli/migration_progress.h"
 #include "cli/migration_report.h"
+#include "cli/taken_pid.h"
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/mount_daemon.h"
 
@@ -29,7 +33,40 @@ size_t moves_at_once(unsigned jobs) {
   return std::clamp<size_t>(size_t{4} * jobs, kMovesMin, kMovesMax);
 }
 
+// How often a move begins that is aborted because of a pid.
+constexpr int kAttemptsMax = 3;
+constexpr milliseconds kPidPatience{10'000};
+constexpr milliseconds kPidInterval{200};
+
+json pid_warning(const MigrationOutcome& outcome, pid_t pid) {
+  return {{"event", "warning"},
+          {"time_ns", realtime_ns()},
+          {"migration", outcome.id},
+          {"pid", outcome.trees.empty() ? 0 : outcome.trees.front().plan.root.pid},
+          {"name", outcome.trees.empty() ? "" : outcome.trees.front().plan.name},
+          {"sentence", fmt::format("another process had pid {} at the target when it was needed; "
+                                   "the pid is free again, and the move begins again",
+                                   pid)}};
+}
+
 }  // namespace
+
+// Returns whether the target frees the pid soon. It has got it after the checks, so mostly it is
+// that of a command that ends by itself.
+bool Migrate::becomes_free(pid_t pid, const std::atomic<bool>& stop) const {
+  const auto deadline = std::chrono::steady_clock::now() + kPidPatience;
+  AgentClient agent(parse_endpoint(settings_.endpoint));
+  PreflightQuestions questions;
+  questions.pids = {pid};
+  while (!stop) {
+    const auto answers = ask_target(questions, agent);
+    if (!answers) return false;
+    if (answers->pids_taken.empty()) return true;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPidInterval);
+  }
+  return false;
+}
 
 std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   Interruption interruption;
@@ -64,7 +101,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   std::vector<MigrationOutcome> outcomes(moves.size());
   std::atomic<size_t> next = 0;
   // The connection of a migration to the target ends with its Migration.
-  const auto move_one = [&](size_t i) {
+  const auto move_once = [&](size_t i) {
     const auto outcome = without_exceptions([&]() -> Result<MigrationOutcome> {
       return Migration(store, settings_, moves[i], slots, interruption.flag()).run();
     });
@@ -82,6 +119,15 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
       (void)ask(settings_.mount, to_request(outcome_note(outcomes[i])));
       return {};
     });
+  };
+  const auto move_one = [&](size_t i) {
+    for (int attempt = 1;; ++attempt) {
+      move_once(i);
+      const auto pid = taken_pid(outcomes[i]);
+      if (!pid || attempt == kAttemptsMax || !settings_.id.empty()) return;
+      if (!becomes_free(*pid, interruption.flag())) return;
+      settings_.on_event(pid_warning(outcomes[i], *pid));
+    }
   };
   std::vector<std::thread> threads;
   const size_t thread_count = std::min(moves.size(), moves_at_once(command_.jobs));

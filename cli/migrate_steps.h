@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -56,6 +57,7 @@ class Migrate {
   EstimatedMove estimate_together(const std::vector<size_t>& trees,
                                   const std::vector<Result<WriteSample>>& samples,
                                   double rate_bytes_per_s) const;
+  bool becomes_free(pid_t pid, const std::atomic<bool>& stop) const;
   std::vector<MigrationOutcome> migrate(const RecordStore& store);
 
   bool is_rehearsal() const { return command_.move.rehearse; }

@@ -136,6 +136,26 @@ def test_one_failed_restore_keeps_all_processes_at_source(lab, nodes, migrations
         worker.end()
 
 
+def test_move_begins_again_when_a_pid_that_was_taken_is_free(lab, nodes, migrations):
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:dumping"))
+    migrations.wait_until_paused("source", "dumping", running)
+    take_pid(nodes.target, worker.pid)
+    migrations.go_on("source", "dumping")
+    wait_until(
+        lambda: migrations.records("source")[0]["state"] == "aborted", 30, "the restore to fail"
+    )
+    nodes.target.signal(worker.pid, signal.SIGKILL)
+    migrations.wait_until_paused("source", "dumping", running)
+    migrations.go_on("source", "dumping")
+    done = running.wait().ok()
+    check_moved(worker, nodes)
+    worker.end()
+    warnings = [event["sentence"] for event in done.events if event["event"] == "warning"]
+    assert any("begins again" in sentence for sentence in warnings), done.output
+    assert [record["state"] for record in migrations.records("source")] == ["aborted", "finished"]
+
+
 def test_process_with_a_reused_pid_is_not_moved(lab, nodes, migrations):
     [worker] = start_workers(lab, nodes, 1)
     running = migrations.start_migrate(worker.pid, environment=pause_at(lab, "source:dumping"))

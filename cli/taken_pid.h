@@ -1,0 +1,16 @@
+// A pid that a process of the target has got between the checks of a move and its restore.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+#include "migration/source/migration.h"
+
+namespace ppmr {
+
+// Returns the pid that CRIU could not give to a process of this move; nothing if the move was not
+// aborted, or for another reason.
+std::optional<pid_t> taken_pid(const MigrationOutcome& outcome);
+
+}  // namespace ppmr
