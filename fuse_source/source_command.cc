@@ -179,10 +179,11 @@ void await_target(const Daemon& daemon, const SourceOptions& options) {
 }
 
 ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
-  DataDaemon source(daemon, {.mountpoint = options.mountpoint,
-                             .flags = flags.daemon,
-                             .credentials = flags.credentials,
-                             .transport = options.transport});
+  DataDaemon source(daemon,
+                    {.mountpoint = options.mountpoint,
+                     .flags = flags.daemon,
+                     .credentials = flags.credentials,
+                     .transport = options.discard ? TransportOptions{} : options.transport});
   if (auto checked = source.check(); !checked) return daemon.failed(checked.error());
   if (flags.daemon.check) {
     const Status reaches = check_reaching(*source.security(), options);

@@ -213,7 +213,11 @@ Status Daemon::start_log() {
 
 Status Daemon::open_log_file() {
   const UniqueFd probe(open(log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
-  if (!probe) return system_failure("open log file", log_path_);
+  if (!probe) {
+    tl::unexpected<Error> failed = system_failure("open log file", log_path_);
+    failed.value().message += ": make its directory first (mkdir -p), or name another file";
+    return failed;
+  }
   try {
     file_sink_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(log_path_);
   } catch (const spdlog::spdlog_ex& error) {

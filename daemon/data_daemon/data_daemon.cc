@@ -14,6 +14,7 @@
 #include "daemon/metrics/daemon_metrics.h"
 #include "daemon/metrics/metrics_server.h"
 #include "mount/fuse_channel.h"
+#include "rdma_stream/verbs/verbs_device.h"
 #include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
@@ -59,6 +60,27 @@ Result<std::string> find_or_make(const std::string& path, bool only_check) {
   return resolve_mountpoint(path);
 }
 
+// Says without opening the file, as a check changes nothing, why the daemon could not open it.
+Status check_log_file(const std::string& path) {
+  if (path.empty() || ::access(path.c_str(), W_OK) == 0) return {};
+  const auto directory = std::filesystem::absolute(path).parent_path();
+  if (errno == ENOENT && ::access(directory.c_str(), W_OK | X_OK) == 0) return {};
+  tl::unexpected<Error> failed = system_failure("open log file", path);
+  failed.value().message += ": make its directory first (mkdir -p), or name another file";
+  return failed;
+}
+
+// Without this a daemon that must use RDMA would be accepted, and could not start.
+Status check_rdma(const TransportOptions& transport) {
+  if (transport.mode != TransportMode::kVerbs) return {};
+  std::string why = "this machine has no RDMA device";
+  for (const RdmaPort& port : find_rdma_ports()) {
+    if (port.usable) return {};
+    why = "RDMA device " + port.device + ": " + port.why_not;
+  }
+  return failure(ENODEV, "--transport verbs: " + why + ": see `ppmr devices`, or use auto or tcp");
+}
+
 }  // namespace
 
 DataDaemon::DataDaemon(Daemon& daemon, DataDaemonOptions options)
@@ -87,6 +109,13 @@ CommandResult<void> DataDaemon::check() {
   auto user = choose_daemon_user(options_.flags.user);
   if (!user) return failed(user.error(), ExitCode::kUsage);
   user_ = std::move(*user);
+  if (!options_.flags.check) return {};
+  if (Status opens = check_log_file(options_.flags.log_file); !opens) {
+    return failed(opens.error(), ExitCode::kFailure);
+  }
+  if (Status can = check_rdma(options_.transport); !can) {
+    return failed(can.error(), ExitCode::kFailure);
+  }
   return {};
 }
 

@@ -1,6 +1,8 @@
 """What an operator mistypes, or has not set up yet: ppmr ends with a documented exit code, and its
 message names the object, the fault and the remedy. Each case is one start of ppmr."""
+import random
 import subprocess
+import time
 
 import pytest
 
@@ -33,7 +35,7 @@ MISTAKES = [
     (["migrate", "--pid", PID, *TO, "--max-downtime", "soon"], USAGE, "'soon'", "e.g. 5, 0.5"),
     (["history", "--since", "soon"], USAGE, "'soon'", "90m or 7d"),
     (["protect", "--pid", PID, *TO, "--every", "1ms"], USAGE, "--every", "at least 1 s"),
-    (["protect", "--pid", PID, *TO, "--name", "a/b"], USAGE, "'a/b'", "letters, digits"),
+    (["protect", "--pid", PID, *TO, "--name", "a/b"], USAGE, "'a/b'", "only letters, digits"),
     (["target", DIR, "--listen", "7440"], USAGE, "'7440'", "node-b:7440"),
     (["target", DIR, "--listen", "127.0.0.1:0", "--memory-limit", "1Q"], USAGE, "1Q", "GiB"),
     (
@@ -79,7 +81,7 @@ MISTAKES = [
     # mounts and daemons
     (["migrate", "--pid", PID, "--mount", DIR], NOT_MOUNTED, DIR, "--to HOST needs none"),
     (["status", DIR], NOT_MOUNTED, DIR, "ppmr status"),
-    (["status", "/no/such"], NOT_MOUNTED, "look up /no of /no/such:", "TROUBLESHOOTING"),
+    (["status", "/no/such"], NOT_MOUNTED, "look up /no of /no/such:", "`ppmr status` lists the mounts"),
     (["drain", DIR], NOT_MOUNTED, DIR, "ppmr status"),
     (["doctor", DIR], NOT_MOUNTED, DIR, "ppmr status"),
     (["commit", DIR], NOT_MOUNTED, DIR, "ppmr status"),
@@ -143,6 +145,7 @@ OPTIONS_OF_TARGETS = [
     ["--listen", "127.0.0.1:{port}", "--memory-limit", "64MiB"],
     ["--listen", "127.0.0.1:{port}", "--memory-limit", "9999GiB"],
     ["--listen", "127.0.0.1:{port}", "--spill-dir", "/does/not/exist"],
+    ["--listen", "127.0.0.1:{port}", "--log-file", "/does/not/exist"],
 ]
 
 
@@ -167,3 +170,67 @@ def test_what_the_check_accepts_starts_and_what_it_refuses_does_not(places, tmp_
     )
     assert started.returncode == checked.returncode
     assert started.stderr.splitlines()[-1] == checked.stderr.splitlines()[-1]
+
+
+FREE, OWN = "{port}", "{own}"  # a free port, and a directory of the daemon
+# Values of options, good and bad ones; True: the option has none.
+OF_BOTH = {
+    "--key-file": [KEY, "/no"],
+    "--pool-size": ["8MiB", "64KiB", "1M", "900TiB"],
+    "--peer-timeout": ["5", "0.1", "0"],
+    "--transport": ["tcp", "verbs", "auto"],
+    "--metrics": ["127.0.0.1:" + FREE, "0.0.0.0:9"],
+    "--state-dir": [OWN + "/state", "/proc/none"],
+    "--audit-file": [OWN + "/audit", "/no/audit"],
+    "--log-file": [OWN + "/log", "/no/log"],
+    "--user": ["nobody", "no-such-user"],
+}
+OF_TARGET = {
+    "--allow-restart": [True],
+    "--allow-root-restart": [True],
+    "--insecure": [True],
+    "--consume": [True],
+    "--memory-limit": ["64MB", "1B", "9999GiB"],
+    "--spill-dir": [OWN, "/no"],
+    "--keep-dir": [OWN, "/no"],
+    "--keep-key": [KEY, "/no"],
+    "--restart-policy": ["/no"],
+}
+OF_SOURCE = {
+    "--chunk-size": ["64KiB", "65537", "2MiB"],
+    "--streams": ["1", "8", "999"],
+    "--compress": ["lz4", "off", "gz"],
+    "--idle-timeout": ["60", "1"],
+    "--tls-cert": ["/no"],
+}
+ADDRESSES = ["127.0.0.1:" + FREE, "[::1]:" + FREE, ":" + FREE, "[::]:" + FREE, "192.0.2.1:" + FREE]
+
+
+def drawn_options(role, draw):
+    choices = {**OF_BOTH, **(OF_TARGET if role == "target" else OF_SOURCE)}
+    words = ["--listen", draw.choice(ADDRESSES)] if role == "target" else ["--discard"]
+    for option in draw.sample(sorted(choices), draw.randint(1, 5)):
+        value = draw.choice(choices[option])
+        words += [option] if value is True else [option, value]
+    return words
+
+
+@pytest.mark.parametrize("role", ["target", "source"])
+def test_check_and_start_agree_about_drawn_options(places, tmp_path, role, long):
+    seed = int(time.time())
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for number in range(300 if long else 15):
+        own, mountpoint = tmp_path / f"own{number}", tmp_path / f"mnt{number}"
+        own.mkdir(mode=0o700)
+        known = {**places, "own": own}
+        drawn = drawn_options(role, draw)
+        words = [word.format(port=free_port(), **known) for word in drawn]
+        command = [find_ppmr(), role, mountpoint, *words]
+        checked = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=60)
+        if checked.returncode == 0:
+            Daemon(HOST, role, mountpoint, words).close()
+            continue
+        started = subprocess.run([*command, "-f"], capture_output=True, text=True, timeout=60)
+        # Of several faults either may name another one.
+        assert started.returncode > 0, (drawn, checked.stderr, started.stderr)
