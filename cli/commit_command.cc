@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "cli/screen/counted.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/mount_daemon.h"
@@ -88,8 +89,8 @@ int CommitCommand::run() const {
                            {"kept", kept},
                            {"took_us", sealed->took.count()}}));
   } else {
-    print_to(stdout, "sealed {}: {} file{}, {} verified at the target{} in {}\n", path,
-             sealed->files, sealed->files == 1 ? "" : "s", format_size(sealed->bytes),
+    print_to(stdout, "sealed {}: {}, {} verified at the target{} in {}\n", path,
+             counted(sealed->files, "file"), format_size(sealed->bytes),
              kept ? ", and kept there," : "", format_time(sealed->took));
   }
   return to_int(ExitCode::kSuccess);

@@ -21,6 +21,8 @@
 #include "cli/doctor/service_checks.h"
 #include "cli/doctor/target_checks.h"
 #include "cli/doctor/trial_checks.h"
+#include "cli/option_helpers.h"
+#include "cli/screen/counted.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/terminal_style.h"
 #include "daemon/control/endpoint_file.h"
@@ -68,10 +70,6 @@ Counts count(const Diagnoses& all) {
   return counts;
 }
 
-std::string plural(size_t number, const std::string& word) {
-  return fmt::format("{} {}{}", number, word, number == 1 ? "" : "s");
-}
-
 // Returns the problems again, because they may have scrolled away, and then the last line.
 std::string closing(const Diagnoses& all, const TerminalStyle& style) {
   const Counts counts = count(all);
@@ -80,9 +78,9 @@ std::string closing(const Diagnoses& all, const TerminalStyle& style) {
   for (const Diagnosis& one : all) {
     if (one.level == Level::kProblem) text += sentence(one, style);
   }
-  return text + fmt::format("{}: {} ok, {}, {}\n", plural(all.size(), "check"),
-                            counts.at(Level::kOk), plural(counts.at(Level::kWarning), "warning"),
-                            plural(counts.at(Level::kProblem), "problem"));
+  return text + fmt::format("{}: {} ok, {}, {}\n", counted(all.size(), "check"),
+                            counts.at(Level::kOk), counted(counts.at(Level::kWarning), "warning"),
+                            counted(counts.at(Level::kProblem), "problem"));
 }
 
 json to_json(const Diagnosis& one) {
@@ -161,12 +159,7 @@ int DoctorCommand::run() const {
   if (!mountpoint.empty()) {
     const auto found = find_mount(mountpoint, *mounts);
     if (!found) {
-      return report("doctor",
-                    {ExitCode::kNotMounted,
-                     found.error().errno_value == ENODEV
-                         ? mountpoint + " is not in a ppmr mount (`ppmr status` lists the mounts)"
-                         : found.error().message},
-                    json);
+      return report("doctor", no_mount(mountpoint, found.error()), json);
     }
     *mounts = {found->mount};
   }

@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "base/json_text.h"
+#include "cli/option_helpers.h"
+#include "cli/screen/counted.h"
+#include "cli/screen/one_line.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/mount_daemon.h"
@@ -49,15 +52,11 @@ Work work_in(const json& status) {
   return work;
 }
 
-std::string count(int number, const std::string& what) {
-  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
-}
-
 // Says at once why the command takes time: the operator may have forgotten a move.
 void print_wait(const json& status, const MountEntry& mount) {
   const std::string what = describe_open_work(status);
   if (what.empty()) return;
-  print_to(stderr, "{} begins nothing new; waiting for {}\n", mount.mountpoint, what);
+  print_to(stderr, "{} begins nothing new; waiting for {}\n", mount.mountpoint, one_line(what));
 }
 
 CommandResult<Work> drain(const MountEntry& mount, const DrainCommand& command) {
@@ -102,7 +101,7 @@ std::string describe_open_work(const json& status) {
                            format_size(each.value("bytes", uint64_t{0}))));
   }
   if (parts.empty() && status.value("agents", 0) > 0) {
-    parts.push_back(count(status.value("agents", 0), "connection") + " of ppmr migrate");
+    parts.push_back(counted(status.value("agents", 0), "connection") + " of ppmr migrate");
   }
   std::string text;
   for (size_t i = 0; i < std::min(parts.size(), kShownMax); ++i) {
@@ -116,12 +115,7 @@ int DrainCommand::run() const {
   ignore_sigpipe();
   const auto found = find_mount(mountpoint);
   if (!found) {
-    return report("drain",
-                  {ExitCode::kNotMounted,
-                   found.error().errno_value == ENODEV
-                       ? mountpoint + " is not in a ppmr mount (`ppmr status` lists the mounts)"
-                       : found.error().message},
-                  json);
+    return report("drain", no_mount(mountpoint, found.error()), json);
   }
   const auto drained = drain(found->mount, *this);
   if (!drained) return report("drain", drained.error(), json);
@@ -137,7 +131,7 @@ int DrainCommand::run() const {
     print_to(stdout, "{} is drained{}\n", found->mount.mountpoint,
              drained->sealed == 0 ? ""
                                   : fmt::format("; {} will be lost when its daemon ends",
-                                                count(drained->sealed, "sealed checkpoint")));
+                                                counted(drained->sealed, "sealed checkpoint")));
   }
   return to_int(ExitCode::kSuccess);
 }

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "cli/screen/counted.h"
+#include "cli/screen/one_line.h"
 #include "daemon/command_line/size_option.h"
 
 namespace ppmr {
@@ -40,7 +42,7 @@ std::string processes_text(const EstimatedMove& move) {
     text += line(i > 0                        ? ""
                  : move.processes.size() == 1 ? "process"
                                               : "processes",
-                 fmt::format("{} {}", process.pid, process.command_line));
+                 fmt::format("{} {}", process.pid, one_line(process.command_line)));
   }
   if (move.processes.size() > kProcessesShown) {
     text += line("", fmt::format("and {} more", move.processes.size() - kProcessesShown));
@@ -61,7 +63,7 @@ std::string expected_text(const EstimateReport& report, const EstimatedMove& mov
   }
   std::string sent = format_size(estimate.sent_bytes);
   if (estimate.rounds > 0) {
-    sent += fmt::format(", {} round{}", estimate.rounds, estimate.rounds == 1 ? "" : "s");
+    sent += ", " + counted(estimate.rounds, "round");
   }
   text = line("expected", text) + line("sent", sent);
   if (report.promised_downtime && estimate.downtime > *report.promised_downtime) {

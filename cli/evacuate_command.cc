@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "cli/migration_report.h"
+#include "cli/screen/one_line.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 
@@ -34,10 +35,11 @@ void print_selection(const ProcessSelection& selection, bool as_json) {
     return;
   }
   for (const SelectedTree& tree : selection.trees) {
-    print_to(stderr, "moves: {} ({})\n", tree.root, tree.name);
+    print_to(stderr, "selected: {} ({})\n", tree.root, one_line(tree.name));
   }
   for (const ExcludedProcess& process : selection.excluded) {
-    print_to(stderr, "stays: {} ({}), which {}\n", process.pid, process.name, process.reason);
+    print_to(stderr, "stays: {} ({}), which {}\n", process.pid, one_line(process.name),
+             process.reason);
   }
 }
 

@@ -26,8 +26,8 @@ CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records
   if (!chosen.empty()) return chosen;
   return command_failure(ExitCode::kUsage,
                          fmt::format("no migration with the ID {} has a record in {}: the records "
-                                     "are on the nodes of the migration; ppmr migrations lists "
-                                     "those that are open",
+                                     "are on the nodes of the migration; `ppmr migrations` lists "
+                                     "those that are open, `ppmr history --json` all",
                                      digits, directory));
 }
 

@@ -25,6 +25,10 @@ void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
   excluded_.push_back(name);
   for (Finding& finding : findings) {
     finding.severity = Severity::kWarns;  // it stops only this tree
+    // Of several processes, the finding must say which one it stops.
+    if (finding.sentence.find(name) == std::string::npos) {
+      finding.sentence = fmt::format("{}: {}", name, finding.sentence);
+    }
     findings_.push_back(std::move(finding));
   }
 }

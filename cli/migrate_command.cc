@@ -12,6 +12,7 @@
 #include "cli/migrate_steps.h"
 #include "cli/migration_report.h"
 #include "cli/rehearsal_report.h"
+#include "cli/screen/one_line.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/terminal_style.h"
 #include "migration/settle/settle.h"
@@ -51,7 +52,7 @@ void Migrate::print_findings() const {
     } else {
       const TerminalStyle style = TerminalStyle::of(STDERR_FILENO);
       print_to(stderr, "{}: {}\n", stops ? style.bad("stops the move") : "warning",
-               text_of(finding));
+               one_line(text_of(finding)));
     }
   }
 }
@@ -90,7 +91,7 @@ int Migrate::run() {
   finish_plan();
   print_findings();
   for (const std::string& tree : excluded_) {
-    print_error("ppmr " + command_.name, tree + " stays because of the findings above");
+    print_error("ppmr " + command_.name, one_line(tree) + " stays because of the findings above");
   }
   if (stops(findings_) || trees_.empty()) {
     return failed(

@@ -112,7 +112,7 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->excludes(stop_and_copy)
       ->excludes(eager);
   sub.add_option("--allow-loss", migrate.allowed_losses,
-                 "what the processes may lose in the move without a word of CRIU; may be repeated")
+                 "what the processes may lose, because CRIU does not restore it; may be repeated")
       ->check(CLI::IsMember({kLandlock, kMdwe}))
       ->type_name(std::string(kLandlock) + "|" + kMdwe)
       ->allow_extra_args(false)

@@ -19,6 +19,15 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultHoldLimit{120'000};
 
+CommandResult<void> refuse_pids(const Error& error) {
+  const bool is_gone = error.errno_value == ESRCH;
+  return command_failure(ExitCode::kUsage,
+                         fmt::format("--pid: {}{}", error.message,
+                                     is_gone ? ": `ps -e` lists the processes of this node, `ppmr "
+                                               "history` those that have moved"
+                                             : ""));
+}
+
 }  // namespace
 
 CommandResult<void> Migrate::find_target() {
@@ -126,7 +135,7 @@ CommandResult<void> Migrate::find_trees() {
   for (const auto& [root, container] : containers_) roots.push_back(root);
   if (command_.independent) return find_independent_trees(roots);
   auto selection = select_trees(roots, options.tree_options());
-  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  if (!selection) return refuse_pids(selection.error());
   trees_ = std::move(selection->trees);
   findings_ = std::move(selection->findings);
   return {};
@@ -141,7 +150,7 @@ CommandResult<void> Migrate::find_independent_trees(const std::vector<pid_t>& ro
   }
   if (alone.empty()) return {};
   auto selection = select_independent_trees(alone, move_options_.tree_options());
-  if (!selection) return command_failure(ExitCode::kUsage, "--pid: " + selection.error().message);
+  if (!selection) return refuse_pids(selection.error());
   trees_ = std::move(selection->trees);
   findings_ = std::move(selection->findings);
   for (ExcludedTree& tree : selection->excluded) exclude(tree.name, std::move(tree.findings));

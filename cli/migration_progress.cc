@@ -13,6 +13,7 @@
 #include "base/json_text.h"
 #include "base/without_exceptions.h"
 #include "cli/migration_report.h"
+#include "cli/screen/one_line.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/control/control_client.h"
@@ -288,7 +289,7 @@ void MigrationProgress::on_event(const json& event) {
       break;
     case ProgressStyle::kLines:
       if (const std::string line = event_text(event); !line.empty()) {
-        print_to(stderr, "{}\n", line);
+        print_to(stderr, "{}\n", one_line(line));
       }
       break;
     case ProgressStyle::kNone:

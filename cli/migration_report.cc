@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "cli/rehearsal_report.h"
+#include "cli/screen/counted.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/table.h"
 
@@ -75,7 +76,8 @@ std::string event_text(const json& event) {
                        event.value("target", ""));
   }
   if (what == "rdma-released") {
-    return fmt::format("{}: {} processes have released RDMA", who, event.value("processes", 0));
+    return fmt::format("{}: {} released RDMA", who,
+                       counted(event.value("processes", uint64_t{0}), "process"));
   }
   if (what == "copying") return who + ": copying its memory while it runs";
   if (what == "paused") return "paused: nothing is copied, and the processes run on";

@@ -10,6 +10,12 @@
 
 namespace ppmr {
 
+CommandError no_mount(const std::string& path, const Error& error) {
+  const std::string why =
+      error.errno_value == ENODEV ? path + " is not in a ppmr mount" : error.message;
+  return {ExitCode::kNotMounted, why + " (`ppmr status` lists the mounts)"};
+}
+
 void disable_core_dumps() { ::prctl(PR_SET_DUMPABLE, 0); }
 
 void add_wide_options(CLI::App& app) {

@@ -49,6 +49,9 @@ void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::str
       ->type_name("SECONDS");
 }
 
+// Why `path`, for which find_mount() has failed, names no mount.
+CommandError no_mount(const std::string& path, const Error& error);
+
 // The options that name the target: --mount, --to and --key-file.
 struct TargetOptions {
   CLI::Option* mount;

@@ -120,7 +120,8 @@ CommandResult<void> Protect::check_options() const {
   if (!command_.name.empty() && !is_protection_name(command_.name)) {
     return command_failure(
         ExitCode::kUsage,
-        "--name '" + command_.name + "': letters, digits and ._@-, at most 64, no dot first");
+        "--name '" + command_.name +
+            "': a name has only letters, digits and ._@-, at most 64, and begins with no dot");
   }
   for (const auto* given : {&command_.mountpoints, &command_.target_hosts}) {
     std::set<std::string> once(given->begin(), given->end());

@@ -2,6 +2,7 @@
 
 #include <future>
 
+#include "cli/option_helpers.h"
 #include "cli/status_view.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
@@ -27,11 +28,7 @@ CommandResult<std::vector<MountEntry>> chosen_mounts(const std::string& mountpoi
   if (!mountpoint.empty()) {
     auto found = find_mount(mountpoint);
     if (found) return std::vector{found->mount};
-    return command_failure(
-        ExitCode::kNotMounted,
-        found.error().errno_value == ENODEV
-            ? mountpoint + " is not in a ppmr mount (`ppmr status` lists the mounts)"
-            : found.error().message);
+    return tl::unexpected(no_mount(mountpoint, found.error()));
   }
   auto mounts = read_ppmr_mounts();
   if (!mounts) return command_failure(ExitCode::kFailure, mounts.error().message);

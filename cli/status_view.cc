@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "base/version.h"
+#include "cli/screen/counted.h"
 #include "daemon/background/program_file.h"
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/table.h"
@@ -53,13 +54,12 @@ std::string line(const char* label, const std::string& what) {
 }
 
 std::string pool_line(const json& pool) {
-  return line(
-      "pool",
-      fmt::format("{} of {} slots of {} in use (maximum {}); {} waits for a free slot, {} in total",
-                  number(pool, "in_use"), number(pool, "slots"),
-                  format_size(number(pool, "chunk_size_bytes")), number(pool, "in_use_max"),
-                  number(pool, "waits"),
-                  format_time(std::chrono::microseconds(number(pool, "wait_time_us")))));
+  return line("pool",
+              fmt::format("{} of {} of {} in use (maximum {}); {} for a free slot, {} in total",
+                          number(pool, "in_use"), counted(number(pool, "slots"), "slot"),
+                          format_size(number(pool, "chunk_size_bytes")), number(pool, "in_use_max"),
+                          counted(number(pool, "waits"), "wait"),
+                          format_time(std::chrono::microseconds(number(pool, "wait_time_us")))));
 }
 
 std::string store_line(const json& store) {
@@ -74,7 +74,7 @@ std::string store_line(const json& store) {
 // What a target with --keep-dir has on its disk.
 std::string kept_lines(const json& keep) {
   const uint64_t count = number(keep, "checkpoints");
-  std::string what = fmt::format("{} checkpoint{}, {} in {}", count, count == 1 ? "" : "s",
+  std::string what = fmt::format("{}, {} in {}", counted(count, "checkpoint"),
                                  format_size(number(keep, "bytes")), text(keep, "directory"));
   if (count > 0) {
     what += fmt::format(", the newest sealed {} ago",
@@ -117,8 +117,7 @@ std::string open_line(const json& open) {
         text(migration, "state"),
         format_time(std::chrono::duration_cast<std::chrono::seconds>(std::max(since, {}))));
   }
-  return line("open",
-              fmt::format("{} {}: {}", count, count == 1 ? "migration" : "migrations", migrations));
+  return line("open", fmt::format("{}: {}", counted(count, "migration"), migrations));
 }
 
 std::string protected_line(const json& process) {
@@ -188,13 +187,15 @@ std::string peer_line(const json& peer) {
 }
 
 std::string rdma_line(const json& rdma) {
-  std::string what = fmt::format("{} registered in {} regions on {} rails",
-                                 format_size(number(rdma, "registered_bytes")),
-                                 number(rdma, "registered_regions"), number(rdma, "rails"));
+  std::string what =
+      fmt::format("{} registered in {} on {}", format_size(number(rdma, "registered_bytes")),
+                  counted(number(rdma, "registered_regions"), "region"),
+                  counted(number(rdma, "rails"), "rail"));
   if (rdma.contains("reads_posted")) {
-    what += fmt::format("; {} connections, {} in {} reads, {} completed by event",
-                        number(rdma, "connections"), format_size(number(rdma, "bytes_read")),
-                        number(rdma, "reads_posted"), number(rdma, "completions_by_event"));
+    what += fmt::format(
+        "; {}, {} in {}, {} completed by event", counted(number(rdma, "connections"), "connection"),
+        format_size(number(rdma, "bytes_read")), counted(number(rdma, "reads_posted"), "read"),
+        number(rdma, "completions_by_event"));
   }
   return line("rdma", what);
 }
@@ -240,9 +241,9 @@ std::string status_text(const json& status, const MountEntry& mount, size_t colu
   if (const std::string old = describe_old_program(status, kVersion); !old.empty()) {
     page += line("OLD", fmt::format("it {}: drain it, then restart it", old));
   }
-  page += line("data", fmt::format("{} verified, {}; {} stalls, {} parked readers",
-                                   format_size(number(status, "bytes")), rate(status),
-                                   number(status, "stalls"), number(status, "parked_readers")));
+  page += line("data", fmt::format("{} verified, {}; {}, {}", format_size(number(status, "bytes")),
+                                   rate(status), counted(number(status, "stalls"), "stall"),
+                                   counted(number(status, "parked_readers"), "parked reader")));
   if (const auto pool = status.find("pool"); pool != status.end() && pool->is_object())
     page += pool_line(*pool);
   if (const auto store = status.find("store"); store != status.end() && store->is_object())

@@ -16,6 +16,7 @@
 #include "cli/interruption.h"
 #include "cli/lost_node.h"
 #include "cli/option_helpers.h"
+#include "cli/screen/one_line.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
@@ -370,8 +371,8 @@ void Takeover::show_changed(const std::vector<ChangedFile>& files) const {
   for (size_t i = 0; i < files.size() && i < kShownMax; ++i) {
     const ChangedFile& file = files[i];
     const bool was_cut = command_.cuts_files && file.can_be_cut;
-    print_to(stdout, "  {}: {} bytes in the epoch, {} since then{}\n", file.path, file.epoch_bytes,
-             file.now_bytes,
+    print_to(stdout, "  {}: {} bytes in the epoch, {} since then{}\n", one_line(file.path),
+             file.epoch_bytes, file.now_bytes,
              was_cut           ? "; cut back to the epoch"
              : file.can_be_cut ? "; it stays (--truncate cuts it back)"
                                : "; it stays as it is");

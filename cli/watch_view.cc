@@ -8,6 +8,7 @@
 
 #include "base/number_file.h"
 #include "cli/phase_words.h"
+#include "cli/screen/counted.h"
 #include "cli/screen/rates.h"
 #include "daemon/command_line/size_option.h"
 #include "migration/source/changed_limits.h"
@@ -191,8 +192,8 @@ void View::mount(const WatchedMount& mount) {
 void View::rates(const WatchedMount& mount) {
   const std::string rate = mount.rates.empty() ? "-" : format_size(mount.rates.back()) + "/s";
   const std::string what =
-      fmt::format("{}, {} so far, {} stalls  ", rate, format_size(number(*mount.status, "bytes")),
-                  number(*mount.status, "stalls"));
+      fmt::format("{}, {} so far, {}  ", rate, format_size(number(*mount.status, "bytes")),
+                  counted(number(*mount.status, "stalls"), "stall"));
   const size_t used = kLabelColumns + columns_of(what);
   const size_t room = columns_ > used ? columns_ - used : 0;
   const size_t shown = std::min({room, kSparkColumns, mount.rates.size()});
@@ -277,9 +278,9 @@ void View::checkpoints(const json& status) {
          fitted(text(*checkpoint, "name"), std::clamp<size_t>(columns_ / 3, 12, 34), charset_) +
          " "},
         {fmt::format("{:<9}", state), state == "failed" ? Tone::kBad : Tone::kPlain},
-        {fmt::format("{:>10}{}  {} file{}", format_size(number(*checkpoint, "bytes")),
-                     rate > 0 ? "  " + format_size(rate) + "/s" : "", number(*checkpoint, "files"),
-                     number(*checkpoint, "files") == 1 ? "" : "s")}};
+        {fmt::format("{:>10}{}  {}", format_size(number(*checkpoint, "bytes")),
+                     rate > 0 ? "  " + format_size(rate) + "/s" : "",
+                     counted(number(*checkpoint, "files"), "file"))}};
     if (const std::string error = text(*checkpoint, "error"); !error.empty()) {
       line.push_back({": " + error, Tone::kBad});
     }

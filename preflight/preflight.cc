@@ -31,17 +31,21 @@ std::pair<int, int> major_and_minor(const std::string& version) {
 
 // --- the node ---
 
+// A node that has ppmr from a package has no third_party/install.
+constexpr const char* kNewerCriu =
+    "CRIU 4.2 or later there if its kernel is newer than that of its release "
+    "(`third_party/install` of ppmr's source unpacks one, or set PPMR_CRIU to its path)";
+
 void check_criu(const NodeFacts& node, const std::string& where, Findings& findings) {
   if (node.criu_path.empty()) {
     findings.stop(fmt::format("no CRIU found on the {} ({})", where, node.host),
-                  "run third_party/install there, or install Debian's criu");
+                  fmt::format("install Debian's criu there, or {}", kNewerCriu));
     return;
   }
   if (!node.criu_problem.empty()) {
-    findings.stop(
-        fmt::format("CRIU does not work on the {} ({}): {} check failed: {}", where, node.host,
-                    node.criu_path, node.criu_problem),
-        "run third_party/install there, which installs a CRIU for the kernel of that node");
+    findings.stop(fmt::format("CRIU does not work on the {} ({}): {} check failed: {}", where,
+                              node.host, node.criu_path, node.criu_problem),
+                  fmt::format("install {}", kNewerCriu));
   }
   if (node.user != 0 && !node.has_capability(kCapSysAdmin)) {
     findings.stop(fmt::format("CRIU would run as user {} on the {} ({}), but it needs root",
@@ -60,7 +64,7 @@ void compare_nodes(const MoveOptions& options, const NodeFacts& source,
       fmt::format("CRIU is {} here and {} at the target", source.criu_version, target.criu_version);
   if (!source.criu_version.empty() && !target.criu_version.empty()) {
     if (criu_here.first != criu_there.first) {
-      findings.stop(versions, "install the same version on both nodes (third_party/install)");
+      findings.stop(versions, "install the same version on both nodes");
     } else if (criu_there < criu_here) {
       findings.warn(versions, "an older CRIU may fail to read the images of a newer one");
     }

@@ -18,11 +18,12 @@ void check_container(const TreeFacts& tree, Findings& findings) {
                   "run it with \"terminal\": false in its config.json");
   }
   if (!container.exec_processes.empty()) {
+    const bool one = container.exec_processes.size() == 1;
     findings.stop(
-        fmt::format("the processes {} were started in {} by runc exec, and would not be moved "
-                    "with it",
-                    list_of(container.exec_processes), name),
-        "end them first");
+        fmt::format("the {} {} {} started in {} by runc exec, and would not be moved with it",
+                    one ? "process" : "processes", list_of(container.exec_processes),
+                    one ? "was" : "were", name),
+        fmt::format("end {} first", one ? "it" : "them"));
   }
 }
 
@@ -58,7 +59,8 @@ void check_container_at_target(const TreeFacts& tree, const ContainerAnswer& ans
   }
   if (!answer.interfaces_missing.empty()) {
     findings.stop(
-        fmt::format("the target lacks the network interfaces {}, which {} needs",
+        fmt::format("the target lacks the network {} {}, which {} needs",
+                    answer.interfaces_missing.size() == 1 ? "interface" : "interfaces",
                     list_of(answer.interfaces_missing), name),
         "create the container's port and the bridge there, and do not attach the port to a bridge");
   }

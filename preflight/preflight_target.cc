@@ -144,19 +144,26 @@ void check_answers(const MoveOptions& options, const std::vector<TreeFacts>& tre
                   "docs/security.md describes the file of --restart-policy");
   }
   if (!answers.pids_taken.empty()) {
-    findings.stop(fmt::format("the pids {} are taken at the target", list_of(answers.pids_taken)),
-                  "end the processes that have them, or start the target daemon in a new pid "
-                  "namespace");
+    const bool one = answers.pids_taken.size() == 1;
+    findings.stop(
+        fmt::format("{} {} {} taken at the target", one ? "pid" : "the pids",
+                    list_of(answers.pids_taken), one ? "is" : "are"),
+        fmt::format("end {} there (`ps -fp {}`), or start the program again here: it gets {}",
+                    one ? "the process that has it" : "the processes that have them",
+                    one ? std::to_string(answers.pids_taken[0]) : "PID",
+                    one ? "another pid" : "others"));
   }
   if (!answers.addresses_missing.empty()) {
-    findings.stop(fmt::format("the target does not have the addresses {}",
+    const bool one = answers.addresses_missing.size() == 1;
+    findings.stop(fmt::format("the target does not have the {} {}", one ? "address" : "addresses",
                               list_of(answers.addresses_missing)),
-                  "add them there (ip address add) and route their packets there");
+                  fmt::format("add {} there (ip address add) and route {} packets there",
+                              one ? "it" : "them", one ? "its" : "their"));
   }
   for (const ListenerQuestion& taken : answers.listeners_taken) {
     findings.stop(
         fmt::format("{} port {} is already in use at the target", taken.protocol, taken.port),
-        "end the process that uses it");
+        "end the process that uses it there (`ss -lnp` shows which)");
   }
   for (size_t i = 0; i < questions.files.size(); ++i) {
     const FileFact& file = questions.files[i];

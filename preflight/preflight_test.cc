@@ -99,17 +99,17 @@ TEST_F(Preflight, FindsNothingForAPlainProcess) { EXPECT_THAT(find(), IsEmpty())
 TEST_F(Preflight, StopsTheMoveIfTheTargetHasNoCriu) {
   target_.criu_path.clear();
   target_.criu_version.clear();
-  expect_stop("no CRIU found on the target (right)", "third_party/install");
+  expect_stop("no CRIU found on the target (right)", "install Debian's criu there");
 }
 TEST_F(Preflight, StopsTheMoveIfTheSourceHasNoCriu) {
   source_.criu_path.clear();
   source_.criu_version.clear();
-  expect_stop("no CRIU found on the source (left)", "third_party/install");
+  expect_stop("no CRIU found on the source (left)", "install Debian's criu there");
 }
 TEST_F(Preflight, StopsTheMoveIfCriuDoesNotWork) {
   target_.criu_problem = "\"no vDSO\"";
   expect_stop("CRIU does not work on the target (right): /usr/sbin/criu check failed: \"no vDSO\"",
-              "third_party/install");
+              "install CRIU 4.2 or later there");
 }
 TEST_F(Preflight, StopsTheMoveIfTheTargetsCriuHasAnotherMajorVersion) {
   target_.criu_version = "3.17.1";
@@ -270,7 +270,9 @@ TEST_F(Preflight, WarnsThatAddressesAreNotComparedIfTheTreeHasItsOwnNetworkNames
 }
 TEST_F(Preflight, StopsTheMoveIfPidsAreTakenAtTheTarget) {
   answers_.pids_taken = {412};
-  expect_stop("the pids 412 are taken at the target", "new pid namespace");
+  expect_stop("pid 412 is taken at the target", "end the process that has it there (`ps -fp 412`)");
+  answers_.pids_taken = {412, 413};
+  expect_stop("the pids 412, 413 are taken at the target", "end the processes that have them");
 }
 TEST_F(Preflight, AsksTheTargetWhetherThreadIdsAreFree) {
   EXPECT_THAT(make_questions({tree_}, options_).pids, testing::ElementsAre(412, 413));
@@ -401,7 +403,9 @@ TEST_F(Preflight, StopsTheMoveOfTcpConnectionsWithoutTheOptionTcpEstablished) {
   options_.tcp_established = true;
   EXPECT_THAT(find(), IsEmpty());
   answers_.addresses_missing = {"10.0.0.1"};
-  expect_stop("the target does not have the addresses 10.0.0.1", "ip address add");
+  expect_stop("the target does not have the address 10.0.0.1", "add it there (ip address add)");
+  answers_.addresses_missing = {"10.0.0.1", "10.0.0.2"};
+  expect_stop("the target does not have the addresses 10.0.0.1, 10.0.0.2", "add them there");
 }
 TEST_F(Preflight, StopsTheMoveIfAPortIsInUseAtTheTarget) {
   answers_.listeners_taken = {{"tcp", "0.0.0.0", 80}};
@@ -592,7 +596,9 @@ TEST_F(ContainerPreflight, StopsTheMoveIfTheContainerIsPausedHasATerminalOrExecP
   expect_stop("has a terminal", "\"terminal\": false");
   container().bundle.terminal = false;
   container().exec_processes = {500};
-  expect_stop("the processes 500 were started in the container job", "end them");
+  expect_stop("the process 500 was started in the container job", "end it");
+  container().exec_processes = {500, 501};
+  expect_stop("the processes 500, 501 were started in the container job", "end them");
 }
 
 TEST_F(ContainerPreflight, RefusesAnswersThatOmitAContainer) {

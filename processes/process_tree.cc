@@ -24,7 +24,9 @@ Status check_movable(const ProcessTable& table, pid_t pid) {
   if (found->second.kernel_thread)
     return failure(EINVAL, fmt::format("process {} is a kernel thread", name));
   if (pid == 1)
-    return failure(EINVAL, "process 1 cannot be moved: this node (or container) depends on it");
+    return failure(EINVAL,
+                   "process 1 cannot be moved: this node (or container) depends on it: name "
+                   "the program itself, or a container with --runc");
   const std::vector<pid_t> above = ancestors_of(table, getpid());
   if (pid == getpid() || std::find(above.begin(), above.end(), pid) != above.end()) {
     return failure(

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "cli/screen/counted.h"
 #include "rdma_stream/connection/secret_file.h"
 
 namespace ppmr {
@@ -53,14 +54,15 @@ Diagnosis check_validity(const std::string& what, const std::string& path, const
   const int64_t left = seconds_until(end, now);
   if (left < 0) {
     return problem("certificate",
-                   fmt::format("{} expired {} days ago", named, -left / kSecondsPerDay),
+                   fmt::format("{} expired {} ago", named, counted(-left / kSecondsPerDay, "day")),
                    "Issue a new one, and send SIGHUP to the daemons");
   }
   if (seconds_until(begin, now) > 0) {
     return problem("certificate", fmt::format("{} is not valid yet", named),
                    "Check the clock of this node, or wait");
   }
-  const std::string message = fmt::format("{} expires in {} days", named, left / kSecondsPerDay);
+  const std::string message =
+      fmt::format("{} expires in {}", named, counted(left / kSecondsPerDay, "day"));
   if (left < kWarningDays * kSecondsPerDay) {
     return warning("certificate", message, "Issue a new one, and send SIGHUP to the daemons");
   }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "cli/screen/counted.h"
 #include "daemon/background/program_file.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
@@ -108,7 +109,7 @@ void check_end_of_credentials(const std::string& mountpoint, const json& status,
   if (left_s >= kWarningDays * kSecondsPerDay) return;
   const std::string message = fmt::format(
       "what the daemon of {} uses as certificates {}", mountpoint,
-      left_s < 0 ? "has expired" : fmt::format("expires in {} days", left_s / kSecondsPerDay));
+      left_s < 0 ? "has expired" : "expires in " + counted(left_s / kSecondsPerDay, "day"));
   const std::string remedy =
       "Issue new certificates at the same paths, and send SIGHUP to the daemon (`systemctl "
       "reload`)";

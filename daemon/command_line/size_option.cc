@@ -30,7 +30,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), number);
   if (error == std::errc::result_out_of_range) return refuse("it is too large");
-  if (error != std::errc()) return refuse("expected a whole number and a unit, e.g. 64MiB");
+  if (error != std::errc()) return refuse("expected a whole number and a unit, e.g. 64MiB or 64M");
   std::string unit(trimmed(whole.substr(static_cast<size_t>(end - whole.data()))));
   for (char& letter : unit) letter = static_cast<char>(std::tolower(letter));
   if (unit.empty()) unit = "b";
@@ -38,7 +38,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   const std::string_view rest = std::string_view(unit).substr(1);
   if (power == std::string_view::npos ||
       !(rest.empty() || (power > 0 && (rest == "b" || rest == "ib")))) {
-    return refuse(fmt::format("unit '{}' is not one of B, KiB, MiB, GiB, TiB", unit));
+    return refuse("expected a whole number of B, KiB, MiB, GiB or TiB, e.g. 64MiB or 64M");
   }
   const size_t shift = 10 * power;
   if (number > (UINT64_MAX >> shift)) return refuse("it is too large");

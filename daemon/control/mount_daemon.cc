@@ -91,10 +91,9 @@ bool is_temporary(const Error& refusal) {
 CommandResult<CheckpointPath> find_checkpoint(const std::string& path) {
   auto found = find_mount(path);
   if (!found) {
-    return command_failure(ExitCode::kNotMounted,
-                           found.error().errno_value == ENODEV
-                               ? path + " is not in a ppmr mount (`ppmr status` lists the mounts)"
-                               : found.error().message);
+    const std::string why = found.error().errno_value == ENODEV ? path + " is not in a ppmr mount"
+                                                                : found.error().message;
+    return command_failure(ExitCode::kNotMounted, why + " (`ppmr status` lists the mounts)");
   }
   const std::string& remainder = found->remainder;
   if (remainder.empty()) {

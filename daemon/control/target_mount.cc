@@ -106,6 +106,20 @@ std::string read_bounded(int from) {
   return text;
 }
 
+// The error of a daemon that has not started, without its name and without its reference to the
+// manual: this command has its own.
+std::string error_in(const std::string& said) {
+  constexpr std::string_view kName = "ppmr source: ";
+  std::istringstream lines(said);
+  std::string error;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kName)) line.erase(0, kName.size());
+    if (line.starts_with("exit status ")) continue;
+    error += (error.empty() ? "" : "\n") + line;
+  }
+  return error;
+}
+
 CommandResult<std::vector<std::string>> credentials(const TargetHost& host,
                                                     const std::string& key_file) {
   using Words = std::vector<std::string>;
@@ -155,7 +169,8 @@ CommandResult<void> start_daemon(const TargetHost& host, const TargetMountOption
     return {};
   }
   const auto code = WIFEXITED(status) ? ExitCode{WEXITSTATUS(status)} : ExitCode::kFailure;
-  return failed(code, host, text.empty() ? "the daemon of the source mount did not start" : text);
+  return failed(code, host,
+                text.empty() ? "the daemon of the source mount did not start" : error_in(text));
 }
 
 }  // namespace

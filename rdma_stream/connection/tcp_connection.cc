@@ -284,7 +284,8 @@ Result<AddressList> resolve(const std::string& address, int flags) {
   addrinfo* list = nullptr;
   const char* host = parts->host.empty() ? nullptr : parts->host.c_str();
   if (const int code = ::getaddrinfo(host, parts->port.c_str(), &hints, &list); code != 0) {
-    return failure(EHOSTUNREACH, "resolve '" + address + "': " + ::gai_strerror(code));
+    return failure(EHOSTUNREACH, "resolve '" + address + "': " + ::gai_strerror(code) +
+                                     ": correct the name, or use an address");
   }
   return AddressList(list, &::freeaddrinfo);
 }
@@ -319,13 +320,34 @@ std::string printable(const sockaddr* address, socklen_t length) {
   return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
 }
 
+// Says what an operator can do.
+tl::unexpected<Error> connect_failure(const std::string& name, int error) {
+  tl::unexpected<Error> failed = system_failure("connect to", name, error);
+  std::string& message = failed.value().message;
+  switch (error) {
+    case ECONNREFUSED:
+      message += ": nothing listens there: start the daemon there, or correct the port";
+      break;
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+      message += ": correct the address, or the route to it";
+      break;
+    case ETIMEDOUT:
+      message += ": no answer: is the host up, and does its firewall let the port through?";
+      break;
+    default:
+      break;
+  }
+  return failed;
+}
+
 Result<UniqueFd> begin_to_connect(const addrinfo& info, const std::string& name) {
   UniqueFd socket(
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("create a socket for", name);
   if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0 && errno != EINPROGRESS) {
     // EHOSTUNREACH means that the name has no address at all.
-    return system_failure("connect to", name, errno == EHOSTUNREACH ? ENETUNREACH : errno);
+    return connect_failure(name, errno == EHOSTUNREACH ? ENETUNREACH : errno);
   }
   return socket;
 }
@@ -338,11 +360,11 @@ Status await_connected(const UniqueFd& socket, std::chrono::milliseconds timeout
   do {
     ready = ::poll(&wait, 1, static_cast<int>(timeout.count()));
   } while (ready < 0 && errno == EINTR);
-  if (ready == 0) return system_failure("connect to", name, ETIMEDOUT);
+  if (ready == 0) return connect_failure(name, ETIMEDOUT);
   int error = 0;
   socklen_t size = sizeof error;
   ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) return system_failure("connect to", name, error);
+  if (error != 0) return connect_failure(name, error);
   ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
   return {};
 }

@@ -90,7 +90,7 @@ Result<ContainerState> Runc::state(const std::string& name) const {
     return failure(EINVAL, "'" + name + "' is not a valid container name");
   auto output = run({"state", name});
   if (!output && output.error().message.find("does not exist") != std::string::npos) {
-    return failure(ENOENT, "runc has no container " + name);
+    return failure(ENOENT, "runc has no container " + name + ": `runc list` shows those it has");
   }
   if (!output) return failure(output.error());
   return parse_container_state(*output);

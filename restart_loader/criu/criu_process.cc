@@ -48,8 +48,8 @@ Result<std::string> find_criu() {
   }
   return failure(
       ENOENT,
-      "no criu found: run third_party/install, install Debian's criu, or set PPMR_CRIU to "
-      "its path");
+      "no criu found: install Debian's criu, run third_party/install of ppmr's source, or set "
+      "PPMR_CRIU to its path");
 }
 
 Error execute_criu(const std::string& criu, const std::vector<std::string>& arguments) {

@@ -9,6 +9,7 @@ from lab.workers import check_moved, check_stayed, start_workers
 
 MIB = 1 << 20
 CLEAR = "\x1b[2J\x1b[8m"  # clears a terminal, and hides what follows
+FORGED = "\nforge"  # would be a line of its own
 
 
 def listed(migrations, role, *options):
@@ -46,14 +47,14 @@ def test_migration_in_progress_is_listed_and_cancelled_by_its_first_digits(
     assert listed(migrations, "source").startswith("no migration")
 
 
-def test_control_sequences_of_a_process_reach_no_terminal(lab, nodes, migrations):
+def test_control_sequences_and_lines_of_a_process_reach_no_terminal(lab, nodes, migrations):
     script = (
         "import ctypes, sys, time\n"
         "ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)\n"
         f"open({str(lab.home / 'named')!r}, 'w').close()\n"
         "while True: time.sleep(0.05)\n"
     )
-    nodes.source.spawn(["/usr/bin/python3", "-c", script, CLEAR])
+    nodes.source.spawn(["/usr/bin/python3", "-c", script, CLEAR + FORGED])
     wait_until((lab.home / "named").exists, 10, "the process to have its name")
     nodes.target.keep_helpers_low()
     common = ["--state-dir", migrations.states["source"]]
@@ -67,6 +68,8 @@ def test_control_sequences_of_a_process_reach_no_terminal(lab, nodes, migrations
     ):
         done = nodes.source.run(["sh", "-c", '"$@" 2>&1', "-", *command])
         assert done.returncode == 0 and "\x1b" not in done.stdout, repr(done.stdout)
+        begins = [line.split(" ")[0] for line in done.stdout.splitlines()]
+        assert not {"forge", "while", "import"} & set(begins), done.stdout
 
 
 def test_help_of_a_command_is_printed(ppmr):
