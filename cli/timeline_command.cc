@@ -58,7 +58,8 @@ CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& record
   if (chosen != nullptr) return *chosen;
   return command_failure(ExitCode::kUsage,
                          fmt::format("no migration has a record in {}: the records are on the "
-                                     "nodes of the migration",
+                                     "nodes of the migration: run it there, or name its "
+                                     "--state-dir",
                                      directory));
 }
 

@@ -125,7 +125,8 @@ class Check {
     const std::string remedy =
         !policy.file.empty()
             ? fmt::format("add {} to \"{}\" in {} there", in_quotes(value), key, policy.file)
-        : value == "root" ? "start the target with --allow-root-restart, or with "
+        : value == "root" ? "start the target with --allow-root-restart (the service: "
+                            "allow-root-restart in /etc/ppmr/target.conf), or with "
                             "--restart-policy FILE, which says {\"users\": [\"root\"]}"
                           : fmt::format(
                                 "start the target with --restart-policy FILE, which says "

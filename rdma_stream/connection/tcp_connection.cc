@@ -326,7 +326,9 @@ tl::unexpected<Error> connect_failure(const std::string& name, int error) {
   std::string& message = failed.value().message;
   switch (error) {
     case ECONNREFUSED:
-      message += ": nothing listens there: start the daemon there, or correct the port";
+      message +=
+          ": nothing listens there: start `ppmr target` there (of jobs: `ppmr job agent`), or "
+          "correct the port";
       break;
     case ENETUNREACH:
     case EHOSTUNREACH:

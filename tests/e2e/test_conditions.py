@@ -143,7 +143,7 @@ CONDITIONS = [
         lambda stage: stage.migrate(sleeper(stage), to=f"{stage.two.address}:7442"),
         PEER_FAILED,
         "7442",
-        "start the daemon there",
+        "start `ppmr target` there",
     ),
     (
         lambda stage: stage.migrate(sleeper(stage), to=NO_ADDRESS),
