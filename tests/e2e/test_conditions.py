@@ -13,8 +13,8 @@ PYTHON = ["/usr/bin/python3", "-c"]
 
 
 class Stage:
-    """Processes of `one` move to `two`, whose target at port 7440 accepts all of them, and the one at
-    port 7441 only those of users."""
+    """Processes of `one` move to `two`. There the target at port 7440 accepts all of them, the one
+    at port 7441 only those of users."""
 
     def __init__(self, lab):
         nodes = lab.pair("one", "two")
