@@ -100,7 +100,11 @@ int SetCommand::run() const {
   if (Status written = write_changed_limits(directory, *changed); !written) {
     return fail(written.error().message, ExitCode::kFailure);
   }
-  if (json) print_whole(stdout, "{}\n", json_text({{"migration", id}, {"changed", true}}));
+  if (json) {
+    print_whole(stdout, "{}\n", json_text({{"migration", id}, {"changed", true}}));
+  } else {
+    print_to(stdout, "{}: its limits are changed: {}\n", id, fmt::join(limits, " "));
+  }
   return to_int(ExitCode::kSuccess);
 }
 

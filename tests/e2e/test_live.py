@@ -153,6 +153,7 @@ def test_rate_of_a_move_is_changed_while_it_copies(nodes, migrations, checker):
     assert running.running()
     changed = change("max-rate=0", "max-downtime=1s")
     assert changed.returncode == 0, changed.stderr
+    assert changed.stdout.endswith(": its limits are changed: max-rate=0 max-downtime=1s\n")
     done = running.wait().ok()
     skip_if_kernel_cannot(done)
     assert time.monotonic() - began < 30
