@@ -1,0 +1,9 @@
+// The version of ppmr, and the commit that it was built from.
+#pragma once
+
+namespace ppmr {
+
+extern const char* const kVersion;  // "0.2.0"
+extern const char* const kCommit;   // that of --embed_label; empty: none was given
+
+}  // namespace ppmr
