@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/mempolicy.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,11 +25,15 @@ constexpr uint32_t kWeightedInterleave = 6;  // MPOL_WEIGHTED_INTERLEAVE, Linux 
 // PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE of linux/sched.h, in the flags of /proc/PID/stat:
 // PR_SET_IO_FLUSHER sets both.
 constexpr uint64_t kIoFlusherFlags = 0x00080000 | 0x00100000;
+// PF_MCE_PROCESS and PF_MCE_EARLY: PR_MCE_KILL sets them.
+constexpr uint64_t kOwnMemoryFailureFlag = 0x00000080;
+constexpr uint64_t kEarlyMemoryFailureFlag = 0x08000000;
 constexpr size_t kFlagsField = 9;
 
 constexpr const char* kPersonality = "personality";
 constexpr const char* kIoFlusher = "I/O flusher flag";
 constexpr const char* kMergesPages = "merging of equal pages (KSM)";
+constexpr const char* kMemoryFailure = "signal for memory that has failed (PR_MCE_KILL)";
 constexpr const char* kMemoryPolicy = "memory policy (NUMA)";
 
 const std::array<std::pair<const char*, uint32_t>, 7> kModes = {
@@ -58,6 +63,11 @@ uint64_t flags_of(pid_t thread) {
   return fields >> flags ? flags : 0;
 }
 
+uint32_t memory_failure_of(uint64_t flags) {
+  if ((flags & kOwnMemoryFailureFlag) == 0) return 0;
+  return 1 + ((flags & kEarlyMemoryFailureFlag) != 0 ? PR_MCE_KILL_EARLY : PR_MCE_KILL_LATE);
+}
+
 bool merges_pages(pid_t process) {
   const std::string stat = read_process_file(process, "ksm_stat").value_or("");
   return stat.find("ksm_merge_any: yes") != std::string::npos;
@@ -69,7 +79,9 @@ std::optional<carried::Inherited> read_of(pid_t thread) {
   const auto personality = read_process_file(thread, "personality");
   if (!personality) return std::nullopt;
   read.set_personality(static_cast<uint32_t>(std::strtoul(personality->c_str(), nullptr, 16)));
-  read.set_is_io_flusher((flags_of(thread) & kIoFlusherFlags) == kIoFlusherFlags);
+  const uint64_t flags = flags_of(thread);
+  read.set_is_io_flusher((flags & kIoFlusherFlags) == kIoFlusherFlags);
+  read.set_memory_failure(memory_failure_of(flags));
   read.set_merges_pages(merges_pages(thread));
   const std::string line = first_line_of_numa_maps(thread);
   const size_t at = line.find(' ');
@@ -116,6 +128,7 @@ std::vector<std::string> unlike(const carried::Inherited& a, const carried::Inhe
   if (a.personality() != b.personality()) names.emplace_back(kPersonality);
   if (a.is_io_flusher() != b.is_io_flusher()) names.emplace_back(kIoFlusher);
   if (a.merges_pages() != b.merges_pages()) names.emplace_back(kMergesPages);
+  if (a.memory_failure() != b.memory_failure()) names.emplace_back(kMemoryFailure);
   if (!same_policy(a.memory_policy(), b.memory_policy())) {
     names.emplace_back(kMemoryPolicy);
   }
@@ -141,6 +154,7 @@ Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& t
     if (name == kPersonality) read.agreed.clear_personality();
     if (name == kIoFlusher) read.agreed.clear_is_io_flusher();
     if (name == kMergesPages) read.agreed.clear_merges_pages();
+    if (name == kMemoryFailure) read.agreed.clear_memory_failure();
     if (name == kMemoryPolicy) read.agreed.clear_memory_policy();
     read.lost.push_back(name + ", in which its tasks differ");
   }
@@ -159,8 +173,9 @@ std::string inherited_text(const carried::Inherited& wanted, const std::string& 
                                  wanted.memory_policy().node().end());
   const std::set<uint32_t> chosen = choose_cpus(asked, parse_cpus(nodes));
   if (!asked.empty() && chosen.empty()) mode = MPOL_DEFAULT;
-  std::string text = fmt::format("{} {} {} {}", wanted.personality(), int{wanted.is_io_flusher()},
-                                 int{wanted.merges_pages()}, mode);
+  std::string text =
+      fmt::format("{} {} {} {} {}", wanted.personality(), int{wanted.is_io_flusher()},
+                  int{wanted.merges_pages()}, wanted.memory_failure(), mode);
   for (const uint32_t node : chosen) text += fmt::format(" {}", node);
   return text + "\n";
 }

@@ -1,5 +1,6 @@
 // Attributes that only a task itself can set, and that its children inherit: personality, memory
-// policy (NUMA), I/O flusher, merging of equal pages (KSM). CRIU forgets them. The process that
+// policy (NUMA), I/O flusher, merging of equal pages (KSM), signal for memory that has failed. CRIU
+// forgets them. The process that
 // becomes CRIU at the target sets them (restart_loader/criu/inherited_calls.cc), so that all
 // restored tasks have them. That works for trees whose tasks agree, as those of `numactl` and
 // `setarch` do.

@@ -58,6 +58,17 @@ TEST(InheritedAttributes, TellsAnIoFlusher) {
   EXPECT_TRUE(read_inherited({identity(process)})->agreed.is_io_flusher());
 }
 
+TEST(InheritedAttributes, TellHowAProcessLearnsOfMemoryThatHasFailed) {
+  const auto failure_of = [](unsigned long policy) {
+    const TestProcess process([policy] {
+      if (prctl(PR_MCE_KILL, PR_MCE_KILL_SET, policy, 0, 0) != 0) abort();
+    });
+    return read_inherited({identity(process)})->agreed.memory_failure();
+  };
+  EXPECT_EQ(failure_of(PR_MCE_KILL_LATE), 1u);
+  EXPECT_EQ(failure_of(PR_MCE_KILL_EARLY), 2u);
+}
+
 TEST(InheritedAttributes, LoseThoseInWhichTasksDiffer) {
   const TestProcess plain;
   const TestProcess fixed([] { personality(ADDR_NO_RANDOMIZE); });
@@ -98,12 +109,13 @@ TEST(InheritedAttributes, AreTheTextThatCriuReads) {
   carried::Inherited wanted;
   wanted.set_personality(ADDR_NO_RANDOMIZE);
   wanted.set_merges_pages(true);
+  wanted.set_memory_failure(2);
   wanted.mutable_memory_policy()->set_mode(MPOL_BIND);
   wanted.mutable_memory_policy()->add_node(1);
   wanted.mutable_memory_policy()->add_node(3);
-  EXPECT_EQ(inherited_text(wanted, "0-7"), "262144 0 1 2 1 3\n");
-  EXPECT_EQ(inherited_text(wanted, "0-1\n"), "262144 0 1 2 1\n");
-  EXPECT_EQ(inherited_text(wanted, "0"), "262144 0 1 0\n") << "none of these nodes is here";
+  EXPECT_EQ(inherited_text(wanted, "0-7"), "262144 0 1 2 2 1 3\n");
+  EXPECT_EQ(inherited_text(wanted, "0-1\n"), "262144 0 1 2 2 1\n");
+  EXPECT_EQ(inherited_text(wanted, "0"), "262144 0 1 2 0\n") << "none of these nodes is here";
 }
 
 }  // namespace

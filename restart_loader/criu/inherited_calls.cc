@@ -31,7 +31,8 @@ __attribute__((constructor)) void read_path_of_inherited() {
 
 }  // namespace
 
-// The file: PERSONALITY IS_IO_FLUSHER MERGES_PAGES MODE_OF_MEMORY NODE..., in decimal.
+// The file, in decimal: PERSONALITY IS_IO_FLUSHER MERGES_PAGES MEMORY_FAILURE MODE_OF_MEMORY
+// NODE... MEMORY_FAILURE: 0, or 1 more than the argument of PR_MCE_KILL.
 void set_inherited() {
   if (path[0] == '\0') return;
   const auto file = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
@@ -50,8 +51,10 @@ void set_inherited() {
   unsigned long wanted_personality = 0;
   unsigned long is_io_flusher = 0;
   unsigned long merges_pages = 0;
+  unsigned long memory_failure = 0;
   unsigned long mode = 0;
-  if (!next(wanted_personality) || !next(is_io_flusher) || !next(merges_pages) || !next(mode)) {
+  if (!next(wanted_personality) || !next(is_io_flusher) || !next(merges_pages) ||
+      !next(memory_failure) || !next(mode)) {
     return;
   }
   unsigned long nodes[kNodesMax / kBits] = {};
@@ -61,6 +64,7 @@ void set_inherited() {
   if (wanted_personality != 0) personality(wanted_personality);
   if (is_io_flusher != 0) prctl(kSetIoFlusher, 1, 0, 0, 0);
   if (merges_pages != 0) prctl(kSetMemoryMerge, 1, 0, 0, 0);
+  if (memory_failure != 0) prctl(PR_MCE_KILL, PR_MCE_KILL_SET, memory_failure - 1, 0, 0);
   // The kernel reads one bit less than it is told.
   if (mode != 0) syscall(SYS_set_mempolicy, mode, nodes, kNodesMax + 1);
 }

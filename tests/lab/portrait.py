@@ -93,6 +93,7 @@ ROWS = (
     Row("personality", "must(libc.personality(0x40000))", "hex(libc.personality(0xffffffff))"),
     _prctl("merging of equal pages (KSM)", "67, 1", "68"),
     _prctl("I/O flusher", "57, 1", "58"),
+    _prctl("signal for memory that has failed", "33, 1, 1", "34"),
     Row(
         "memory policy (NUMA)",
         "must(libc.syscall(238, 1, ctypes.byref(ctypes.c_ulong(1)), 64))",
