@@ -113,8 +113,8 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->excludes(eager);
   sub.add_option("--allow-loss", migrate.allowed_losses,
                  "what the processes may lose, because CRIU does not restore it; may be repeated")
-      ->check(CLI::IsMember({kLandlock, kMdwe}))
-      ->type_name(std::string(kLandlock) + "|" + kMdwe)
+      ->check(CLI::IsMember({kLandlock, kMdwe, kSystemV}).description(""))
+      ->type_name(std::string(kLandlock) + "|" + kMdwe + "|" + kSystemV)
       ->allow_extra_args(false)
       ->take_all();
   auto* dry_run = sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");

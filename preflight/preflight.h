@@ -21,9 +21,11 @@
 namespace ppmr {
 
 // What a move may lose if the user accepts it (--allow-loss): the restrictions of Landlock; the
-// promise never to make memory executable (prctl(PR_SET_MDWE)).
+// promise never to make memory executable (prctl(PR_SET_MDWE)); the System V semaphores and message
+// queues of the node.
 inline constexpr const char* kLandlock = "landlock";
 inline constexpr const char* kMdwe = "mdwe";
+inline constexpr const char* kSystemV = "system-v";
 
 // The options of a move that the checks depend on.
 struct MoveOptions {
@@ -40,7 +42,7 @@ struct MoveOptions {
   bool force_irmap = false;
   std::string moved_unit;                // the service that moves with its processes: "web.service"
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
-  std::set<std::string> allowed_losses;  // kLandlock, kMdwe
+  std::set<std::string> allowed_losses;  // kLandlock, kMdwe, kSystemV
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,6 +21,7 @@
 #include "preflight/file_digest.h"
 #include "preflight/preflight.h"
 #include "preflight/preflight_wire.h"
+#include "processes/proc_files.h"
 #include "processes/process_identity.h"
 #include "restart_loader/criu/cpu_check.h"
 #include "restart_loader/criu/criu_process.h"
@@ -152,6 +155,24 @@ bool is_here(const std::set<std::string>& addresses, const std::string& address)
 
 bool is_any(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
 
+// A pid is also in use as long as a process belongs to the group or session that it began.
+std::vector<pid_t> find_taken_pids(const std::vector<pid_t>& wanted) {
+  std::set<pid_t> begun;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    const auto stat = read_process_stat(static_cast<pid_t>(std::atol(name.c_str())));
+    if (stat) begun.insert({stat->group, stat->session});
+  }
+  std::vector<pid_t> taken;
+  for (const pid_t pid : wanted) {
+    // Zombies and threads also occupy a pid, and /proc resolves both.
+    const bool exists = access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0;
+    if (exists || begun.contains(pid)) taken.push_back(pid);
+  }
+  return taken;
+}
+
 bool is_taken(const std::vector<InternetSocket>& sockets, const ListenerQuestion& wanted) {
   return std::any_of(sockets.begin(), sockets.end(), [&](const InternetSocket& socket) {
     if (socket.protocol != wanted.protocol || socket.local_port != wanted.port) return false;
@@ -176,10 +197,7 @@ PreflightAnswers answer(const PreflightQuestions& questions, const TargetContext
   }
   const Status policy = check_announced(context.restart_policy, questions.processes);
   if (!policy) answers.policy_problem = policy.error().message;
-  for (pid_t pid : questions.pids) {
-    // Zombies and threads also occupy a pid, and /proc resolves both.
-    if (access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0) answers.pids_taken.push_back(pid);
-  }
+  answers.pids_taken = find_taken_pids(questions.pids);
   FileComparison comparison(questions.boot_id);
   for (const FileFact& file : questions.files) answers.files.push_back(comparison.compare(file));
   const std::set<std::string> addresses = addresses_here();

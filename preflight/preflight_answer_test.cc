@@ -136,6 +136,25 @@ TEST_F(Preflight, ListsTakenPids) {
   EXPECT_THAT(ask().pids_taken, IsEmpty());
 }
 
+// Its leader has ended, but a process of its session is there.
+TEST_F(Preflight, PidOfASessionIsTaken) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  TestProcess leader([&] {
+    setsid();
+    const pid_t child = fork();
+    if (child == 0) pause();
+    if (write(ends[1], &child, sizeof(child)) != sizeof(child)) abort();
+  });
+  pid_t child = 0;
+  ASSERT_EQ(read(ends[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
+  const pid_t pid = leader.pid();
+  leader.end();
+  questions_.pids = {pid};
+  EXPECT_THAT(ask().pids_taken, ElementsAre(pid));
+  kill(child, SIGKILL);
+}
+
 TEST_F(Preflight, ListsMissingAddressesAndTakenPorts) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM, 0));
   ASSERT_EQ(listen(listener.get(), 1), 0);

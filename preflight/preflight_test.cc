@@ -226,6 +226,16 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatDeniesWriteExecuteUnlessTheLossIsAcc
   options_.allowed_losses = {"mdwe"};
   expect_warning("412 (worker) may not make memory executable", "");
 }
+TEST_F(Preflight, StopsTheMoveOfAProcessThatDispatchesItsSystemCalls) {
+  tree_.processes[0].dispatches_calls = true;
+  expect_stop("412 (worker) dispatches its own system calls", "keep it here");
+}
+TEST_F(Preflight, StopsTheMoveOfAUserOfSystemVObjectsUnlessTheLossIsAccepted) {
+  add("system v object", "semaphore set 3");
+  expect_stop("412 (worker) uses semaphore set 3", "--allow-loss system-v");
+  options_.allowed_losses = {"system-v"};
+  expect_warning("412 (worker) uses semaphore set 3", "");
+}
 TEST_F(Preflight, WarnsOfAKeyring) {
   tree_.processes[0].has_keyring = true;
   expect_warning("412 (worker) has a keyring of its own", "add its keys again");

@@ -37,6 +37,12 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                            "systemd), and CRIU would restore it without this restriction",
                     is_accepted ? "" : "keep it here, or accept that: --allow-loss mdwe"});
     }
+    if (process.dispatches_calls) {
+      findings.stop(name +
+                        " dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH), "
+                        "as Wine does), and CRIU's calls in it would end it",
+                    "keep it here");
+    }
     if (process.has_keyring) {
       findings.warn(name + " has a keyring of its own, and CRIU does not restore it",
                     "let the program add its keys again after the move");
@@ -148,6 +154,15 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.stop(
           fmt::format("{} uses System V shared memory that is visible to the whole node", name),
           "start it in a new IPC namespace (unshare --ipc), which moves with it");
+    } else if (item.kind == "system v object") {
+      const bool is_accepted = options.allowed_losses.contains(kSystemV);
+      findings.add({is_accepted ? Severity::kWarns : Severity::kStops,
+                    fmt::format("{} uses {}, which belongs to the whole node and would not move "
+                                "with it",
+                                name, item.object),
+                    is_accepted ? ""
+                                : "start it in a new IPC namespace (unshare --ipc), which moves "
+                                  "with it, or accept that: --allow-loss system-v"});
     } else if (item.kind == "ambiguous shared memory") {
       findings.stop(
           fmt::format(

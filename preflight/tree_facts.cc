@@ -25,6 +25,7 @@
 #include "processes/memory/asked_attributes.h"
 #include "processes/memory/landlock_probe.h"
 #include "processes/system_v_memory.h"
+#include "processes/system_v_objects.h"
 
 namespace ppmr {
 namespace {
@@ -80,6 +81,15 @@ bool is_memory_device(const struct statx& found) {
   return S_ISCHR(found.stx_mode) && found.stx_rdev_major == kMemoryDevices;
 }
 
+// The size of a file whose name is gone. CRIU carries all of it, also what is not mapped.
+uint64_t size_of_mapped(pid_t pid, const Mapping& mapping) {
+  const std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, mapping.address,
+                                       mapping.address + mapping.size_bytes);
+  struct stat found {};
+  const bool is_found = stat(link.c_str(), &found) == 0;  // needs a right
+  return is_found ? static_cast<uint64_t>(found.st_size) : mapping.size_bytes;
+}
+
 class Gathering {
  public:
   Gathering(const ProcessTree& tree, KnownDigests& known) : tree_(tree), known_(known) {}
@@ -105,6 +115,7 @@ class Gathering {
     }
     if (Status gathered = gather_sockets(); !gathered) return failure(gathered.error());
     if (Status checked = check_system_v_memory(); !checked) return failure(checked.error());
+    check_system_v_objects();
     if (Status gathered = gather_rdma_releasers(); !gathered) return failure(gathered.error());
     gather_inherited();
     facts_.manager = gather_manager_facts(tree_);
@@ -124,11 +135,14 @@ class Gathering {
   Status gather_mappings(pid_t pid);
   Status gather_sockets();
   Status check_system_v_memory();
+  void check_system_v_objects();
   Status gather_rdma_releasers();
   void gather_descriptor(pid_t pid, const Descriptor& descriptor);
   void check_device(pid_t pid, const std::string& path, const struct statx& found);
   void gather_socket(pid_t pid, const Descriptor& descriptor);
   FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
+  // Whether the file really has this name, which ends as the kernel marks deleted ones.
+  bool is_name_of(const std::string& path, const std::string& open_path) const;
   std::string filesystem_of(const std::string& path) const;
   // Returns the path by which ppmr can open the tree's file `path`. The kernel reports `path` as
   // seen from ppmr's root or, if the tree has another mount namespace, from the root of that mount
@@ -184,8 +198,15 @@ std::string Gathering::filesystem_of(const std::string& path) const {
 
 // `open_path` is a link in /proc/PID where there is one: such a link leads to the file itself, even
 // if its name now belongs to another file.
+bool Gathering::is_name_of(const std::string& path, const std::string& open_path) const {
+  struct stat named {};
+  struct stat opened {};
+  return stat(within_tree(path).c_str(), &named) == 0 && stat(open_path.c_str(), &opened) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
 FileFact* Gathering::add_file(pid_t pid, const std::string& path, const std::string& open_path) {
-  const bool deleted = path.ends_with(kDeleted);
+  const bool deleted = path.ends_with(kDeleted) && !is_name_of(path, open_path);
   const std::string name = deleted ? path.substr(0, path.size() - kDeleted.size()) : path;
   if (const auto known = files_.find(path); known != files_.end() && !deleted)
     return &known->second;
@@ -376,6 +397,10 @@ Status Gathering::gather_mappings(pid_t pid) {
   const auto mappings = read_mappings(pid);
   if (!mappings) return failure(mappings.error());
   for (const Mapping& mapping : *mappings) {
+    constexpr std::string_view kAnonymous = "anon_inode:";
+    if (mapping.path.starts_with(kAnonymous)) {  // its descriptor may be closed
+      add_peculiarity("anonymous file", mapping.path.substr(kAnonymous.size()), pid);
+    }
     if (!mapping.path.starts_with('/')) continue;
     if (mapping.path.starts_with("/memfd:") || (mapping.deleted && mapping.path == "/dev/zero")) {
       shared_memory_inodes_.emplace(mapping.inode, pid);
@@ -386,17 +411,20 @@ Status Gathering::gather_mappings(pid_t pid) {
       continue;
     }
     const std::string path = mapping.path + (mapping.deleted ? std::string(kDeleted) : "");
+    struct stat named {};
+    const bool is_deleted = mapping.deleted && (stat(within_tree(path).c_str(), &named) != 0 ||
+                                                named.st_ino != mapping.inode);
     // CRIU stores a deleted file in the checkpoint.
-    if (mapping.deleted) {
+    if (is_deleted) {
       files_.try_emplace(path, FileFact{.path = mapping.path,
                                         .type = "file",
-                                        .size_bytes = mapping.size_bytes,
+                                        .size_bytes = size_of_mapped(pid, mapping),
                                         .mapped = true,
                                         .deleted = true,
                                         .pid = pid});
       continue;
     }
-    FileFact* file = add_file(pid, path, within_tree(mapping.path));
+    FileFact* file = add_file(pid, path, within_tree(path));
     if (file == nullptr) continue;
     if (file->type != "file") {
       if (file->type == "other") add_peculiarity("device", path, pid);
@@ -422,6 +450,15 @@ Status Gathering::gather_sockets() {
 // The number of a System V segment is its identifier; the number of other unnamed shared memory is
 // its inode. CRIU uses these numbers in the names of its images (pagemap-shmem-NUMBER.img): if two
 // are equal, CRIU 4.2.1 fails, and CRIU 3.17 restores wrong memory.
+void Gathering::check_system_v_objects() {
+  if (facts_.has_namespace("ipc")) return;  // they move with it
+  std::set<pid_t> pids;
+  for (const ProcessStat& process : tree_.processes) pids.insert(process.pid);
+  for (const SystemVObject& object : find_system_v_objects(pids)) {
+    add_peculiarity("system v object", object.name, object.pid);
+  }
+}
+
 Status Gathering::check_system_v_memory() {
   if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
   const auto segments = read_system_v_segments(tree_.root);
@@ -506,6 +543,10 @@ void find_restrictions(TreeFacts& tree) {
     const AskedAttributes told = ask_attributes(process.pid).value_or(AskedAttributes{});
     process.denies_write_execute = told.denies_write_execute;
     process.has_keyring = told.has_keyring;
+    process.dispatches_calls = told.dispatches_calls;
+    if (told.has_registered_ring) {
+      tree.peculiarities.push_back({"anonymous file", "[io_uring]", process.pid, ""});
+    }
   }
 }
 

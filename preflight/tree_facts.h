@@ -51,9 +51,10 @@ struct FileFact {
 struct Peculiarity {
   // "terminal", "device", "inotify", "fanotify", "lock", "socket" (of an unusual family), "system v
   // memory", "ambiguous shared memory" (CRIU confuses it with a System V segment), "anonymous file"
-  // (io_uring, for example), "ppmr mount", "foreign mount" (a file opened in another mount
-  // namespace), "nested namespace" (of a process that is not the root, and not the root's),
-  // "foreign process" (a pidfd of a process outside of the tree)
+  // (io_uring, for example), "system v object" (a semaphore set or message queue), "ppmr mount",
+  // "foreign mount" (a file opened in another mount namespace), "nested namespace" (of a process
+  // that is not the root, and not the root's), "foreign process" (a pidfd of a process outside of
+  // the tree)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;
@@ -74,6 +75,7 @@ struct ProcessFact {
   bool is_landlocked = false;
   bool denies_write_execute = false;
   bool has_keyring = false;
+  bool dispatches_calls = false;
   std::string working_directory;
   std::string root_directory;
   std::map<std::string, std::string> hard_limits;

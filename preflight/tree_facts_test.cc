@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -107,8 +108,7 @@ TEST_F(Facts, DistinguishReadWrittenAppendedDeletedAndMappedFiles) {
     close(fd);
   });
   const TreeFacts facts = facts_of(process.pid());
-  // The digest is the output of `echo -n abc
-  // sha256sum`.
+  // The digest is the output of `echo -n abc | sha256sum`.
   EXPECT_EQ(file_of(facts, read).digest,
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_FALSE(file_of(facts, read).writable);
@@ -122,6 +122,50 @@ TEST_F(Facts, DistinguishReadWrittenAppendedDeletedAndMappedFiles) {
   EXPECT_TRUE(file_of(facts, mapped).mapped && file_of(facts, mapped).writable);
   EXPECT_TRUE(file_of(facts, mapped).mapped_for_writing);
   EXPECT_FALSE(file_of(facts, written).mapped_for_writing);
+}
+
+// As after the upgrade of a package: CRIU carries the whole file.
+TEST_F(Facts, DeletedLibraryHasTheSizeOfItsFile) {
+  const std::string library = write_file("library", std::string(3 << 20, 'l'));
+  const TestProcess process([&] {
+    const int fd = open(library.c_str(), O_RDONLY);
+    mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    unlink(library.c_str());
+  });
+  const TreeFacts facts = facts_of(process.pid());
+  EXPECT_TRUE(file_of(facts, library).deleted);
+  EXPECT_EQ(file_of(facts, library).size_bytes, uint64_t{3} << 20);
+}
+
+TEST_F(Facts, FileWhoseNameEndsAsThatOfADeletedOneIsNotDeleted) {
+  const std::string opened = write_file("opened (deleted)", "x");
+  const std::string mapped = write_file("mapped (deleted)", "x");
+  const TestProcess process([&] {
+    open(opened.c_str(), O_RDONLY);
+    const int fd = open(mapped.c_str(), O_RDONLY);
+    mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+  });
+  const TreeFacts facts = facts_of(process.pid());
+  EXPECT_FALSE(file_of(facts, opened).deleted);
+  EXPECT_FALSE(file_of(facts, mapped).deleted);
+}
+
+TEST_F(Facts, ContainSemaphoresOfTheNode) {
+  const int semaphores = semget(IPC_PRIVATE, 1, 0600);
+  ASSERT_GE(semaphores, 0);
+  const TestProcess process([&] {
+    sembuf raise{.sem_num = 0, .sem_op = 1, .sem_flg = 0};
+    if (semop(semaphores, &raise, 1) != 0) abort();
+  });
+  const TreeFacts facts = facts_of(process.pid());
+  semctl(semaphores, 0, IPC_RMID);
+  EXPECT_TRUE(std::any_of(facts.peculiarities.begin(), facts.peculiarities.end(),
+                          [&](const Peculiarity& item) {
+                            return item.kind == "system v object" &&
+                                   item.object == "semaphore set " + std::to_string(semaphores);
+                          }));
 }
 
 TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {

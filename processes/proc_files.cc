@@ -173,6 +173,7 @@ std::vector<Mapping> parse_mappings(std::string_view text) {
     read_number(range, begin, 16);
     read_number(std::string_view(range).substr(std::min(range.find('-') + 1, range.size())), end,
                 16);
+    mapping.address = begin;
     mapping.size_bytes = end > begin ? end - begin : 0;
     mapping.writable = flags[1] == 'w';
     mapping.executable = flags[2] == 'x';

@@ -56,6 +56,7 @@ struct Mapping {
   bool writable = false;
   bool executable = false;
   bool shared = false;
+  uint64_t address = 0;
   uint64_t size_bytes = 0;
   std::string device;  // "fd:01"
   uint64_t inode = 0;  // 0: no file

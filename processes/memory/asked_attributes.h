@@ -15,6 +15,13 @@ struct AskedAttributes {
   // It has a keyring of the process or of its first thread (keyrings(7)). The keyring of its
   // session is not meant: that belongs to a login.
   bool has_keyring = false;
+  // It has an io_uring that it uses by a registered index, with or without a descriptor: known of
+  // the thread that was asked.
+  bool has_registered_ring = false;
+  // It dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)). Its handler would get
+  // calls of CRIU, too, and CRIU blocks the signal: the kernel ends the process. Known from Linux
+  // 6.4 on, and of the thread that was asked.
+  bool dispatches_calls = false;
 };
 
 // Stops the process for about 100 us. nullopt: it cannot be asked, see with_injected_calls().

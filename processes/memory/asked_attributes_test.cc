@@ -4,8 +4,14 @@
 #include <linux/keyctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <utility>
+
+#include "processes/proc_files.h"
 #include "processes/test_process.h"
 
 namespace ppmr {
@@ -14,12 +20,22 @@ namespace {
 constexpr int kSetMdwe = 65;  // PR_SET_MDWE, Linux 6.3
 constexpr int kGetMdwe = 66;
 
+bool is_kernel(int major, int minor) {
+  utsname names{};
+  int own_major = 0, own_minor = 0;
+  uname(&names);
+  sscanf(names.release, "%d.%d", &own_major, &own_minor);
+  return std::pair(own_major, own_minor) >= std::pair(major, minor);
+}
+
 TEST(AskedAttributes, AreNoneForAPlainProcess) {
   const TestProcess process;
   const auto told = ask_attributes(process.pid());
   ASSERT_TRUE(told);
   EXPECT_FALSE(told->denies_write_execute);
   EXPECT_FALSE(told->has_keyring);
+  EXPECT_FALSE(told->has_registered_ring);
+  EXPECT_FALSE(told->dispatches_calls);
 }
 
 TEST(AskedAttributes, TellsAProcessThatDeniesWriteExecute) {
@@ -43,6 +59,46 @@ TEST(AskedAttributes, TellsAProcessWithAKeyring) {
   const auto told = ask_attributes(process.pid());
   ASSERT_TRUE(told);
   EXPECT_TRUE(told->has_keyring);
+}
+
+// Returns whether the caller has an io_uring at a registered index, and no descriptor of it.
+bool register_ring() {
+  constexpr unsigned kRegisterRings = 20;  // IORING_REGISTER_RING_FDS, Linux 5.18
+  unsigned parameters[30] = {};            // io_uring_params
+  const long ring = syscall(SYS_io_uring_setup, 4, parameters);
+  const unsigned long at_any_index[2] = {~0U, static_cast<unsigned long>(ring)};
+  const bool is_registered =
+      ring >= 0 && syscall(SYS_io_uring_register, ring, kRegisterRings, at_any_index, 1) == 1;
+  if (ring >= 0) close(static_cast<int>(ring));
+  return is_registered;
+}
+
+TEST(AskedAttributes, TellsARingThatIsUsedByARegisteredIndex) {
+  if (!is_kernel(6, 3) || !register_ring()) GTEST_SKIP() << "needs io_uring and Linux 6.3";
+  const TestProcess process([] {
+    if (!register_ring()) abort();
+  });
+  const auto told = ask_attributes(process.pid());
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(told->has_registered_ring);
+}
+
+// Any call in it would be dispatched, and end it.
+TEST(AskedAttributes, LeavesAProcessAloneThatDispatchesItsSystemCalls) {
+  if (!is_kernel(6, 4)) GTEST_SKIP() << "needs Linux 6.4";
+  constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11
+  constexpr unsigned long kOn = 1;
+  static char selector = 0;  // 1: dispatches
+  const TestProcess process([] {
+    if (prctl(kSetDispatch, kOn, 0, 0, &selector) != 0) exit(1);
+  });
+  char dispatches = 1;
+  const iovec ours{&dispatches, 1}, theirs{&selector, 1};
+  ASSERT_EQ(process_vm_writev(process.pid(), &ours, 1, &theirs, 1, 0), 1);
+  const auto told = ask_attributes(process.pid());
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(told->dispatches_calls);
+  EXPECT_FALSE(read_process_stat(process.pid())->is_dead());
 }
 
 TEST(AskedAttributes, IsNothingForAProcessThatHasEnded) {

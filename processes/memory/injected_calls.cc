@@ -23,6 +23,15 @@ namespace {
 constexpr size_t kCodeMaxBytes = 64 << 10;  // larger than any vdso
 constexpr uint64_t kCodeOf64Bit = 0x33;     // the code segment, arch/x86/include/asm/segment.h
 
+// PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4.
+constexpr int kGetSyscallUserDispatch = 0x4211;
+struct SyscallUserDispatch {
+  uint64_t mode = 0;  // 0: off
+  uint64_t selector = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
 #ifdef __x86_64__
 constexpr bool kKnowsThisMachine = true;
 #else
@@ -61,6 +70,7 @@ InjectedCalls::InjectedCalls(InjectedCalls&& other) noexcept
       instruction_(other.instruction_),
       mask_(other.mask_),
       registers_(other.registers_),
+      are_dispatched_(other.are_dispatched_),
       is_prepared_(std::exchange(other.is_prepared_, false)) {}
 
 InjectedCalls::~InjectedCalls() {
@@ -117,6 +127,10 @@ Status InjectedCalls::prepare() {
     return failure(EOPNOTSUPP, fmt::format("thread {} runs 32-bit code", thread_.id()));
   }
 #endif
+  SyscallUserDispatch dispatch;
+  are_dispatched_ = ptrace(static_cast<__ptrace_request>(kGetSyscallUserDispatch), thread_.id(),
+                           sizeof(dispatch), &dispatch) == 0 &&
+                    dispatch.mode != 0;
   if (Status found = find_instruction(); !found) return found;
   if (ptrace(PTRACE_GETSIGMASK, thread_.id(), sizeof(mask_), &mask_) != 0) {
     return tl::unexpected(error("read the signal mask of"));
@@ -152,6 +166,10 @@ Status InjectedCalls::find_instruction() {
 }
 
 Result<long> InjectedCalls::call(long number, std::array<uint64_t, 3> arguments) {
+  if (are_dispatched_) {
+    return failure(EOPNOTSUPP,
+                   fmt::format("thread {} dispatches its own system calls", thread_.id()));
+  }
 #ifdef __x86_64__
   user_regs_struct at_call = registers_;
   at_call.rip = instruction_;

@@ -29,8 +29,12 @@ class InjectedCalls {
   ~InjectedCalls();  // the thread continues
 
   // The fourth argument and those after it are 0. Returns what the call returns: a negative errno
-  // value if it fails. Errors: ESRCH if the process has ended; those of ptrace(2).
+  // value if it fails. Errors: ESRCH if the process has ended; EOPNOTSUPP if calls are dispatched;
+  // those of ptrace(2).
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
+  // Whether the thread dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)): an
+  // injected one would call its handler. Unknown before Linux 6.4: false.
+  bool are_dispatched() const { return are_dispatched_; }
 
  private:
   friend Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work);
@@ -44,6 +48,7 @@ class InjectedCalls {
   uint64_t instruction_ = 0;
   uint64_t mask_ = 0;
   user_regs_struct registers_{};
+  bool are_dispatched_ = false;
   bool is_prepared_ = false;
 };
 

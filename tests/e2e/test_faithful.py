@@ -50,16 +50,28 @@ os.write(ready, b"restricted" if is_set else b"not in this kernel")
 while True: time.sleep(0.02)
 """
 
+# Uses a semaphore of the node (semget, semop).
+WITH_SEMAPHORE = """
+import ctypes, os, sys, time
+call = ctypes.CDLL(None)
+number = call.semget(0, 1, 0o600)
+is_used = number >= 0 and call.semop(number, bytes([0, 0, 1, 0, 0, 0]), 1) == 0
+ready = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(ready, b"restricted" if is_used else b"not in this kernel")
+while True: time.sleep(0.02)
+"""
+
 
 @pytest.mark.parametrize(
     ("program", "kind", "sentence"),
     [
         (LANDLOCKED, "landlock", "is restricted by Landlock"),
         (WITHOUT_NEW_CODE, "mdwe", "may not make memory executable"),
+        (WITH_SEMAPHORE, "system-v", "uses semaphore set"),
     ],
-    ids=["landlock", "mdwe"],
+    ids=["landlock", "mdwe", "system-v"],
 )
-def test_restricted_process_moves_only_if_the_loss_is_accepted(
+def test_process_moves_only_if_the_loss_is_accepted(
     lab, nodes, migrations, program, kind, sentence
 ):
     ready = lab.home / "ready"
