@@ -248,7 +248,7 @@ class TargetHold {
   bool hold();
 
  private:
-  Result<OwnershipRecord> note_ready();
+  Result<OwnershipRecord> note_ready() const;
   bool has_lost_a_task() const;
   Status apply_carried() const;
   Status take_locks_of_source() const;
@@ -262,16 +262,13 @@ class TargetHold {
   const ProcessIdentity criu_;
   const pid_t restored_root_;
   ContactClock contact_;
-  std::vector<ProcessIdentity> held_;  // the restored tasks that live
+  std::vector<ProcessIdentity> held_;  // the restored tasks, without zombies
 };
 
-Result<OwnershipRecord> TargetHold::note_ready() {
-  auto tasks = tasks_of_tree(restored_root_);
-  if (!tasks) return failure(tasks.error());
-  target_event::Ready ready{tree_, std::move(*tasks), {}, criu_};
+Result<OwnershipRecord> TargetHold::note_ready() const {
+  target_event::Ready ready{tree_, held_, {}, criu_};
   for (const ProcessIdentity& task : ready.tasks) {
     ready.waiting_at.push_back(await_in_restorer(task.pid));
-    if (is_alive(task)) held_.push_back(task);  // a process may be restored as a zombie
   }
   auto step = take_target_step(store_, id_, std::move(ready));
   if (!step) return failure(step.error());
@@ -317,6 +314,10 @@ bool TargetHold::await_memory() const {
   if (!work) return log(work.error().message), false;
   while (access((*work + kMemoryCompleteFile).c_str(), F_OK) != 0) {
     if (pages_server_is_lost(*work) || !is_alive(criu_) || is_over(record->state())) return false;
+    if (has_lost_a_task()) {
+      const Error why{ESRCH, "a restored process was killed before it ran"};
+      return log(note_carried_error(*work, why).error().message), false;
+    }
     auto next = store_.wait(id_, MigrationRole::kTarget, record->version, kMemoryInterval);
     if (next) record = next;
   }
@@ -328,13 +329,12 @@ Status TargetHold::apply_carried() const {
   const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) return failure(work.error());
   const auto state = load_carried_state(*work + "/" + kCarriedStateFile);
-  const auto tasks = tasks_of_tree(restored_root_);
-  if (!state || !tasks) return failure(state ? tasks.error() : state.error());
+  if (!state) return failure(state.error());
   if (!*state) return {};
-  const auto warnings = apply_carried_state(**state, *tasks);
+  const auto warnings = apply_carried_state(**state, held_);
   if (!warnings) return note_carried_error(*work, warnings.error());
   for (const std::string& warning : *warnings) log(warning);
-  const Status taken = take_locks(**state, *tasks, LockTurn::kBeforeVote, {});
+  const Status taken = take_locks(**state, held_, LockTurn::kBeforeVote, {});
   return taken ? Status{} : note_carried_error(*work, taken.error());
 }
 
@@ -351,13 +351,17 @@ Status TargetHold::take_locks_of_source() const {
   const auto state = load_carried_state(*work + "/" + kCarriedStateFile);
   if (!state) return failure(state.error());
   if (!*state || !carries_locks(**state)) return {};
-  const auto tasks = tasks_of_tree(restored_root_);
-  if (!tasks) return failure(tasks.error());
-  const Status taken = take_locks(**state, *tasks, LockTurn::kAfterDecision, kLockPatience);
+  const Status taken = take_locks(**state, held_, LockTurn::kAfterDecision, kLockPatience);
   return taken ? Status{} : note_carried_error(*work, taken.error());
 }
 
 bool TargetHold::hold() {
+  auto tasks = tasks_of_tree(restored_root_);
+  if (!tasks) {
+    log(tasks.error().message);
+    return kStopCriu;
+  }
+  held_ = std::move(*tasks);
   if (!await_memory()) return kStopCriu;
   if (Status applied = apply_carried(); !applied) {
     log(applied.error().message);

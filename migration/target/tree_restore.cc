@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -63,7 +64,7 @@ constexpr milliseconds kUnitPatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
 // waits without end for a process that was killed during its restore.
 constexpr milliseconds kAbortPatience{5000};
-// CRIU 4.2, too, waits without end if it is killed after the decision, before CRIU lets it run.
+// CRIU 4.2, too, waits without end if one is killed after the decision, before CRIU lets it run.
 constexpr milliseconds kDeathPatience{3000};
 // How long the supervisor watches a tree that runs, before it reports that the tree has moved.
 constexpr milliseconds kFirstSteps{100};
@@ -106,6 +107,7 @@ class TreeRestore {
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
   Status settle();
+  void forget_tasks();
   void insist(const TargetEvent& event) const;
   void note_running(pid_t pid);
   void report_outcome(const std::string& outcome, const std::string& reason = "") const;
@@ -135,7 +137,7 @@ class TreeRestore {
   Clock::time_point runs_since_;
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
-  std::optional<Clock::time_point> saw_death_;  // of the root that CRIU restores
+  std::optional<Clock::time_point> saw_death_;  // of a process that CRIU restores
   CriuEnd criu_end_ = CriuEnd::kKilled;
 };
 
@@ -224,15 +226,18 @@ std::string TreeRestore::why_criu_is_in_vain() {
   if (was_aborted_for(kAbortPatience)) return "its migration was aborted";
   const auto record = read();
   if (!record) return "";
-  // The hook has recorded them. Before it does, the migration ends with its time limit.
+  // The hook has recorded those that live. Before it does, the migration ends with its time limit.
   const auto& tasks = record->trees[tree_].tasks;
-  if (tasks.empty() || is_alive(tasks.front())) {
+  const auto dead = std::find_if_not(tasks.begin(), tasks.end(), is_alive);
+  // A child may end as soon as CRIU lets it run, which needs no longer to wait for it.
+  const bool may_end = dead != tasks.begin() && may_have_run(work_, CriuEnd::kInVain);
+  if (dead == tasks.end() || may_end) {
     saw_death_.reset();
     return "";
   }
   if (!saw_death_) saw_death_ = Clock::now();
   if (Clock::now() - *saw_death_ < kDeathPatience) return "";
-  return "the process was killed before it ran, and CRIU did not notice";
+  return fmt::format("process {} was killed before it ran, and CRIU did not notice", dead->pid);
 }
 
 CriuEnd TreeRestore::end_of_criu(const Error& error) const {
@@ -296,7 +301,20 @@ Status TreeRestore::settle() {
   auto runs = settle_remains(record_.trees[tree_], work_, criu_end_);
   if (!runs) return failure(runs.error());
   runs_ = *runs;
+  if (!runs_ && !record_.trees[tree_].tasks.empty()) forget_tasks();
   return {};
+}
+
+// The next restore must not be judged by the tasks of the last one. Without this step it is ended
+// if it takes long, and tried again.
+void TreeRestore::forget_tasks() {
+  auto forgotten = change([this](OwnershipRecord& record) -> Status {
+    record.trees[tree_].tasks.clear();
+    record.trees[tree_].waiting_at.clear();
+    return {};
+  });
+  if (!forgotten) return log(forgotten.error().message);
+  record_ = std::move(*forgotten);
 }
 
 void TreeRestore::report_outcome(const std::string& outcome, const std::string& reason) const {

@@ -193,7 +193,10 @@ Result<std::vector<std::string>> apply_carried_state(const carried::State& state
   std::vector<std::string> warnings;
   for (const carried::Process& process : state.process()) {
     const auto found = here->find(pids_in(process.pid()));
-    if (found == here->end()) continue;  // a process that had ended: CRIU restores a zombie
+    if (found == here->end()) {
+      const int pid = process.pid().empty() ? 0 : process.pid(0);
+      return failure(ESRCH, fmt::format("process {} was killed before it ran", pid));
+    }
     const ProcessIdentity& task = found->second;
     Status applied = apply_process_attributes(process, task.pid, warnings);
     if (applied) applied = apply_threads(process, *pids, task.pid, warnings);

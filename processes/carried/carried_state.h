@@ -25,7 +25,8 @@ inline constexpr const char* kCarriedStateFile = "carried-state.img";
 Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks);
 
 // Applies the state to the restored tasks. Returns warnings: what this node cannot have, for
-// example a CPU that it lacks. Errors: what could not be applied, with the process and the reason.
+// example a CPU that it lacks. Errors: what could not be applied, with the process and the reason;
+// ESRCH: a process of the state is not among the tasks, which are without zombies.
 Result<std::vector<std::string>> apply_carried_state(const carried::State& state,
                                                      const std::vector<ProcessIdentity>& tasks);
 

@@ -5,9 +5,10 @@ import signal
 
 import pytest
 
+from lab.criu import criu_that
 from lab.node import wait_until
 from lab.ppmr import find_ppmr
-from lab.workers import check_moved, pause_at, start_workers
+from lab.workers import check_moved, check_stayed, pause_at, start_workers
 
 # A settler starts every 20 s.
 SETTLED = 45
@@ -165,12 +166,83 @@ def test_memory_of_a_killed_supervisor_is_freed_when_its_move_is_over(nodes, lab
     worker.end()
 
 
-def test_restored_process_that_is_killed_before_it_runs_is_restored_again(nodes, lab, settling):
+def child_of(worker):
+    return worker.lines()[-1]["child"]
+
+
+@pytest.mark.parametrize("which", ["root", "child"])
+def test_restored_process_that_is_killed_before_it_runs_is_restored_again(
+    nodes, lab, settling, which
+):
     """CRIU would wait for it without an end."""
     migrations, worker, running = move_until("committed", settling, lab, nodes)
     wait_for_ready_target(migrations)
-    nodes.target.signal(worker.pid, signal.SIGKILL)
+    nodes.target.signal(worker.pid if which == "root" else child_of(worker), signal.SIGKILL)
     migrations.go_on("source", "committed")
     running.wait(90).ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+@pytest.mark.parametrize("which", ["root", "child"])
+def test_restored_process_that_is_killed_after_its_hook_is_restored_again(
+    nodes, lab, settling, which
+):
+    """The hook has let CRIU go on, which does not look at its children any more."""
+    migrations, worker, running = move_until("committed", settling, lab, nodes)
+    wait_for_ready_target(migrations)
+    tree = migrations.records("target")[0]["trees"][0]
+    criu = tree["criu"][0]
+    nodes.target.signal(criu, signal.SIGSTOP)
+    migrations.go_on("source", "committed")
+    works = nodes.target.host_path(migrations.states["target"])
+    wait_until(lambda: list(works.glob("*.target/work-0/let-go")), 20, "the hook to let CRIU go on")
+    nodes.target.signal(worker.pid if which == "root" else child_of(worker), signal.SIGKILL)
+    nodes.target.signal(criu, signal.SIGCONT)
+    running.wait(60).ok()
+    check_moved(worker, nodes)
+    worker.end()
+
+
+def test_child_that_is_killed_while_memory_arrives_aborts_the_move(nodes, lab, migrations):
+    """The target must not vote for a tree that lacks a process."""
+    [worker] = start_workers(lab, nodes, 1)
+    child = child_of(worker)
+    nodes.link.limit("16mbit")  # the memory takes eight seconds
+    running = migrations.start_migrate(worker.pid, options=["--stop-and-copy"])
+
+    works = nodes.target.host_path(migrations.states["target"])
+
+    def is_restored():
+        logs = [log.read_text() for log in works.glob("*.target/work-0/restore.log")]
+        return any("post-restore" in log for log in logs)
+
+    wait_until(is_restored, 20, "CRIU to ask its hook")
+    nodes.target.signal(child, signal.SIGKILL)
+    done = running.wait(60)
+    nodes.link.limit()
+    assert done.code == 11 and "was killed before it ran" in done.output, done.output
+    check_stayed(worker, nodes)
+    worker.end()
+
+
+def test_second_restore_may_take_longer_than_the_death_of_the_first(
+    nodes, lab, make_migrations, tmp_path
+):
+    """The processes of the first restore are dead; the second one is not judged by them."""
+    first = tmp_path / "first"
+    slowly = f"[ ! -e {first} ] || sleep 6"
+    environment = pause_at(lab, "source:committed")
+    migrations = make_migrations(
+        settles=True, environment={**environment, "PPMR_CRIU": str(criu_that(tmp_path, slowly))}
+    )
+    [worker] = start_workers(lab, nodes, 1)
+    running = migrations.start_migrate(worker.pid)
+    migrations.wait_until_paused("source", "committed", running)
+    wait_for_ready_target(migrations)
+    first.touch()
+    nodes.target.signal(worker.pid, signal.SIGKILL)
+    migrations.go_on("source", "committed")
+    running.wait(60).ok()
     check_moved(worker, nodes)
     worker.end()
