@@ -35,16 +35,21 @@ constexpr milliseconds kLookInterval{250};
 constexpr milliseconds kRestorePatience{120'000};
 constexpr milliseconds kSignalInterval{200};
 
-int64_t age_ms(const SealedEpoch& epoch) { return (realtime_ns() - epoch.frozen_ns) / 1'000'000; }
+std::string age_now(const SealedEpoch& epoch) { return age_text(epoch, realtime_ns()); }
 
-std::string age_of(const SealedEpoch& epoch) { return format_time(milliseconds(age_ms(epoch))); }
+int64_t age_ms(const SealedEpoch& epoch) { return age_of(epoch, realtime_ns()).count(); }
+
+int64_t age_uncertainty_ms(const SealedEpoch& epoch) {
+  const int64_t ns = epoch.clock_uncertainty_ns;
+  return ns < 0 ? -1 : (ns + 999'999) / 1'000'000;
+}
 
 // "; kept as well: 11 (38 s old), 10 (68 s old)"
 std::string older_epochs(const EpochState& state) {
   std::string text;
   for (const SealedEpoch& epoch : state.older) {
-    text += fmt::format("{}{} ({} old)", text.empty() ? "; kept as well: " : ", ", epoch.number,
-                        age_of(epoch));
+    text += fmt::format("{}{} ({})", text.empty() ? "; kept as well: " : ", ", epoch.number,
+                        age_now(epoch));
   }
   return text;
 }
@@ -107,6 +112,7 @@ json Takeover::describe(const EpochState& state) const {
                {"container", state.manager.container.name},
                {"epoch", state.newest.number},
                {"age_ms", age_ms(state.newest)},
+               {"age_uncertainty_ms", age_uncertainty_ms(state.newest)},
                {"kept_epochs", std::move(kept)},
                {"pause_ms", state.newest.pause_ms},
                {"bytes", state.newest.bytes},
@@ -158,8 +164,8 @@ CommandResult<void> Takeover::list() const {
       print_to(stdout, "{}: {}, the first epoch has not arrived\n", state.name, source);
     } else {
       const auto on_disk = epochs_.on_disk(state.name);
-      print_to(stdout, "{}: {}, epoch {} is {} old, {}{}; source silent for {}{}{}\n", state.name,
-               source, state.newest.number, age_of(state.newest), format_size(state.newest.bytes),
+      print_to(stdout, "{}: {}, epoch {} is {}, {}{}; source silent for {}{}{}\n", state.name,
+               source, state.newest.number, age_now(state.newest), format_size(state.newest.bytes),
                on_disk ? on_disk_text(*on_disk, state.newest) : "",
                format_time(milliseconds(what.at("silent_ms").get<int64_t>())), older_epochs(state),
                state.first_partner.empty()
@@ -231,10 +237,10 @@ CommandResult<void> Takeover::fence_or_ask(const EpochState& state,
   if (command_.dead_after) return {};  // the fence has answered
   if (command_.fence.empty()) {
     say(
-        fmt::format("{} ({}) goes on here from epoch {}, {} old; what it did since is lost. If its "
+        fmt::format("{} ({}) goes on here from epoch {}, {}; what it did since is lost. If its "
                     "node is alive, the process runs twice until that node reaches this one, and "
                     "is then ended there.",
-                    state.name, state.tree.program, epoch.number, age_of(epoch)));
+                    state.name, state.tree.program, epoch.number, age_now(epoch)));
     if (Status sure = confirm_lost(node_name(state.peer)); !sure) {
       return command_failure(ExitCode::kFailure, sure.error().message);
     }

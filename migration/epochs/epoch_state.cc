@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "daemon/command_line/size_option.h"
 #include "preflight/systemd_unit.h"
 
 namespace ppmr {
@@ -13,6 +14,8 @@ using nlohmann::json;
 
 constexpr size_t kNameMaxBytes = 64;
 constexpr size_t kRunDigits = 8;  // of the ID of a run
+// From this part of an age on, the uncertainty of the clocks is shown beside it.
+constexpr double kUncertaintyShown = 0.1;
 
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -97,9 +100,28 @@ bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name)
   return checkpoint.starts_with(name + "+");
 }
 
+std::chrono::milliseconds age_of(const SealedEpoch& epoch, int64_t now_ns) {
+  return std::chrono::milliseconds(std::max<int64_t>(now_ns - epoch.frozen_ns, 0) / 1'000'000);
+}
+
+std::string age_text(const SealedEpoch& epoch, int64_t now_ns) {
+  const auto age = age_of(epoch, now_ns);
+  std::string text = format_time(age) + " old";
+  if (epoch.clock_uncertainty_ns < 0) return text + " by the clock of its source";
+  const std::chrono::nanoseconds uncertainty(epoch.clock_uncertainty_ns);
+  if (uncertainty < age * kUncertaintyShown) return text;
+  return fmt::format("{} (+-{})", text,
+                     format_time(std::chrono::ceil<std::chrono::milliseconds>(uncertainty)));
+}
+
 SealedEpoch parse_sealed_epoch(const json& packed) {
-  return {packed.at("number"), packed.at("frozen_ns"),     packed.at("pause_ms"),
-          packed.at("bytes"),  packed.at("arrived_bytes"), packed.value("memory_end", uint64_t{0})};
+  return {.number = packed.at("number"),
+          .frozen_ns = packed.at("frozen_ns"),
+          .pause_ms = packed.at("pause_ms"),
+          .bytes = packed.at("bytes"),
+          .arrived_bytes = packed.at("arrived_bytes"),
+          .memory_end = packed.value("memory_end", uint64_t{0}),
+          .clock_uncertainty_ns = packed.value("clock_uncertainty_ns", int64_t{-1})};
 }
 
 json to_json(const SealedEpoch& epoch) {
@@ -108,7 +130,8 @@ json to_json(const SealedEpoch& epoch) {
           {"pause_ms", epoch.pause_ms},
           {"bytes", epoch.bytes},
           {"arrived_bytes", epoch.arrived_bytes},
-          {"memory_end", epoch.memory_end}};
+          {"memory_end", epoch.memory_end},
+          {"clock_uncertainty_ns", epoch.clock_uncertainty_ns}};
 }
 
 json to_json(const ProtectedTree& tree) {

@@ -13,6 +13,7 @@
 // answer to the source. So a source that gets an answer that it may go on has not been replaced.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -43,13 +44,22 @@ struct TreeManager {
 };
 
 struct SealedEpoch {
-  uint64_t number = 0;    // counts from 1; 0: there is none yet
-  int64_t frozen_ns = 0;  // CLOCK_REALTIME of the source when the tree stood still
+  uint64_t number = 0;  // counts from 1; 0: there is none yet
+  // CLOCK_REALTIME when the tree stood still: at the source on its own clock, at the partner on the
+  // partner's.
+  int64_t frozen_ns = 0;
   int64_t pause_ms = 0;
   uint64_t bytes = 0;          // memory of the tree
   uint64_t arrived_bytes = 0;  // what this epoch has sent
   uint64_t memory_end = 0;     // where its pages end in the memory file of its run
+  // At the partner: how wrong frozen_ns may be. -1: it is on the source's clock, and nobody knows
+  // how far that differs.
+  int64_t clock_uncertainty_ns = -1;
 };
+
+// How old an epoch is, 0 if its clock is ahead. "38 s old", with the uncertainty if that matters.
+std::chrono::milliseconds age_of(const SealedEpoch& epoch, int64_t now_ns);
+std::string age_text(const SealedEpoch& epoch, int64_t now_ns);
 
 struct EpochState {
   std::string name;        // see is_protection_name()

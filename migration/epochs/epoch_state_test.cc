@@ -37,6 +37,22 @@ TEST(EpochState, NamesArePartsOfPaths) {
   EXPECT_FALSE(is_protection_name(std::string(65, 'n')));
 }
 
+TEST(EpochState, AgeSaysHowUncertainItIs) {
+  constexpr int64_t kMs = 1'000'000;
+  SealedEpoch epoch{.number = 1, .frozen_ns = 1000 * kMs, .clock_uncertainty_ns = 2 * kMs};
+  EXPECT_EQ(age_text(epoch, 5000 * kMs), "4.0 s old");
+  EXPECT_EQ(age_text(epoch, 1010 * kMs), "10 ms old (+-2 ms)");
+  EXPECT_EQ(age_of(epoch, 900 * kMs).count(), 0) << "the clock was set back";
+  epoch.clock_uncertainty_ns = -1;
+  EXPECT_EQ(age_text(epoch, 5000 * kMs), "4.0 s old by the clock of its source");
+}
+
+TEST(EpochState, EpochOfAnOlderVersionHasAnUnknownClock) {
+  auto packed = to_json(some_state().newest);
+  EXPECT_EQ(packed.erase("clock_uncertainty_ns"), 1u);
+  EXPECT_EQ(parse_sealed_epoch(packed).clock_uncertainty_ns, -1);
+}
+
 TEST(EpochState, CheckpointsAreOfOneNameOnly) {
   const std::string checkpoint = epoch_checkpoint("db", std::string(32, 'a'), 7);
   EXPECT_TRUE(is_epoch_checkpoint(checkpoint, "db"));

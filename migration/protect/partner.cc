@@ -9,8 +9,30 @@ using std::chrono::milliseconds;
 constexpr milliseconds kAskPatience{10'000};
 // The partner copies the epoch in this time.
 constexpr milliseconds kKeepPatience{120'000};
+constexpr milliseconds kClockPatience{2000};
+constexpr milliseconds kClockInterval{60'000};
 
 }  // namespace
+
+SealedEpoch on_clock_of_partner(SealedEpoch epoch, const std::optional<PeerClock>& clock) {
+  if (!clock) return epoch;
+  epoch.frozen_ns += clock->ahead_ns;
+  epoch.clock_uncertainty_ns = clock->uncertainty_ns;
+  return epoch;
+}
+
+EpochOnDisk on_own_clock(EpochOnDisk on_disk, const std::optional<PeerClock>& clock) {
+  if (clock && on_disk.number > 0) on_disk.frozen_ns -= clock->ahead_ns;
+  return on_disk;
+}
+
+// A clock may drift, and may be set.
+void Partner::look_at_clock() {
+  const auto now = std::chrono::steady_clock::now();
+  if (clock_ && now - clock_at_ < kClockInterval) return;
+  clock_ = ask_peer_clock(agent_, kClockPatience);
+  clock_at_ = now;
+}
 
 Result<json> Partner::ask(json request, milliseconds patience) {
   request["name"] = name_;
@@ -19,7 +41,7 @@ Result<json> Partner::ask(json request, milliseconds patience) {
   auto answer = agent_.insist_on_answer(request, patience);
   if (answer && answer->value("ok", false)) {
     const auto on_disk = parse_epoch_on_disk(answer->value("on_disk", json()));
-    on_disk_ = on_disk ? std::optional(*on_disk) : std::nullopt;
+    on_disk_ = on_disk ? std::optional(on_own_clock(*on_disk, clock_)) : std::nullopt;
     return answer;
   }
   Error why = answer ? Error{answer->value("errno", EIO), answer->value("error", "no reason")}
@@ -31,6 +53,7 @@ Result<json> Partner::ask(json request, milliseconds patience) {
 }
 
 Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
+  look_at_clock();
   const json manager = to_json(run.manager);
   const auto opened = ask({{"op", "epoch-open"},
                            {"run", run.id},
@@ -56,9 +79,10 @@ Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
 
 Status Partner::seal(const RunOfEpochs& run, const SealedEpoch& epoch, const ArrivedParts& parts,
                      uint64_t oldest) {
+  look_at_clock();
   const auto kept = ask({{"op", "epoch-seal"},
                          {"run", run.id},
-                         {"epoch", to_json(epoch)},
+                         {"epoch", to_json(on_clock_of_partner(epoch, clock_))},
                          {"oldest", oldest},
                          {"checkpoint", parts.images},
                          {"memory", parts.memory},

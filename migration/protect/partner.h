@@ -10,6 +10,7 @@
 #include "migration/epochs/epoch_on_disk.h"
 #include "migration/epochs/epoch_state.h"
 #include "migration/relay/agent_client.h"
+#include "migration/relay/peer_clock.h"
 #include "mount/mount_table.h"
 
 namespace ppmr {
@@ -18,6 +19,11 @@ struct PartnerMount {
   MountEntry mount;         // of a source
   nlohmann::json endpoint;  // of the partner's agent, see parse_endpoint()
 };
+
+// The partner compares the times of epochs with its own clock. So they travel on that clock, and
+// come back on ours. `clock`: of the partner; nullopt: unknown. Pure.
+SealedEpoch on_clock_of_partner(SealedEpoch epoch, const std::optional<PeerClock>& clock);
+EpochOnDisk on_own_clock(EpochOnDisk on_disk, const std::optional<PeerClock>& clock);
 
 // Where the memory of an epoch is: `bytes` of the checkpoint `memory` belong at `offset` of the
 // memory file of the run.
@@ -68,12 +74,15 @@ class Partner {
 
  private:
   Result<nlohmann::json> ask(nlohmann::json request, std::chrono::milliseconds patience);
+  void look_at_clock();
 
   AgentClient agent_;
   const std::string name_;
   const ProtectedTree tree_;
   const std::string first_partner_;
   std::optional<EpochOnDisk> on_disk_;
+  std::optional<PeerClock> clock_;
+  std::chrono::steady_clock::time_point clock_at_;  // when it was asked for
 };
 
 }  // namespace ppmr

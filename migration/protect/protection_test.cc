@@ -66,5 +66,20 @@ TEST(CriuPatience, IsManyPausesAndNeverShort) {
   EXPECT_EQ(criu_patience(milliseconds(1)), milliseconds(2000));
 }
 
+TEST(ClockOfPartner, EpochIsKeptOnThePartnersClock) {
+  const PeerClock clock{.ahead_ns = 3'600'000'000'000, .uncertainty_ns = 7};
+  const SealedEpoch sent = on_clock_of_partner({.number = 1, .frozen_ns = 5}, clock);
+  EXPECT_EQ(sent.frozen_ns, 3'600'000'000'005);
+  EXPECT_EQ(sent.clock_uncertainty_ns, 7);
+  EXPECT_EQ(on_own_clock({.number = 1, .frozen_ns = sent.frozen_ns}, clock).frozen_ns, 5);
+  EXPECT_EQ(on_own_clock({.number = 0, .frozen_ns = 0}, clock).frozen_ns, 0) << "nothing there";
+}
+
+TEST(ClockOfPartner, UnknownDifferenceIsSaid) {
+  const SealedEpoch sent = on_clock_of_partner({.number = 1, .frozen_ns = 5}, std::nullopt);
+  EXPECT_EQ(sent.frozen_ns, 5);
+  EXPECT_EQ(sent.clock_uncertainty_ns, -1);
+}
+
 }  // namespace
 }  // namespace ppmr
