@@ -1,4 +1,6 @@
 // The faults that strike between two steps, and the judgement of the end of a play.
+#include <nlohmann/json.hpp>
+
 #include "tests/simulator/world_state.h"
 
 namespace ppmr::simulator {
@@ -56,6 +58,42 @@ void World::kill_daemon(uint64_t number) {
       // The pager of a restored copy has its memory.
       if (tree.copy == Copy::kNone) tree.memory_here = false;
     }
+  }
+}
+
+// The daemons start again, and the records are as the first version of ppmr wrote them.
+void World::upgrade(uint64_t number) {
+  Node& node = nodes_[number];
+  if (!node.up) return;
+  if (node.daemon_up) kill_daemon(number);
+  for (Version& version : node.versions) {
+    if (version.record.has_losses()) continue;  // the first version could not say so
+    nlohmann::json old = version.record;
+    for (const char* field :
+         {"format", "node_id", "incarnation", "confirmations", "tasks_resumed"}) {
+      old.erase(field);
+    }
+    for (nlohmann::json& tree : old["trees"]) {
+      tree.erase("lost");
+      tree.erase("stopped_before");
+    }
+    auto upgraded = parse_record(old);
+    if (!upgraded) {
+      violate("a record of the first format is refused: " + upgraded.error().message);
+      return;
+    }
+    version.record = std::move(*upgraded);
+  }
+}
+
+// systemd starts a service again when its main process has ended, and at boot.
+void World::watch_unit(bool at_boot) {
+  Tree& tree = trees_[0];
+  const bool ended = std::exchange(tree.was_alive, tree.alive) && !tree.alive;
+  if (!nodes_[kSource].up || unit_held_ || unit_started_) return;
+  if ((at_boot && unit_enabled_) || ended) {
+    unit_started_ = true;
+    note("systemd starts the service again at the source");
   }
 }
 
@@ -140,6 +178,18 @@ void World::strike(Fault fault) {
     case Fault::kFailRestore:
       fail_next_restore_ = true;
       break;
+    case Fault::kStepClock: {
+      const auto step = static_cast<int64_t>(draw(1, 100'000));
+      nodes_[draw(0, 1)].clock_ahead += chance(50) ? step : -step;
+      break;
+    }
+    case Fault::kUpgradeSource:
+      upgrade(kSource);
+      break;
+    case Fault::kUpgradeTarget:
+      upgrade(kTarget);
+      if (nodes_[kTarget].up) target_hurt_at_ = now_;
+      break;
   }
   for (size_t i = 0; i < trees_.size(); ++i) {
     if (could_be_saved[i] && !can_be_saved(i)) trees_[i].excuse = to_string(fault);
@@ -157,7 +207,7 @@ bool World::is_quiet() const {
   }
   const OwnershipRecord* source = latest(kSource);
   const OwnershipRecord* target = latest(kTarget);
-  if (!messages_.empty()) return false;
+  if (!messages_.empty() || unit_held_) return false;
   return (source == nullptr || source->is_settled()) &&
          (target == nullptr || is_over(target->state()));
 }
@@ -175,6 +225,7 @@ void World::judge() {
       continue;
     }
     std::string ending = there ? "moved" : here ? "stayed" : "lost: " + tree.excuse;
+    if (i == 0 && unit_started_ && (here || there)) violate("the service runs twice");
     if (here && !tree.runs_at_source()) violate(name + " stays stopped at the source");
     if (tree.copy == Copy::kHeld) violate(name + " stays held at the target");
     if (scenario_.plan.is_rehearsal) {

@@ -193,6 +193,27 @@ std::vector<Mutation> all_mutations() {
         if (says == nullptr || record.state() != kCommitted) return;
         if (says->target.state == kAborted) event = source_event::Look{};
       }));
+  add("systemd may start again what moves", with(&Rules::holds_unit));
+  add("a unit that has left is started at boot", [] {
+    Rules rules;
+    rules.unit_step = [](const OwnershipRecord& record, bool same_boot) {
+      const auto step = source_unit_step(record, same_boot);
+      return step == SourceUnitStep::kRetire ? SourceUnitStep::kRestoreAndStart : step;
+    };
+    return rules;
+  }());
+  add("a unit stays held after an abort", [] {
+    Rules rules;
+    rules.unit_step = [](const OwnershipRecord& record, bool same_boot) {
+      const auto step = source_unit_step(record, same_boot);
+      return record.state() == kAborted ? SourceUnitStep::kHold : step;
+    };
+    return rules;
+  }());
+  add("a node settles what another one has in the directory that they share",
+      source_sees([](auto&, SourceFacts& facts, auto&) {
+        if (facts.home == Home::kOtherNode) facts.home = Home::kEarlierBoot;
+      }));
   add("nobody restores again at the target",
       target_sees([](auto&, TargetFacts& facts, auto&) { facts.supervised = true; }));
   return all;

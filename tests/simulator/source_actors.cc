@@ -1,4 +1,6 @@
 // The source: the coordinator, the hooks of CRIU, and what settles there.
+#include <nlohmann/json.hpp>
+
 #include "tests/simulator/world_state.h"
 
 namespace ppmr::simulator {
@@ -16,7 +18,7 @@ bool World::memory_needed() const {
 
 SourceFacts World::source_facts(const OwnershipRecord& record, bool tasks_held) const {
   SourceFacts facts;
-  facts.now_ns = static_cast<int64_t>(now_);
+  facts.now_ns = time_of_day(kSource);
   facts.home = record.boot_id == nodes_[kSource].boot_id() ? Home::kThisBoot : Home::kEarlierBoot;
   facts.coordinator_works = coordinator_works();
   facts.tasks_held = tasks_held;
@@ -97,7 +99,44 @@ Work<Nothing> World::settle_source() {
     co_await pause(draw(1, kSettleInterval));
     const auto record = read(kSource);
     if (record && !record->is_settled()) co_await drive_source();
+    settle_unit();
+    if (scenario_.shares_state) co_await look_at_foreign_record(kTarget);
   }
+}
+
+// A daemon finds the record of the other node in the directory that both share.
+Work<Nothing> World::look_at_foreign_record(uint64_t node) {
+  const auto record = read(node);
+  if (!record) co_return Nothing{};
+  bool does_something = false;
+  if (node == kTarget) {
+    TargetFacts facts;
+    facts.home = Home::kOtherNode;
+    facts.supervised = false;
+    const auto step = rules_.target_step(*record, facts, target_event::Look{});
+    does_something = step && (step->changed || !step->actions.empty());
+  } else {
+    SourceFacts facts;
+    facts.home = Home::kOtherNode;
+    facts.coordinator_works = false;
+    const auto step = rules_.source_step(*record, facts, source_event::Look{});
+    does_something = step && (step->changed || !step->actions.empty());
+  }
+  if (does_something) violate("a node settles the record of another one");
+  co_return Nothing{};
+}
+
+// What the coordinator and the settler do with the drop-in, as unit_fate.cc does.
+void World::settle_unit() {
+  const OwnershipRecord* record = latest(kSource);
+  if (!unit_held_ || record == nullptr || !record->is_settled()) return;
+  const bool same_boot = record->boot_id == nodes_[kSource].boot_id();
+  const SourceUnitStep step = rules_.unit_step(*record, same_boot);
+  if (step == SourceUnitStep::kHold) return;
+  unit_held_ = false;
+  if (step == SourceUnitStep::kRetire) unit_enabled_ = false;
+  if (step == SourceUnitStep::kRestoreAndStart) unit_started_ = true;
+  note("the unit is " + std::string(unit_enabled_ ? "as before" : "disabled"));
 }
 
 Work<Nothing> World::coordinator() {
@@ -115,8 +154,14 @@ Work<std::string> World::move() {
   record.boot_id = nodes_[kSource].boot_id();
   record.plan = scenario_.plan;
   record.trees.resize(trees_.size());
-  record.begin(static_cast<int64_t>(now_));
+  for (size_t i = 0; i < trees_.size(); ++i) {
+    record.trees[i].checkpoint = "tree-" + std::to_string(i);
+  }
+  record.endpoint = nlohmann::json::object();
+  record.unit.enabled = scenario_.has_unit;
+  record.begin(time_of_day(kSource));
   if (co_await write(kSource, record, 0)) co_return "stayed";
+  unit_held_ = scenario_.has_unit && rules_.holds_unit;
   std::string why = "the target does not answer";
   {
     const auto prepare = std::make_shared<Request>(Request{Request::kPrepare, record, ""});

@@ -6,7 +6,7 @@ namespace ppmr::simulator {
 TargetFacts World::target_facts(const OwnershipRecord& record) const {
   const Node& node = nodes_[kTarget];
   TargetFacts facts;
-  facts.now_ns = static_cast<int64_t>(now_);
+  facts.now_ns = time_of_day(kTarget);
   facts.home = record.boot_id == node.boot_id() ? Home::kThisBoot : Home::kEarlierBoot;
   facts.incarnation = node.incarnation();
   facts.supervised = supervised(record);
@@ -61,7 +61,7 @@ Work<Nothing> World::agent(std::shared_ptr<Request> request, std::shared_ptr<Rep
       record.role = MigrationRole::kTarget;
       record.boot_id = nodes_[kTarget].boot_id();
       record.incarnation = nodes_[kTarget].incarnation();
-      record.begin(static_cast<int64_t>(now_));
+      record.begin(time_of_day(kTarget));
       contact_at_target_ = now_;
       const int written = co_await write(kTarget, record, 0);
       if (written == 0) start_supervisors();
@@ -117,6 +117,7 @@ Work<Nothing> World::agent(std::shared_ptr<Request> request, std::shared_ptr<Rep
 Work<Nothing> World::settle_target() {
   for (;;) {
     co_await pause(draw(1, kSettleInterval));
+    if (scenario_.shares_state) co_await look_at_foreign_record(kSource);
     if (!latest(kTarget)) continue;
     const TargetEvent look = target_event::Look{};
     const auto step = co_await take_at_target(look);

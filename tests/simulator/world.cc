@@ -63,6 +63,7 @@ void World::advance_world() {
       note(number == kSource ? "source starts again" : "target starts again");
       number == kSource ? spawn("settle-source", kSource, -1, true, settle_source())
                         : spawn("settle-target", kTarget, -1, true, settle_target());
+      if (number == kSource && scenario_.has_unit) watch_unit(true);
     }
     if (node.up && !node.daemon_up && node.daemon_up_at <= now_) {
       node.daemon_up = true;
@@ -168,6 +169,7 @@ Verdict World::run() {
     }
     advance_world();
     resume_one();
+    if (scenario_.has_unit) watch_unit(false);
     check_copies();
     // A play that is over before its last fault: the rest strikes a world at rest.
     if (steps_ > kStepsMax) {
@@ -196,7 +198,10 @@ const char* to_string(Fault fault) {
                                                            "link cut",
                                                            "source's disk full",
                                                            "target's disk full",
-                                                           "restore fails"};
+                                                           "restore fails",
+                                                           "clock steps",
+                                                           "source upgraded",
+                                                           "target upgraded"};
   return kNames[static_cast<size_t>(fault)];
 }
 
@@ -223,6 +228,8 @@ Scenario Scenario::random(uint64_t seed) {
     scenario.faults.emplace_back(random() % 260, static_cast<Fault>(random() % kFaultCount));
   }
   std::sort(scenario.faults.begin(), scenario.faults.end());
+  scenario.has_unit = random() % 4 == 0 && !scenario.plan.original_goes_on;
+  scenario.shares_state = random() % 4 == 0;
   return scenario;
 }
 

@@ -15,6 +15,7 @@
 
 #include "migration/protocol/source_protocol.h"
 #include "migration/protocol/target_protocol.h"
+#include "migration/relay/unit_step.h"
 #include "tests/simulator/actor.h"
 
 namespace ppmr::simulator {
@@ -27,6 +28,7 @@ struct Rules {
       target_step = ppmr::target_step;
   std::function<HookVerdict(const OwnershipRecord&, size_t)> source_verdict = ppmr::source_verdict;
   std::function<HookVerdict(const OwnershipRecord&)> target_verdict = ppmr::target_verdict;
+  std::function<SourceUnitStep(const OwnershipRecord&, bool)> unit_step = ppmr::source_unit_step;
   // The coordinator's own rules.
   bool holds_tasks = true;  // the hook sends SIGSTOP
   bool checks_that_criu_holds = true;
@@ -34,6 +36,7 @@ struct Rules {
   bool syncs_records = true;      // fsync before a step counts
   bool reader_syncs = true;       // a reader makes durable what it relies on
   bool compares_versions = true;  // a write fails if another one was faster
+  bool holds_unit = true;         // systemd does not start again what moves
 };
 
 enum class Fault {
@@ -51,8 +54,11 @@ enum class Fault {
   kFillSourceDisk,
   kFillTargetDisk,
   kFailRestore,
+  kStepClock,      // of one node, forward or back
+  kUpgradeSource,  // the daemons start again, and find records of the first format
+  kUpgradeTarget,
 };
-inline constexpr int kFaultCount = 14;
+inline constexpr int kFaultCount = 17;
 const char* to_string(Fault fault);
 
 struct Scenario {
@@ -60,6 +66,8 @@ struct Scenario {
   std::vector<std::pair<uint64_t, Fault>> faults;  // at which step of the world
   size_t trees = 1;
   MovePlan plan;
+  bool has_unit = false;      // the first tree is a service that systemd starts again
+  bool shares_state = false;  // both nodes have their records in one directory
   static Scenario random(uint64_t seed);
 };
 

@@ -47,6 +47,7 @@ struct Node {
   uint64_t daemon_up_at = 0;
   int daemon = 1;
   uint64_t disk_full_until = 0;
+  int64_t clock_ahead = 0;
   std::vector<Version> versions;
 
   std::string boot_id() const { return "boot-" + std::to_string(boot); }
@@ -74,6 +75,7 @@ struct Tree {
   uint64_t memory_lost_at = 0;
   std::string excuse;        // the fault that lost the tree where that is documented
   bool ended_apart = false;  // with its node, before the migration began or after its end
+  bool was_alive = true;     // when systemd last looked
 
   bool runs_at_source() const { return alive && !traced && !stopped; }
 };
@@ -197,6 +199,15 @@ class World {
   Work<Nothing> settle_source();
   bool coordinator_works() const;
   bool memory_needed() const;
+  int64_t time_of_day(uint64_t node) const {
+    return std::max<int64_t>(static_cast<int64_t>(now_) + nodes_[node].clock_ahead, 1);
+  }
+
+  // --- systemd at the source, and what holds it back ---
+  void watch_unit(bool at_boot);
+  void settle_unit();
+  void upgrade(uint64_t node);
+  Work<Nothing> look_at_foreign_record(uint64_t node);
 
   // --- the target ---
   TargetFacts target_facts(const OwnershipRecord& record) const;
@@ -245,7 +256,10 @@ class World {
   uint64_t target_hurt_at_ = 0;
   uint64_t vote_age_ = 0;  // when the coordinator used it
   uint64_t committed_at_ = 0;
-  std::string reported_;  // by the coordinator: its exit
+  std::string reported_;       // by the coordinator: its exit
+  bool unit_held_ = false;     // its drop-in is there
+  bool unit_enabled_ = true;   // the boot starts it
+  bool unit_started_ = false;  // systemd has started the service anew
   Verdict verdict_;
 };
 
