@@ -13,20 +13,23 @@ lets the migration go on, and repairs the failure: daemons that died are started
   how long that takes, so the oracle does not judge by time: a copy that executed anything is in the
   log.
 - No migration is left open, and a migration without a failure succeeds.
-- Nothing is left of a move: no program, no checkpoint (except of a lost process, which its user may
-  still want), no frozen control group; and where the
-  process stays, no filter rule of CRIU, and its TCP connection works.
+- Nothing is left of a move: no program, no checkpoint and none of its memory (except of a lost
+  process, which its user may still want), no frozen control group; and where the process stays, no
+  filter rule of CRIU, and its TCP connection works. runc lists a container (RUNC) where it runs,
+  and only there.
 
 Two witnesses that move together (SEVERAL) have one fate. The original of a copy (COPY) runs on,
 whatever fails, and the copy runs or is gone.
 
 A process may be lost only where failure_cases.may_be_lost() says so.
 """
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from .criu import IS_A_SUPERVISORS, find_criu
 from .failure_cases import (
@@ -37,6 +40,7 @@ from .failure_cases import (
     LINKS,
     POST_COPY,
     ROUND,
+    RUNC,
     SEVERAL,
     STOP_OF_ROUND,
     STOPS,
@@ -48,7 +52,7 @@ from .failure_cases import (
 from .migrations import Migrations
 from .node import LabError, wait_until
 from .pace import patience
-from .witness import ABSENT, RUNS, Witness
+from .witness import ABSENT, RUNS, ContainerWitness, Witness
 
 HOLD_LIMIT = 2  # seconds; --timeout of the migrations
 PEER_TIMEOUT = 2  # seconds; --peer-timeout of the daemons
@@ -76,8 +80,10 @@ COPIED = "copied"  # verdict: the original and its copy run
 # Victims of several programs.
 PARTS = {
     "both daemons": ["source daemon", "target daemon"],
-    "source group": ["migrate", "source criu", "source relay", "page reader"],
-    "target group": ["supervisor", "target criu", "target relay", "pager", "guard", "agent"],
+    "source group": ["migrate", "source runc", "source criu", "source relay", "page reader"],
+    "target group": [
+        *("supervisor", "target runc", "target criu", "target relay", "pager", "guard", "agent")
+    ],
 }
 TRIES = 3  # attempts to reach a state; the oracle judges each
 
@@ -121,6 +127,7 @@ class Arena:
         self.migrations = None
         self._witnesses = 0
         self._kept = set()  # names of checkpoints of lost processes
+        self._groups = []  # control groups of containers
         self._random = random.Random(f"{seed} {number}")
 
     def open(self):
@@ -140,11 +147,25 @@ class Arena:
     def close(self):
         if self.migrations:
             self.migrations.close()
+        for group in self._groups:
+            for path in Path("/sys/fs/cgroup").glob(f"**/{group}"):
+                with contextlib.suppress(OSError):  # it has not ended yet
+                    path.rmdir()
 
-    def new_witness(self):
+    def new_witness(self, mode=None):
         self._witnesses += 1
         directory = self.lab.home / f"witness-{self.number}-{self._witnesses}"
+        if mode == RUNC:
+            group = f"{self.lab.directory.name}-{directory.name}"
+            self._groups.append(group)
+            return ContainerWitness(directory, self.source, self.target, group)
         return Witness(directory, self.source, self.target, connected=True)
+
+    def _start_migrate(self, witnesses, mode, options):
+        pids = [one.pid for one in witnesses]
+        if mode == RUNC:
+            pids, options = [], ["--runc", witnesses[0].name, *options]
+        return self.migrations.start_migrate(*pids, options=options, criu_options=CRIU_OPTIONS)
 
     # -- one case
 
@@ -162,7 +183,7 @@ class Arena:
 
     def _play(self, stop, what, how, mode, hold_limit):
         """Returns None if the migration ended before the state and the oracle has no objection."""
-        witnesses = [self.new_witness() for _ in range(2 if mode == SEVERAL else 1)]
+        witnesses = [self.new_witness(mode) for _ in range(2 if mode == SEVERAL else 1)]
         witness = witnesses[0]
         cut = None
         victims = []
@@ -175,10 +196,8 @@ class Arena:
             if stop.endswith(":aborted"):
                 # Without this failure there would be no reason for an abort.
                 self._no_restore.touch()
-            running = self.migrations.start_migrate(
-                *(one.pid for one in witnesses),
-                options=["--timeout", hold_limit, *OPTIONS_OF.get(mode, [])],
-                criu_options=CRIU_OPTIONS,
+            running = self._start_migrate(
+                witnesses, mode, ["--timeout", hold_limit, *OPTIONS_OF.get(mode, [])]
             )
             reached = self._await_states(held, running)
             if mode == ROUND:
@@ -218,9 +237,11 @@ class Arena:
                 was_ended = what in ("original", "restored tasks")
                 verdict = self._judge_all(witnesses, done, may_end, was_ended)
             self._check_leftovers(witness.state(self.source) == RUNS, verdict == LOST)
+            if mode == RUNC and verdict != LOST:
+                self._check_containers(witnesses, verdict)
             if verdict == "stayed":
                 for one in witnesses:
-                    self._check_retry(one)
+                    self._check_retry(one, mode)
             if not reached:
                 return None
             return GONE if what in VICTIMS and not victims else verdict
@@ -309,6 +330,10 @@ class Arena:
         if what in ("original", "restored tasks"):
             node = self.source if what == "original" else self.target
             return [pid for witness in witnesses for pid in witness.host_pids(node)]
+        if what.endswith(" runc"):
+            word = b"checkpoint" if what == "source runc" else b"restore"
+            node = self.source if what == "source runc" else self.target
+            return node.find_processes(lambda words: words[0].endswith(b"runc") and word in words)
         if what == "agent":
             return self.target.find_processes(lambda words: words[1] == b"migration-agent")
         if what == "migrate":
@@ -518,6 +543,10 @@ class Arena:
             30,  # the settler of a source removes them, every 20 s
             f"the checkpoints to go: {self.target.names(self.migrations.in_)}",
         )
+        if not self._kept:
+            used = self.migrations.target.status()["store"]["used_bytes"]
+            if used != 0:
+                raise LabError(f"{used} bytes of a checkpoint are left at the target")
         wait_until(lambda: not self._frozen_groups(), 10, "the frozen control groups to go")
         # Those of a connection that has moved stay: this kernel must not answer its peer.
         rules = self._filter_rules(self.source) + self._filter_rules(self.target)
@@ -539,14 +568,25 @@ class Arena:
     @staticmethod
     def _programs_left(node):
         return node.find_processes(
-            lambda words: words[1] in PROGRAMS_OF_A_MOVE or words[0].startswith(b"criu: ")
+            lambda words: words[1] in PROGRAMS_OF_A_MOVE
+            or words[0].startswith(b"criu: ")
+            or words[0].endswith(b"runc")
         )
 
-    def _check_retry(self, witness):
+    def _check_containers(self, witnesses, verdict):
+        """runc knows each container where it runs, and only there."""
+        expected = [verdict == "stayed", verdict == "moved"]
+        nodes = (self.source, self.target)
+        for one in witnesses:
+            wait_until(
+                lambda one=one: [one.is_listed(node) for node in nodes] == expected,
+                10,
+                f"runc to list {one.name} where it runs, which {verdict}",
+            )
+
+    def _check_retry(self, witness, mode):
         """A migration without a failure succeeds."""
-        self.migrations.migrate(
-            witness.pid, options=["--timeout", 20], criu_options=CRIU_OPTIONS
-        ).ok()
+        self._start_migrate([witness], mode, ["--timeout", 20]).wait(60).ok()
         witness.wait_for_growth()
         wait_until(
             lambda: witness.state(self.source) == ABSENT,

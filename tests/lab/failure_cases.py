@@ -32,6 +32,8 @@ VICTIMS = [
     "guard",
     "page reader",
     "agent",
+    "source runc",
+    "target runc",
     "both daemons",
     "restored tasks",
     "source group",
@@ -49,15 +51,18 @@ HOWS_OF = {
     "original": [SYSTEMD],  # the process that moves, at the source
 }
 LAZY, EAGER, POST_COPY = WAYS = ["lazy", "eager", "post-copy"]
-# SEVERAL: two trees in one migration. COPY: --leave-running. ROUND: a live round that lasts.
-SEVERAL, COPY, ROUND = "several", "copy", "round"
-MODES = [*WAYS, SEVERAL, COPY]
+# SEVERAL: two trees in one migration. COPY: --leave-running. RUNC: a container. ROUND: a live round
+# that lasts.
+SEVERAL, COPY, RUNC, ROUND = "several", "copy", "runc", "round"
+MODES = [*WAYS, SEVERAL, COPY, RUNC]
 # The modes in which a victim exists, for victims that do not exist in every mode.
 MODES_OF = {
-    "pager": [LAZY, SEVERAL],
-    "guard": [LAZY, POST_COPY, SEVERAL],
-    "page reader": [LAZY, POST_COPY, SEVERAL],
-    "restored tasks": [*WAYS, SEVERAL],
+    "pager": [LAZY, SEVERAL, RUNC],
+    "guard": [LAZY, POST_COPY, SEVERAL, RUNC],
+    "page reader": [LAZY, POST_COPY, SEVERAL, RUNC],
+    "restored tasks": [*WAYS, SEVERAL, RUNC],
+    "source runc": [RUNC],
+    "target runc": [RUNC],
 }
 # In a live round CRIU does not run yet.
 STOP_OF_ROUND = "source:round"
@@ -127,6 +132,8 @@ for group in ("source group", "target group", "original"):
     WHERE_CRIU_IS[group] = {stop: LEAVING for stops in STOPS.values() for stop in stops}
 for node in ("source", "target"):
     WHERE_CRIU_IS[f"{node} relay"] = WHERE_CRIU_IS[f"{node} criu"]
+    # runc starts CRIU and ends after it.
+    WHERE_CRIU_IS[f"{node} runc"] = WHERE_CRIU_IS[f"{node} criu"]
 
 
 def where_is(victim, stop, mode=None):

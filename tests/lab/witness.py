@@ -4,8 +4,12 @@ the node.
 Its log shows whether it ran once, twice or not at all. Witness.state() shows what a copy does on a
 node now.
 """
+import json
+import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 from .node import LabError, wait_until
 from .programs import chain_state, find_program
@@ -35,7 +39,8 @@ class Witness:
         HELD_BY_CRIU: restored, and in code that CRIU put there for the restore.
         """
         try:
-            status = node.read_text(f"/proc/{self.pid}/status")
+            pid = self.pid_on(node)
+            status = node.read_text(f"/proc/{pid}/status")
             fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
             if fields["Name"] not in ("witness", "criu") or fields["State"][0] in "ZX":
                 return ABSENT
@@ -45,16 +50,20 @@ class Witness:
                 return DYING
             if fields["State"][0] in "Tt":
                 return STOPPED
-            where = node.read_text(f"/proc/{self.pid}/syscall").split()
+            where = node.read_text(f"/proc/{pid}/syscall").split()
             if len(where) < 3:  # the process is on a CPU, or not in a system call
                 return RUNS if node is self._source or self._has_no_restorer(node) else HELD_BY_CRIU
             return RUNS if self._is_own_code(node, int(where[-1], 16)) else HELD_BY_CRIU
         except (OSError, KeyError):
             return ABSENT  # the process ended during the check
 
+    def pid_on(self, node):
+        """The pid of the copy on this node. It may not exist."""
+        return self.pid
+
     def _executable(self, node):
         """Returns (start, end, name) of its executable mappings."""
-        for line in node.read_text(f"/proc/{self.pid}/maps").splitlines():
+        for line in node.read_text(f"/proc/{self.pid_on(node)}/maps").splitlines():
             span, flags, _, _, _, *name = line.split(None, 5)
             if "x" in flags:
                 start, end = (int(number, 16) for number in span.split("-"))
@@ -148,3 +157,83 @@ class Witness:
             return "Name:\twitness" in node.read_text(f"/proc/{self.pid}/status")
         except OSError:
             return False
+
+
+class ContainerWitness(Witness):
+    """A witness that is the first process of a container of runc. Its pid differs on the nodes."""
+
+    def __init__(self, directory, source, target, cgroup):
+        self._source, self._target, self._cgroup = source, target, cgroup
+        self.name = directory.name
+        self.log = directory / "data/log"
+        self.began_ns = time.time_ns()
+        self._make_bundle(directory)
+        start = f"runc run --detach --bundle {directory} {self.name} </dev/null >/dev/null 2>&1"
+        source.run(["sh", "-c", start])
+        wait_until(
+            lambda: self.log.exists() and self.log.stat().st_size > 500, 10, "the witness to start"
+        )
+        self.pid = self.pid_on(source)
+
+    def _make_bundle(self, directory):
+        root = directory / "root"
+        for made in ("bin", "data", "dev", "etc", "proc", "run", "sys", "tmp", "usr", "var"):
+            (root / made).mkdir(parents=True)
+        (directory / "data").mkdir()
+        for link in ("lib", "lib64"):
+            (root / link).symlink_to(f"usr/{link}")
+        shutil.copy(find_program("witness"), root / "bin/witness")
+        self._source.run(["runc", "spec", "--bundle", directory])
+        path = directory / "config.json"
+        config = json.loads(path.read_text())
+        words = ["/bin/witness", "/data", "connected"]
+        config["process"].update(terminal=False, args=words)
+        config["root"] = {"path": str(root), "readonly": True}
+        for place, source, access in (("/usr", "/usr", "ro"), ("/data", directory / "data", "rw")):
+            options = {"type": "bind", "options": ["bind", access]}
+            config["mounts"].append({"destination": place, "source": str(source), **options})
+        config["linux"]["cgroupsPath"] = f"/{self._cgroup}"
+        # It connects to itself on the node's loopback device, and logs the node's name.
+        config["linux"]["namespaces"] = [
+            one for one in config["linux"]["namespaces"] if one["type"] not in ("network", "uts")
+        ]
+        del config["hostname"]
+        path.write_text(json.dumps(config))
+
+    def _pids(self, node):
+        """Returns {host pid: pid on the node} of the processes of the container there."""
+        found = {}
+        init = os.readlink(f"/proc/{node.init_pid}/ns/pid")
+        for entry in Path("/proc").iterdir():
+            try:
+                if f"/{self._cgroup}\n" not in (entry / "cgroup").read_text():
+                    continue
+                status = (entry / "status").read_text()
+                pids = next(x for x in status.splitlines() if x.startswith("NSpid:")).split()[1:]
+                if len(pids) < 3 or status.split("State:\t")[1][0] in "ZX":
+                    continue
+                parent = int(status.split("PPid:\t")[1].split()[0])
+                if os.readlink(f"/proc/{parent}/ns/pid") == init:
+                    found[int(entry.name)] = int(pids[-2])
+            except (OSError, StopIteration, IndexError, ValueError):
+                continue
+        return found
+
+    def pid_on(self, node):
+        return next(iter(self._pids(node).values()), 0)
+
+    def host_pids(self, node):
+        return list(self._pids(node))
+
+    def end(self):
+        for node in (self._source, self._target):
+            node.run(["runc", "delete", "--force", self.name], check=False)
+        wait_until(
+            lambda: not any(self._pids(node) for node in (self._source, self._target)),
+            5,
+            "the container to end",
+        )
+
+    def is_listed(self, node):
+        """Whether runc knows the container on this node."""
+        return node.run(["runc", "state", self.name], check=False).returncode == 0
