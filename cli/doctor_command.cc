@@ -16,6 +16,7 @@
 #include "base/json_text.h"
 #include "cli/doctor/credential_checks.h"
 #include "cli/doctor/criu_checks.h"
+#include "cli/doctor/filter_checks.h"
 #include "cli/doctor/kernel_checks.h"
 #include "cli/doctor/resource_checks.h"
 #include "cli/doctor/service_checks.h"
@@ -191,6 +192,7 @@ int DoctorCommand::run() const {
   resources.disks = measure_disks(configuration);
   resources.ports = find_rdma_ports();
   show(check_resources(resources, kPoolBytes));
+  show(check_left_locks(read_locks().value_or(std::vector<LockedConnection>())));
   std::vector<Credentials> known = configuration.credentials;
   known.push_back(question.credentials);
   for (const Credentials& one : known) show(check_credentials(one, ::time(nullptr)));

@@ -10,6 +10,7 @@
 
 #include "cli/doctor/credential_checks.h"
 #include "cli/doctor/criu_checks.h"
+#include "cli/doctor/filter_checks.h"
 #include "cli/doctor/kernel_checks.h"
 #include "cli/doctor/resource_checks.h"
 #include "cli/doctor/service_checks.h"
@@ -315,6 +316,16 @@ TEST_F(Doctor, MountWhoseDaemonHasEndedIsAProblem) {
   expect(find(check_mounts({mount}), "mount"), Level::kProblem, "/mnt/out is stale",
          "fusermount3 -u -z /mnt/out");
   EXPECT_TRUE(all_ok(check_mounts({})));
+}
+
+TEST(Doctor, LeftFilterRulesAreAWarningWithTheirConnections) {
+  EXPECT_TRUE(check_left_locks({}).empty());
+  const LockedConnection moved{{std::string("\x0a\x00\x00\x01", 4), 80},
+                               {std::string("\x0a\x00\x00\x02", 4), 4000}};
+  const Diagnoses found = check_left_locks({moved, moved});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].level, Level::kWarning);
+  EXPECT_NE(found[0].message.find("10.0.0.1:80 - 10.0.0.2:4000 and 1 more"), std::string::npos);
 }
 
 }  // namespace

@@ -4,14 +4,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/unique_fd.h"
+#include "base/whole_file.h"
 #include "processes/connections_in_repair.h"
 #include "processes/proc_files.h"
+#include "restart_loader/criu/left_locks.h"
 #include "restart_loader/criu/network_lock.h"
 
 namespace ppmr {
 namespace {
+
+constexpr const char* kFilterRulesNote = "/filter-rules-of-criu";
 
 // CRIU may have been killed before its tasks were recorded.
 std::vector<ProcessIdentity> present_tasks(const OwnershipRecord& record, const TreeRecord& tree) {
@@ -38,6 +43,26 @@ Status note_network_lock(const std::string& work_directory) {
 
 void forget_network_lock(const std::string& work_directory) {
   unlink(mark_of_lock(work_directory).c_str());
+}
+
+// A boot ID, because the rules end with the boot.
+Status note_filter_rules(const std::string& state_directory) {
+  const std::string path = state_directory + kFilterRulesNote;
+  std::ofstream file(path);
+  file << read_boot_id() << std::flush;
+  return file ? Status{} : system_failure("write", path);
+}
+
+void remove_left_filter_rules(const RecordStore& store) {
+  const std::string path = store.directory() + kFilterRulesNote;
+  const auto boot = read_whole_file(path);
+  if (!boot) return;
+  // Before the rules: a dump that begins now writes its note again after its record.
+  const auto open = store.list_unsettled(MigrationRole::kSource);
+  const auto left = remove_unneeded_locks();
+  const bool is_of_this_boot = read_boot_id().starts_with(*boot) && !boot->empty();
+  const bool is_done = open && open->empty() && left && left->empty();
+  if (!is_of_this_boot || is_done) unlink(path.c_str());
 }
 
 bool goes_on_here(const OwnershipRecord& record, const TreeRecord& tree) {

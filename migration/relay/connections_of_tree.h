@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "migration/records/ownership_record.h"
+#include "migration/records/record_store.h"
 
 namespace ppmr {
 
@@ -16,6 +16,13 @@ bool goes_on_here(const OwnershipRecord& record, const TreeRecord& tree);
 // and has undone that. Errors of the first: of the file system.
 Status note_network_lock(const std::string& work_directory);
 void forget_network_lock(const std::string& work_directory);
+
+// Notes for this node that CRIU has made filter rules since its boot, which a move leaves.
+// Errors: of the file system.
+Status note_filter_rules(const std::string& state_directory);
+// Removes those that are left and that nothing needs (restart_loader/criu/left_locks.h). Does
+// nothing without a note, and removes the note when none is left and no migration is open.
+void remove_left_filter_rules(const RecordStore& store);
 
 // Gives the connections of the tree back to it: removes CRIU's filter rules, and takes its sockets
 // out of repair mode. Does nothing if CRIU has done so, or if the tree may still move. Call it

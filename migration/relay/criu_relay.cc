@@ -175,7 +175,8 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
 }
 
 bool Relay::lock_network() const {
-  const Status noted = note_network_lock(options_.work_directory);
+  Status noted = note_network_lock(options_.work_directory);
+  if (noted) noted = note_filter_rules(options_.state_directory);
   if (!noted) (void)report_error(noted.error().message);
   return noted.has_value();
 }

@@ -10,6 +10,7 @@
 #include "daemon/control/control_client.h"
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/requests.h"
+#include "migration/relay/connections_of_tree.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/source_driver.h"
 #include "migration/relay/target_driver.h"
@@ -185,6 +186,7 @@ int SettleCommand::run() const {
   report_open(*store, of, mountpoint);
   remove_abandoned_checkpoints(*store, of, mountpoint);
   if (of == MigrationRole::kTarget) settle_orphans(*store, kDaemonsPatience);
+  remove_left_filter_rules(*store);
   return to_int(ExitCode::kSuccess);
 }
 

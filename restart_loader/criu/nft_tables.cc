@@ -7,6 +7,7 @@
 #include <linux/netlink.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -104,19 +105,25 @@ Status ask_kernel(const Messages& messages, const OnMessage& on_message) {
   }
 }
 
-// Returns the text of the first attribute of this type; empty: there is none.
-std::string text_in(const char* payload, size_t size, uint16_t type) {
-  for (size_t at = sizeof(nfgenmsg); at + NLA_HDRLEN <= size;) {
+// Returns the contents of the attributes of this type.
+std::vector<std::string> attributes_in(const std::string& attributes, uint16_t type) {
+  std::vector<std::string> found;
+  for (size_t at = 0; at + NLA_HDRLEN <= attributes.size();) {
     nlattr header{};
-    std::memcpy(&header, payload + at, sizeof(header));
-    if (header.nla_len < NLA_HDRLEN || at + header.nla_len > size) return {};
+    std::memcpy(&header, &attributes[at], sizeof(header));
+    if (header.nla_len < NLA_HDRLEN || at + header.nla_len > attributes.size()) break;
     if ((header.nla_type & NLA_TYPE_MASK) == type) {
-      const std::string text(payload + at + NLA_HDRLEN, header.nla_len - NLA_HDRLEN);
-      return text.c_str();  // without the zero at its end
+      found.push_back(attributes.substr(at + NLA_HDRLEN, header.nla_len - NLA_HDRLEN));
     }
     at += NLA_ALIGN(header.nla_len);
   }
-  return {};
+  return found;
+}
+
+// The attributes of a message of nf_tables.
+std::string attributes_of(const char* payload, size_t size) {
+  const size_t begin = std::min(size, sizeof(nfgenmsg));
+  return {payload + begin, size - begin};
 }
 
 }  // namespace
@@ -127,8 +134,9 @@ Result<std::vector<std::string>> list_nft_tables() {
   messages.end();
   std::vector<std::string> names;
   const Status asked = ask_kernel(messages, [&](const nlmsghdr&, const char* data, size_t size) {
-    std::string name = text_in(data, size, NFTA_TABLE_NAME);
-    if (!name.empty()) names.push_back(std::move(name));
+    for (const std::string& name : attributes_in(attributes_of(data, size), NFTA_TABLE_NAME)) {
+      names.emplace_back(name.c_str());  // without the zero at its end
+    }
   });
   if (asked) return names;
   const int why = asked.error().errno_value;
@@ -145,6 +153,26 @@ bool nft_set_has(const std::string& table, const std::string& set, const std::st
   messages.add(NFTA_SET_ELEM_LIST_ELEMENTS | NLA_F_NESTED, nested(NFTA_LIST_ELEM, element));
   messages.end();
   return ask_kernel(messages, [](const nlmsghdr&, const char*, size_t) {}).has_value();
+}
+
+std::vector<std::string> list_nft_set(const std::string& table, const std::string& set) {
+  Messages messages;
+  messages.begin(of_tables(NFT_MSG_GETSETELEM), NLM_F_DUMP, NFPROTO_INET);
+  messages.add_text(NFTA_SET_ELEM_LIST_TABLE, table);
+  messages.add_text(NFTA_SET_ELEM_LIST_SET, set);
+  messages.end();
+  std::vector<std::string> keys;
+  (void)ask_kernel(messages, [&](const nlmsghdr&, const char* data, size_t size) {
+    const std::string attributes = attributes_of(data, size);
+    for (const auto& list : attributes_in(attributes, NFTA_SET_ELEM_LIST_ELEMENTS)) {
+      for (const auto& element : attributes_in(list, NFTA_LIST_ELEM)) {
+        for (const auto& key : attributes_in(element, NFTA_SET_ELEM_KEY)) {
+          for (auto& value : attributes_in(key, NFTA_DATA_VALUE)) keys.push_back(std::move(value));
+        }
+      }
+    }
+  });
+  return keys;
 }
 
 Status remove_nft_table(const std::string& table) {

@@ -17,6 +17,10 @@ Result<std::vector<std::string>> list_nft_tables();
 // them.
 bool nft_set_has(const std::string& table, const std::string& set, const std::string& key);
 
+// Returns the elements of this set, as the kernel keeps their bytes. Empty: it has none, or there
+// is no such set.
+std::vector<std::string> list_nft_set(const std::string& table, const std::string& set);
+
 // Removes the table with all its rules. Errors: those of the kernel.
 Status remove_nft_table(const std::string& table);
 

@@ -1,5 +1,6 @@
 """A CRIU that is killed while it holds connections leaves them in repair mode and locked by filter
 rules."""
+import json
 import os
 import signal
 
@@ -7,6 +8,7 @@ import pytest
 
 from lab.moving_address import MovingAddress
 from lab.node import wait_until
+from lab.ppmr import find_ppmr
 from lab.workers import pause_at
 
 ABORTED = 11
@@ -19,8 +21,7 @@ class Conversation:
     def __init__(self, lab, nodes, repository):
         self._source, self._log = nodes.source, lab.home / "conversation"
         program = ["/usr/bin/python3", str(repository / "tests/workloads/conversation_over_tcp.py")]
-        moving = MovingAddress(lab, nodes.source, nodes.target)
-        nodes.target.run(["ip", "address", "add", f"{moving.address}/32", "dev", "lo"])
+        self.moving = moving = MovingAddress(lab, nodes.source, nodes.target)
         words = [*program, "answer", moving.address, str(PORT)]
         self.pid = nodes.source.spawn(words, log=self._log)
         nodes.source.await_listener(PORT)
@@ -50,6 +51,7 @@ def conversation(lab, nodes, pytestconfig):
 
 
 def start(migrations, conversation, lab, method="iptables"):
+    conversation.moving.share_address()
     running = migrations.start_migrate(
         conversation.pid,
         criu_options=["--tcp-established", "--network-lock", method],
@@ -84,3 +86,38 @@ def test_daemon_gives_connection_back_after_all_programs_of_the_move_were_killed
     running.wait()
     conversation.goes_on(seconds=50)  # the daemon looks every 20 s
     assert filter_rules(nodes.source) == []
+
+
+def doctor(node):
+    done = node.run([find_ppmr(), "doctor", "--json"], check=False, timeout=90)
+    lines = map(json.loads, done.stdout.splitlines())
+    return [line["message"] for line in lines if line.get("check") == "filter-rules"]
+
+
+def criu_tables(node):
+    # Without a program `nft`: the doctor reads them.
+    return doctor(node) + filter_rules(node)
+
+
+@pytest.mark.parametrize("method", ["iptables", "nftables"])
+def test_filter_rules_of_a_moved_connection_go_with_its_address(
+    lab, nodes, make_migrations, conversation, method
+):
+    """While the source has the address, its kernel must not answer the peer."""
+    migrations = make_migrations(settles=True)
+    conversation.moving.leave()
+    migrations.migrate(
+        conversation.pid, criu_options=["--tcp-established", "--network-lock", method]
+    ).ok()
+    conversation.moving.arrive()
+    conversation.goes_on()
+    [message] = doctor(nodes.source)
+    assert f"{conversation.moving.address}:{PORT}" in message
+    if method == "iptables":
+        assert len(filter_rules(nodes.source)) == 2
+    nodes.source.run(["ip", "address", "del", f"{conversation.moving.address}/32", "dev", "lo"])
+    wait_until(  # the daemon looks every 20 s
+        lambda: not criu_tables(nodes.source), 45, "the filter rules to go", interval=1
+    )
+    conversation.goes_on()
+    nodes.target.signal(conversation.pid, signal.SIGKILL)

@@ -34,9 +34,12 @@ class MovingAddress:
         self._source, self._preferred = source, ["src", self.client_address]
         self._route_to(source)
 
+    def share_address(self):
+        self._target.run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
+
     def leave(self):
         self._route_to(None)  # the clients do not receive what the source's kernel sends
-        self._target.run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
+        self.share_address()
 
     def arrive(self):
         self._route_to(self._target)

@@ -1,0 +1,14 @@
+// Checks for filter rules of CRIU that moves have left at this node.
+#pragma once
+
+#include <vector>
+
+#include "cli/doctor/diagnosis.h"
+#include "restart_loader/criu/left_locks.h"
+
+namespace ppmr {
+
+// None if there are no rules. Pure.
+Diagnoses check_left_locks(const std::vector<LockedConnection>& left);
+
+}  // namespace ppmr
