@@ -246,3 +246,22 @@ def test_second_restore_may_take_longer_than_the_death_of_the_first(
     running.wait(60).ok()
     check_moved(worker, nodes)
     worker.end()
+
+
+def test_interruption_after_the_decision_is_answered_and_ends_nothing(nodes, lab, settling):
+    migrations, worker, running = move_until("committed", settling, lab, nodes)
+    wait_for_ready_target(migrations)
+    nodes.link.set_up(False)
+    migrations.go_on("source", "committed")
+    nodes.source.await_end(worker.pid)
+    running.signal(signal.SIGINT)
+
+    def answered():
+        return [event for event in running.events() if "interrupted after" in str(event)]
+
+    wait_until(answered, 30, "an answer to the interruption")
+    nodes.link.set_up(True)
+    running.wait(90)
+    wait_until(lambda: states(migrations) == ["finished"] * 2, SETTLED, "both nodes to finish")
+    check_moved(worker, nodes)
+    worker.end()

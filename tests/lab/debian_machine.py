@@ -1,5 +1,6 @@
 """Debian machines on this one: systemd as process 1 of its own namespaces, in a root file system of
 its own."""
+import os
 import subprocess
 
 from .node import LabError, wait_until
@@ -26,6 +27,9 @@ mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
 mount -t tmpfs tmpfs "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
+for pair in $SHARED; do
+  mount --bind "${pair%%:*}" "$root${pair#*:}"
+done
 if [ -d /opt/ppmr ]; then
   mkdir -p "$root/opt/ppmr"
   mount --rbind /opt/ppmr "$root/opt/ppmr"
@@ -43,10 +47,13 @@ _NAMESPACES = ["--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup"]
 class DebianMachine:
     """Boots when it is made. Its CRIU is this machine's, because it has this machine's kernel."""
 
-    def __init__(self, root, name, timeout=60):
+    def __init__(self, root, name, timeout=60, shared=None):
+        """shared: {directory of this machine: where it is mounted there}."""
         self.name, self.root = name, root
+        pairs = " ".join(f"{here}:{there}" for here, there in (shared or {}).items())
         self._unshare = subprocess.Popen(
             ["unshare", "--fork", "--kill-child", *_NAMESPACES, "bash", "-c", _BOOT, root],
+            env={**os.environ, "SHARED": pairs},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

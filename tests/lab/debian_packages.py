@@ -23,15 +23,16 @@ def build_packages():
     return {path.name.split("_")[0]: path for path in (REPOSITORY / "packages").glob("*.deb")}
 
 
-def make_root(directory, packages):
-    """Returns a root file system of Debian 12, from the mirror of this machine.
+def make_root(directory, packages, more=()):
+    """Returns a root file system of Debian 12, from the mirror of this machine. `more`: packages of
+    Debian to install.
 
     What the packages depend on is not installed, but apt has downloaded it: its machines have no
     network.
     """
     mirror = os.environ.get("PPMR_DEBIAN_MIRROR", "http://deb.debian.org/debian")
     options = ["--mode=root", "--variant=apt", "--skip=cleanup/apt"]
-    include = f"--include={','.join(_PROGRAMS)}"
+    include = f"--include={','.join([*_PROGRAMS, *more])}"
     run("mmdebstrap", *options, include, "bookworm", directory, mirror, timeout=600)
     for path in packages.values():
         run("cp", path, directory / "root")
@@ -55,14 +56,20 @@ def copy_of(root, home):
 
 
 @contextlib.contextmanager
-def two_machines(packages, root, home):
-    """Two empty Debian machines with systemd, joined by a link. Each has the packages in /root."""
+def two_machines(packages, root, home, shared=()):
+    """Two empty Debian machines with systemd, joined by a link. Each has the packages in /root.
+    `shared`: directories that both have in common, with their content in `root`.
+    """
     with contextlib.ExitStack() as ends:
         machines = []
+        in_common = {}
+        for number, directory in enumerate(shared):
+            in_common[home / f"shared-{number}"] = directory
+            run("cp", "-a", f"{root}{directory}", home / f"shared-{number}")
         for name in ("one", "two"):
             copy = ends.enter_context(copy_of(root, home / name))
             (copy / "etc/hostname").write_text(name + "\n")
-            machines.append(DebianMachine(copy, name))
+            machines.append(DebianMachine(copy, name, shared=in_common))
             ends.callback(machines[-1].stop)
         link(*machines)
         yield machines
