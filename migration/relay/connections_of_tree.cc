@@ -45,6 +45,11 @@ void forget_network_lock(const std::string& work_directory) {
   unlink(mark_of_lock(work_directory).c_str());
 }
 
+bool dumps_connections(const OwnershipRecord& record) {
+  const auto& options = record.criu_options;
+  return std::find(options.begin(), options.end(), "--tcp-established") != options.end();
+}
+
 // A boot ID, because the rules end with the boot.
 Status note_filter_rules(const std::string& state_directory) {
   const std::string path = state_directory + kFilterRulesNote;
@@ -77,10 +82,7 @@ Status release_connections(const OwnershipRecord& record, const TreeRecord& tree
   if (!goes_on_here(record, tree)) return {};
   const bool namespace_is_locked = access(mark_of_lock(work_directory).c_str(), F_OK) == 0;
   // Without this option CRIU touches no connection, but locks a network namespace.
-  const auto& options = record.criu_options;
-  const bool dumps_connections =
-      std::find(options.begin(), options.end(), "--tcp-established") != options.end();
-  if (!dumps_connections && !namespace_is_locked) return {};
+  if (!dumps_connections(record) && !namespace_is_locked) return {};
   const auto tasks = present_tasks(record, tree);
   if (tasks.empty()) return {};
   const auto connections = read_connections(tasks);

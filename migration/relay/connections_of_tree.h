@@ -17,7 +17,10 @@ bool goes_on_here(const OwnershipRecord& record, const TreeRecord& tree);
 Status note_network_lock(const std::string& work_directory);
 void forget_network_lock(const std::string& work_directory);
 
-// Notes for this node that CRIU has made filter rules since its boot, which a move leaves.
+// Whether CRIU dumps the connections of the trees, and keeps packets away from them. Pure.
+bool dumps_connections(const OwnershipRecord& record);
+
+// Notes for this node that CRIU makes filter rules, which a move leaves. Call it before the dump.
 // Errors: of the file system.
 Status note_filter_rules(const std::string& state_directory);
 // Removes those that are left and that nothing needs (restart_loader/criu/left_locks.h). Does

@@ -175,8 +175,7 @@ bool Relay::on_notification(const CriuNotification& notification, const CriuMess
 }
 
 bool Relay::lock_network() const {
-  Status noted = note_network_lock(options_.work_directory);
-  if (noted) noted = note_filter_rules(options_.state_directory);
+  const Status noted = note_network_lock(options_.work_directory);
   if (!noted) (void)report_error(noted.error().message);
   return noted.has_value();
 }
@@ -336,6 +335,11 @@ int CriuRelay::start_relay(int socket, std::optional<CriuMessage> first,
     }
   }
   const auto record = read_record();
+  if (role == "source" && record && dumps_connections(*record)) {
+    if (Status noted = note_filter_rules(state_directory); !noted) {
+      return report_error(noted.error().message);
+    }
+  }
   const bool has_index = role == "source" && record && record->plan.moves_memory_apart();
   // Without the library, a dump takes longer, and a restore misses shared memory and fails.
   const Status loaded =
