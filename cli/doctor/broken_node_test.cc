@@ -318,7 +318,7 @@ TEST_F(Doctor, MountWhoseDaemonHasEndedIsAProblem) {
   EXPECT_TRUE(all_ok(check_mounts({})));
 }
 
-TEST(Doctor, LeftFilterRulesAreAWarningWithTheirConnections) {
+TEST_F(Doctor, LeftFilterRulesAreAWarningWithTheirConnections) {
   EXPECT_TRUE(check_left_locks({}).empty());
   const LockedConnection moved{{std::string("\x0a\x00\x00\x01", 4), 80},
                                {std::string("\x0a\x00\x00\x02", 4), 4000}};

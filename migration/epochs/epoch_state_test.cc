@@ -41,7 +41,7 @@ TEST(EpochState, AgeSaysHowUncertainItIs) {
   constexpr int64_t kMs = 1'000'000;
   SealedEpoch epoch{.number = 1, .frozen_ns = 1000 * kMs, .clock_uncertainty_ns = 2 * kMs};
   EXPECT_EQ(age_text(epoch, 5000 * kMs), "4.0 s old");
-  EXPECT_EQ(age_text(epoch, 1010 * kMs), "10 ms old (+-2 ms)");
+  EXPECT_EQ(age_text(epoch, 1010 * kMs), "10 ms old (+-2.0 ms)");
   EXPECT_EQ(age_of(epoch, 900 * kMs).count(), 0) << "the clock was set back";
   epoch.clock_uncertainty_ns = -1;
   EXPECT_EQ(age_text(epoch, 5000 * kMs), "4.0 s old by the clock of its source");
