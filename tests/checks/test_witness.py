@@ -30,3 +30,16 @@ def test_copy_begins_at_any_step_of_its_original(tmp_path, first):
 def test_copy_that_begins_behind_its_original_is_wrong(tmp_path):
     with pytest.raises(LabError, match="began with 7"):
         witness_with_log(tmp_path, range(1, 6), range(7, 9)).check_log_of_copy()
+
+
+def test_both_may_write_the_line_that_was_complete_in_memory(tmp_path):
+    witness = witness_with_log(tmp_path, range(1, 6), range(4, 9))
+    lines = witness.log.read_text().splitlines()
+    witness.log.write_text("\n".join([*lines[:5], lines[2], *lines[5:]]) + "\n")
+    witness.check_log_of_copy()
+
+
+def test_original_that_goes_back_is_wrong(tmp_path):
+    witness = witness_with_log(tmp_path, [1, 2, 3, 2, 3, 4], range(3, 5))
+    with pytest.raises(LabError, match="went back"):
+        witness.check_log_of_copy()

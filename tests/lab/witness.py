@@ -102,6 +102,13 @@ class Witness:
             for node in (self._source, self._target)
         }
         original, copy = of[self._source.name], of[self._target.name]
+        # A line that was complete in memory when it froze is written by both, the same.
+        seen = set()
+        for at, line in enumerate(original):
+            if line in seen:
+                copy.insert(0, original.pop(at))
+                break
+            seen.add(line)
         self._check_lines(original, 1)
         if copy:
             began = int(copy[0].split()[0])
