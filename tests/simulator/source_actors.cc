@@ -61,6 +61,13 @@ Work<std::optional<SourceEvent>> World::perform(SourceAction action) {
       }
       co_return source_event::TasksDead{};
     case SourceAction::kResumeTasks:
+      // As the product does: CRIU ends first, with its hook, which may be about to send SIGSTOP.
+      for (size_t i = 0; i < trees_.size(); ++i) {
+        const std::string criu = "source-criu-" + std::to_string(i);
+        const uint64_t until = now_ + kCallLimit;
+        while (find(criu) != nullptr && find(criu) != current_ && now_ < until) co_await pause(5);
+        if (find(criu) != nullptr && find(criu) != current_) co_return std::nullopt;
+      }
       for (Tree& tree : trees_) {
         tree.stopped = false;
         co_await pause();
