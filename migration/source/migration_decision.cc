@@ -30,6 +30,8 @@ constexpr milliseconds kNotifyAbortPatience{5000};
 constexpr milliseconds kVoteAge{1000};
 constexpr milliseconds kBetweenTries{200};
 constexpr milliseconds kOnceMore{500};
+// After each attempt to reach the target, an interruption is answered.
+constexpr milliseconds kAttempt{5000};
 
 }  // namespace
 
@@ -107,7 +109,8 @@ Status Migration::hand_over() {
   auto step = committed_;
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-    const auto record = driver_.carry_out(step, agent_, left, /*until_notified=*/true);
+    const auto record =
+        driver_.carry_out(step, agent_, std::min(left, kAttempt), /*until_notified=*/true);
     if (record && record->peer_notified) return {};
     if (stop_ && !std::exchange(told_of_interruption_, true)) {
       report_.warning(
