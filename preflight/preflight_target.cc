@@ -148,10 +148,11 @@ void check_answers(const MoveOptions& options, const std::vector<TreeFacts>& tre
     findings.stop(
         fmt::format("{} {} {} taken at the target", one ? "pid" : "the pids",
                     list_of(answers.pids_taken), one ? "is" : "are"),
-        fmt::format("end {} there (`ps -fp {}`), or start the program again here: it gets {}",
-                    one ? "the process that has it" : "the processes that have them",
-                    one ? std::to_string(answers.pids_taken[0]) : "PID",
-                    one ? "another pid" : "others"));
+        fmt::format(
+            "end {0} there (`ps -f -p {1} -s {1}`), or start the program again here: it gets "
+            "{2}",
+            one ? "the process that has it" : "the processes that have them",
+            one ? std::to_string(answers.pids_taken[0]) : "PID", one ? "another pid" : "others"));
   }
   if (!answers.addresses_missing.empty()) {
     const bool one = answers.addresses_missing.size() == 1;

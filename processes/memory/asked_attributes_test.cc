@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <linux/keyctl.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -88,17 +90,23 @@ TEST(AskedAttributes, LeavesAProcessAloneThatDispatchesItsSystemCalls) {
   if (!is_kernel(6, 4)) GTEST_SKIP() << "needs Linux 6.4";
   constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11
   constexpr unsigned long kOn = 1;
-  static char selector = 0;  // 1: dispatches
-  const TestProcess process([] {
-    if (prctl(kSetDispatch, kOn, 0, 0, &selector) != 0) exit(1);
-  });
-  char dispatches = 1;
-  const iovec ours{&dispatches, 1}, theirs{&selector, 1};
-  ASSERT_EQ(process_vm_writev(process.pid(), &ours, 1, &theirs, 1, 0), 1);
-  const auto told = ask_attributes(process.pid());
+  enum : char { kAllowed, kDispatched, kFailed };
+  auto* const selector = static_cast<volatile char*>(
+      mmap(nullptr, 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const bool is_set = prctl(kSetDispatch, kOn, 0, 0, selector) == 0;
+    *selector = is_set ? kDispatched : kFailed;
+    for (;;) continue;
+  }
+  while (*selector == kAllowed) usleep(1'000);
+  const auto told = ask_attributes(pid);
   ASSERT_TRUE(told);
-  EXPECT_TRUE(told->dispatches_calls);
-  EXPECT_FALSE(read_process_stat(process.pid())->is_dead());
+  EXPECT_EQ(told->dispatches_calls, *selector == kDispatched);
+  EXPECT_FALSE(read_process_stat(pid)->is_dead());
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
 }
 
 TEST(AskedAttributes, IsNothingForAProcessThatHasEnded) {

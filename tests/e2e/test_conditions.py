@@ -119,7 +119,7 @@ def to_drained(stage):
 
 # What makes the command; the exit code; the object and the remedy, which the message has.
 CONDITIONS = [
-    (with_taken_pid, ABORTED, "is taken at the target", "ps -fp"),
+    (with_taken_pid, ABORTED, "is taken at the target", "ps -f -p"),
     (with_program_only_here, ABORTED, "/run/only-here/program", "install the same version there"),
     (in_directory_only_here, ABORTED, "/run/only-here", "create it there"),
     (with_file_only_here, ABORTED, "/run/only-here/log", "shared file system"),
