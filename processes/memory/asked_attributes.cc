@@ -37,9 +37,9 @@ uint64_t id(int keyring) { return static_cast<uint64_t>(static_cast<int64_t>(key
 std::optional<AskedAttributes> ask_attributes(pid_t pid) {
   AskedAttributes told;
   const Status asked = with_injected_calls(pid, [&](InjectedCalls& calls) -> Status {
+    const auto mdwe = calls.call(SYS_prctl, {kGetMdwe, 0, 0});
     told.dispatches_calls = calls.are_dispatched();
     if (told.dispatches_calls) return {};
-    const auto mdwe = calls.call(SYS_prctl, {kGetMdwe, 0, 0});
     if (!mdwe) return failure(mdwe.error());
     told.denies_write_execute = *mdwe > 0;  // an older kernel: EINVAL
     for (const int keyring : {KEY_SPEC_PROCESS_KEYRING, KEY_SPEC_THREAD_KEYRING}) {

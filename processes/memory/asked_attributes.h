@@ -19,8 +19,8 @@ struct AskedAttributes {
   // the thread that was asked.
   bool has_registered_ring = false;
   // It dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)). Its handler would get
-  // calls of CRIU, too, and CRIU blocks the signal: the kernel ends the process. Known from Linux
-  // 6.4 on, and of the thread that was asked.
+  // calls of CRIU, too, and CRIU blocks the signal: the kernel ends the process. Known of the
+  // thread that was asked; before Linux 6.4 only if it dispatches at that moment.
   bool dispatches_calls = false;
 };
 

@@ -87,7 +87,6 @@ TEST(AskedAttributes, TellsARingThatIsUsedByARegisteredIndex) {
 
 // Any call in it would be dispatched, and end it.
 TEST(AskedAttributes, LeavesAProcessAloneThatDispatchesItsSystemCalls) {
-  if (!is_kernel(6, 4)) GTEST_SKIP() << "needs Linux 6.4";
   constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11
   constexpr unsigned long kOn = 1;
   enum : char { kAllowed, kDispatched, kFailed };

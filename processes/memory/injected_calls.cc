@@ -2,6 +2,7 @@
 
 #include <elf.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -135,9 +136,9 @@ Status InjectedCalls::prepare() {
   if (ptrace(PTRACE_GETSIGMASK, thread_.id(), sizeof(mask_), &mask_) != 0) {
     return tl::unexpected(error("read the signal mask of"));
   }
-  // No handler runs between the calls.
-  const uint64_t all_signals = ~uint64_t{0};
-  if (ptrace(PTRACE_SETSIGMASK, thread_.id(), sizeof(all_signals), &all_signals) != 0) {
+  // No handler runs between the calls. The kernel would forget a handler of SIGSYS that it blocks.
+  const uint64_t all_but_sigsys = ~(uint64_t{1} << (SIGSYS - 1));
+  if (ptrace(PTRACE_SETSIGMASK, thread_.id(), sizeof(all_but_sigsys), &all_but_sigsys) != 0) {
     return tl::unexpected(error("block the signals of"));
   }
   is_prepared_ = true;
@@ -184,7 +185,10 @@ Result<long> InjectedCalls::call(long number, std::array<uint64_t, 3> arguments)
     return tl::unexpected(error("set the registers of"));
   }
   for (int stop = 0; stop < 2; ++stop) {  // at the entry of the call, and at its end
-    if (Status ran = thread_.run_to_call_stop(); !ran) return failure(ran.error());
+    if (Status ran = thread_.run_to_call_stop(); !ran) {
+      are_dispatched_ = ran.error().errno_value == EOPNOTSUPP;
+      return failure(ran.error());
+    }
   }
   all = {&at_call, sizeof(at_call)};
   if (ptrace(PTRACE_GETREGSET, thread_.id(), NT_PRSTATUS, &all) != 0) {

@@ -33,7 +33,8 @@ class InjectedCalls {
   // those of ptrace(2).
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
   // Whether the thread dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)): an
-  // injected one would call its handler. Unknown before Linux 6.4: false.
+  // injected one would call its handler. Before Linux 6.4 this is known after a call() that it has
+  // dispatched.
   bool are_dispatched() const { return are_dispatched_; }
 
  private:

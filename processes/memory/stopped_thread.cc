@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // Only the thread that traces may wait, and without a limit, so it looks now and then.
 constexpr std::chrono::microseconds kLookInterval{100};
+constexpr int kSignalsMax = 1000;          // that arrive during a system call
 constexpr int kCallStop = SIGTRAP | 0x80;  // PTRACE_O_TRACESYSGOOD
 
 bool is_event_stop(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
@@ -77,14 +78,27 @@ Result<int> StoppedThread::await_stop() const {
   }
 }
 
+bool StoppedThread::was_call_dispatched(int status) const {
+  constexpr int kUserDispatch = 2;  // SYS_USER_DISPATCH of siginfo.h
+  siginfo_t signal{};
+  return WSTOPSIG(status) == SIGSYS && ptrace(PTRACE_GETSIGINFO, thread_, nullptr, &signal) == 0 &&
+         signal.si_code == kUserDispatch;
+}
+
 Status StoppedThread::run_to_call_stop() {
-  for (;;) {
+  for (int signals = 0; signals < kSignalsMax;) {
     if (Status done = trace(PTRACE_SYSCALL, "continue"); !done) return done;
     const auto status = await_stop();
     if (!status) return failure(status.error());
     if (is_call_stop(*status)) return {};
-    if (!is_event_stop(*status)) signal_ = static_cast<unsigned long>(WSTOPSIG(*status));
+    if (is_event_stop(*status)) continue;
+    if (was_call_dispatched(*status)) {
+      return failure(EOPNOTSUPP, fmt::format("thread {} dispatches its own system calls", thread_));
+    }
+    signal_ = static_cast<unsigned long>(WSTOPSIG(*status));
+    ++signals;
   }
+  return failure(EIO, fmt::format("thread {} gets signal {} again and again", thread_, signal_));
 }
 
 Status StoppedThread::run_to_restart_stop() {

@@ -26,7 +26,9 @@ class StoppedThread {
   pid_t id() const { return thread_; }
   // Calls ptrace(2). Errors: its own; the message says `what`.
   Status trace(int request, const char* what, void* data = nullptr) const;
-  // Lets it run to the entry or the end of a system call.
+  // Lets it run to the entry or the end of a system call. Errors: EOPNOTSUPP if the call was
+  // dispatched to the thread itself (prctl(PR_SET_SYSCALL_USER_DISPATCH)), which then knows nothing
+  // of it if SIGSYS is not blocked; EIO if it gets signals without end.
   Status run_to_call_stop();
   // Lets it run until it stops where the kernel decides whether to restart a system call.
   Status run_to_restart_stop();
@@ -35,6 +37,7 @@ class StoppedThread {
   explicit StoppedThread(pid_t thread) : thread_(thread) {}
   Result<int> await_stop() const;  // the status of waitpid(2)
   Status await_event_stop() const;
+  bool was_call_dispatched(int status) const;
 
   pid_t thread_ = 0;          // 0: none is stopped
   unsigned long signal_ = 0;  // arrived in a system call
