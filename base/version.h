@@ -3,7 +3,7 @@
 
 namespace ppmr {
 
-extern const char* const kVersion;  // "0.2.0"
+extern const char* const kVersion;  // "MAJOR.MINOR.PATCH"
 extern const char* const kCommit;   // that of --embed_label; empty: none was given
 
 }  // namespace ppmr
