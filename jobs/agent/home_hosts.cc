@@ -54,7 +54,7 @@ void HomeJobs::note_host(const std::string& host, const PoolReport& report) {
 void HomeJobs::ask_hosts(const std::vector<std::string>& hosts) {
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
     const auto asked_at = Clock::now();
-    auto answer = options_.ask(hosts[i], to_request(host_request::Alive{}), kAlivePatience);
+    auto answer = options_.ask(hosts[i], {{"op", "alive"}}, kAlivePatience);
     if (answer) {
       note_host(hosts[i], parse_pool_report(answer->at("pool")));
       return {};
@@ -173,7 +173,7 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   return chosen;
 }
 
-Status HomeJobs::settle(const host_request::Settle& settlement) {
+Status HomeJobs::settle(const MoveSettlement& settlement) {
   MutexLock lock(mutex_);
   auto found = find_locked(settlement.job);
   if (!found) return failure(found.error());

@@ -14,7 +14,6 @@
 
 #include "daemon/command_line/command_error.h"
 #include "daemon/control/control_client.h"
-#include "jobs/agent/requests.h"
 #include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
@@ -98,7 +97,7 @@ SlurmStep::~SlurmStep() {
 int JobHoldCommand::run() const {
   const auto deadline = Clock::now() + kFirstReportPatience;
   for (bool known = false;;) {
-    auto answer = call(socket, to_request(user_request::Hold{allocation}), kHoldTimeout);
+    auto answer = call(socket, {{"op", "hold"}, {"allocation", allocation}}, kHoldTimeout);
     if (answer) {
       if (Status status = accepted(*answer); !status) {
         return report("job hold", {ExitCode::kFailure, status.error().message}, false);
