@@ -205,6 +205,6 @@ def test_target_without_bridge_port_is_refused_before_any_change(job):
     job.target.run(["ip", "link", "delete", PORT])
     done = job.start_migrate().wait()
     assert done.code == ABORTED
-    assert f"the target lacks the network interfaces {PORT}, which" in done.output
+    assert f"the target lacks the network interface {PORT}, which" in done.output
     assert job.attached() == [job.source.name]
     job.goes_on()
