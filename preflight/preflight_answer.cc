@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -157,12 +155,10 @@ bool is_any(const std::string& address) { return address == "0.0.0.0" || address
 
 // A pid is also in use as long as a process belongs to the group or session that it began.
 std::vector<pid_t> find_taken_pids(const std::vector<pid_t>& wanted) {
+  if (wanted.empty()) return {};
   std::set<pid_t> begun;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename();
-    const auto stat = read_process_stat(static_cast<pid_t>(std::atol(name.c_str())));
-    if (stat) begun.insert({stat->group, stat->session});
+  if (const auto processes = read_all_processes()) {
+    for (const ProcessStat& process : *processes) begun.insert({process.group, process.session});
   }
   std::vector<pid_t> taken;
   for (const pid_t pid : wanted) {

@@ -81,7 +81,7 @@ bool is_memory_device(const struct statx& found) {
   return S_ISCHR(found.stx_mode) && found.stx_rdev_major == kMemoryDevices;
 }
 
-// The size of a file whose name is gone. CRIU carries all of it, also what is not mapped.
+// The size of a deleted file. CRIU carries the whole file, not only its mapped part.
 uint64_t size_of_mapped(pid_t pid, const Mapping& mapping) {
   const std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, mapping.address,
                                        mapping.address + mapping.size_bytes);

@@ -52,8 +52,7 @@ struct SealedEpoch {
   uint64_t bytes = 0;          // memory of the tree
   uint64_t arrived_bytes = 0;  // what this epoch has sent
   uint64_t memory_end = 0;     // where its pages end in the memory file of its run
-  // At the partner: how wrong frozen_ns may be. -1: it is on the source's clock, and nobody knows
-  // how far that differs.
+  // At the partner: by how much frozen_ns may be wrong. -1: not known, it is on the source's clock.
   int64_t clock_uncertainty_ns = -1;
 };
 

@@ -28,8 +28,8 @@ def test_exactly_one_copy_runs_after_every_failure(ppmr, long):
     generator = random.Random(seed)
     cases = list(failure_cases.all_cases())
     if not long:
-        # A runc that is killed while it makes its container can leave a directory that it does not
-        # list, and refuses the name from then on. Only the matrix and --long show this fault.
+        # After the kill of a `runc restore`, runc may refuse the next move of that container: the
+        # name is taken (docs/migration.md). Only the matrix and --long show this fault.
         kills = [case for case in cases if case[2] == "kill" and case[1] != "target runc"]
         others = [case for case in cases if case[2] != "kill"]
         cases = generator.sample(kills, KILLS) + generator.sample(others, OTHERS)

@@ -188,7 +188,7 @@ def test_restored_process_that_is_killed_before_it_runs_is_restored_again(
 def test_restored_process_that_is_killed_after_its_hook_is_restored_again(
     nodes, lab, settling, which
 ):
-    """The hook has let CRIU go on, which does not look at its children any more."""
+    """After its hook has ended, CRIU does not notice the death of a restored process."""
     migrations, worker, running = move_until("committed", settling, lab, nodes)
     wait_for_ready_target(migrations)
     tree = migrations.records("target")[0]["trees"][0]
