@@ -280,7 +280,8 @@ TEST_F(Preflight, WarnsThatAddressesAreNotComparedIfTheTreeHasItsOwnNetworkNames
 }
 TEST_F(Preflight, StopsTheMoveIfPidsAreTakenAtTheTarget) {
   answers_.pids_taken = {412};
-  expect_stop("pid 412 is taken at the target", "end the process that has it there (`ps -f -p 412 -s 412`)");
+  expect_stop("pid 412 is taken at the target",
+              "end the process that has it there (`ps -f -p 412 -s 412`)");
   answers_.pids_taken = {412, 413};
   expect_stop("the pids 412, 413 are taken at the target", "end the processes that have them");
 }
