@@ -208,7 +208,7 @@ Result<ContainerAnswer> answer_question(const ContainerQuestion& question) {
   answer.runc_version = *version;
   const auto state = runc->state(question.name);
   if (!state && state.error().errno_value != ENOENT) answer.runc_problem = state.error().message;
-  answer.name_taken = static_cast<bool>(state);
+  answer.name_taken = state || runc->has_directory(question.name);
   return answer;
 }
 

@@ -45,13 +45,14 @@ Status expect_container_at_target(const TreeRecord& tree) {
 Status forget_container_at_target(const TreeRecord& tree, const std::string& work_directory) {
   const std::string& name = tree.container.name;
   // This function removes only a container that this restore created.
-  if (name.empty() || !container_was_made(work_directory)) return {};
+  const MadeContainer made = name.empty() ? MadeContainer::kNone : made_container(work_directory);
+  if (made == MadeContainer::kNone) return {};
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  // Also removes a container that runc does not list: if runc dies early, the container's directory
-  // remains.
-  if (Status removed = runc->remove(name); !removed) return removed;
-  forget_that_container_was_made(work_directory);
+  // A container that runc lists before it has started CRIU is somebody else's, of the same name.
+  const bool is_ours = made == MadeContainer::kWhole || !runc->state(name);
+  if (Status removed = is_ours ? runc->remove(name) : Status{}; !removed) return removed;
+  forget_made_container(work_directory);
   return {};
 }
 

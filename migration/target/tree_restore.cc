@@ -41,6 +41,7 @@
 #include "processes/frozen_tasks.h"
 #include "processes/lonely_network.h"
 #include "processes/own_namespace.h"
+#include "processes/process_identity.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
@@ -99,6 +100,7 @@ class TreeRestore {
   Status prepare();
   Result<std::unique_ptr<CriuProcess>> start_criu(const std::string& images);
   Result<std::unique_ptr<CriuProcess>> start_runc(const std::string& images) const;
+  Status note_start_of_runc(const Runc& runc, const std::string& name) const;
   bool was_aborted_for(milliseconds time);
   // Returns why CRIU should be ended; empty: it should go on.
   std::string why_criu_is_in_vain();
@@ -210,9 +212,18 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& 
   if (record_.plan.restores_lazily()) words.push_back("--lazy-pages");
   words.insert(words.end(), passed->begin(), passed->end());
   words.push_back(container.name);
+  if (Status noted = note_start_of_runc(*runc, container.name); !noted)
+    return failure(noted.error());
   return CriuProcess::start({.argv = runc->restore_command(work_, words),
                              .log_file = work_ + "/restore.out",
                              .show = log});
+}
+
+// runc makes its directory of the container before it starts CRIU, and its record of it afterwards.
+// If it is killed in between, runc lists no container, and refuses to make another of that name.
+Status TreeRestore::note_start_of_runc(const Runc& runc, const std::string& name) const {
+  if (runc.has_directory(name)) return {};  // somebody else's: runc will say that the name is taken
+  return leave_mark(work_, RelayMark::kRuntimeStarted, read_boot_id());
 }
 
 bool TreeRestore::was_aborted_for(milliseconds time) {

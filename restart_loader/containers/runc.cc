@@ -96,6 +96,10 @@ Result<ContainerState> Runc::state(const std::string& name) const {
   return parse_container_state(*output);
 }
 
+bool Runc::has_directory(const std::string& name) const {
+  return access(fmt::format("{}/{}", kRuncRoot, name).c_str(), F_OK) == 0;
+}
+
 Result<std::vector<std::string>> Runc::list() const {
   auto output = run({"list", "--quiet"});
   if (!output) return failure(output.error());

@@ -30,6 +30,9 @@ class Runc {
   Result<std::string> version() const;
   // Returns the state of a container. Errors: ENOENT if runc has no such container; EPROTO.
   Result<ContainerState> state(const std::string& name) const;
+  // Returns whether runc keeps anything under this name, listed or not: a runc that is killed while
+  // it makes a container leaves a directory that takes the name.
+  bool has_directory(const std::string& name) const;
   // Returns the names of all containers.
   Result<std::vector<std::string>> list() const;
   // Returns all processes in the container, including those that `runc exec` added.

@@ -11,6 +11,8 @@ namespace {
 
 std::string path_of(const std::string& work_directory, RelayMark mark) {
   switch (mark) {
+    case RelayMark::kRuntimeStarted:
+      return work_directory + "/runtime-started";
     case RelayMark::kContainerCreated:
       return work_directory + "/container-made";
     case RelayMark::kLetGo:
@@ -27,6 +29,12 @@ std::string path_of(const std::string& work_directory, RelayMark mark) {
 
 bool is_there(const std::string& work_directory, RelayMark mark) {
   return access(path_of(work_directory, mark).c_str(), F_OK) == 0;
+}
+
+bool is_of_this_boot(const std::string& work_directory, RelayMark mark) {
+  std::ifstream file(path_of(work_directory, mark));
+  std::string boot;
+  return std::getline(file, boot) && !boot.empty() && read_boot_id().starts_with(boot);
 }
 
 // Returns whether CRIU (3.17.1, 4.2.1) reports that it did not get the permission to continue. In
@@ -78,14 +86,15 @@ void forget_restore(const std::string& work_directory) {
   }
 }
 
-bool container_was_made(const std::string& work_directory) {
-  std::ifstream file(path_of(work_directory, RelayMark::kContainerCreated));
-  std::string boot;
-  return std::getline(file, boot) && !boot.empty() && read_boot_id().starts_with(boot);
+MadeContainer made_container(const std::string& work_directory) {
+  if (is_of_this_boot(work_directory, RelayMark::kContainerCreated)) return MadeContainer::kWhole;
+  if (is_of_this_boot(work_directory, RelayMark::kRuntimeStarted)) return MadeContainer::kPartly;
+  return MadeContainer::kNone;
 }
 
-void forget_that_container_was_made(const std::string& work_directory) {
-  unlink(path_of(work_directory, RelayMark::kContainerCreated).c_str());
+void forget_made_container(const std::string& work_directory) {
+  for (const RelayMark mark : {RelayMark::kContainerCreated, RelayMark::kRuntimeStarted})
+    unlink(path_of(work_directory, mark).c_str());
 }
 
 }  // namespace ppmr

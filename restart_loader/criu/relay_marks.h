@@ -10,6 +10,7 @@
 namespace ppmr {
 
 enum class RelayMark {
+  kRuntimeStarted,    // the container runtime begins, and has no such container; the boot ID
   kContainerCreated,  // the container runtime created the container; content: the boot ID
   kLetGo,             // the relay let CRIU continue
   kResumed,           // CRIU is about to let the tasks run
@@ -44,8 +45,14 @@ int64_t runs_since_ns(const std::string& work_directory);
 // Removes the marks of a restore, before the next attempt.
 void forget_restore(const std::string& work_directory);
 
-// Returns whether the container runtime has created the container since this node booted.
-bool container_was_made(const std::string& work_directory);
-void forget_that_container_was_made(const std::string& work_directory);
+enum class MadeContainer {
+  kNone,
+  kPartly,  // the runtime began, and may have been killed before it recorded the container
+  kWhole,
+};
+
+// Returns what the container runtime has created of the container since this node booted.
+MadeContainer made_container(const std::string& work_directory);
+void forget_made_container(const std::string& work_directory);
 
 }  // namespace ppmr

@@ -23,19 +23,23 @@ class RelayMarksTest : public testing::Test {
 };
 
 TEST_F(RelayMarksTest, ContainerCountsAsCreatedOnlyWhileItsMarkExists) {
-  EXPECT_FALSE(container_was_made(directory));
+  EXPECT_EQ(made_container(directory), MadeContainer::kNone);
+  ASSERT_TRUE(leave_mark(directory, RelayMark::kRuntimeStarted, read_boot_id()));
+  EXPECT_EQ(made_container(directory), MadeContainer::kPartly);
   ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, read_boot_id()));
-  EXPECT_TRUE(container_was_made(directory));
-  forget_that_container_was_made(directory);
-  EXPECT_FALSE(container_was_made(directory));
+  EXPECT_EQ(made_container(directory), MadeContainer::kWhole);
+  forget_made_container(directory);
+  EXPECT_EQ(made_container(directory), MadeContainer::kNone);
 }
 
 // If a relay is killed while it writes the mark, the mark is empty.
 TEST_F(RelayMarksTest, ContainerMarkWithoutABootIdIsIgnored) {
-  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, ""));
-  EXPECT_FALSE(container_was_made(directory));
-  ASSERT_TRUE(leave_mark(directory, RelayMark::kContainerCreated, "\n"));
-  EXPECT_FALSE(container_was_made(directory));
+  for (const RelayMark mark : {RelayMark::kRuntimeStarted, RelayMark::kContainerCreated}) {
+    ASSERT_TRUE(leave_mark(directory, mark, ""));
+    EXPECT_EQ(made_container(directory), MadeContainer::kNone);
+    ASSERT_TRUE(leave_mark(directory, mark, "\n"));
+    EXPECT_EQ(made_container(directory), MadeContainer::kNone);
+  }
 }
 
 TEST_F(RelayMarksTest, TasksMayHaveRunAfterTheRelayReleasesCriuUnlessCriuItselfGivesUp) {

@@ -28,9 +28,7 @@ def test_exactly_one_copy_runs_after_every_failure(ppmr, long):
     generator = random.Random(seed)
     cases = list(failure_cases.all_cases())
     if not long:
-        # After the kill of a `runc restore`, runc may refuse the next move of that container: the
-        # name is taken (docs/migration.md). Only the matrix and --long show this fault.
-        kills = [case for case in cases if case[2] == "kill" and case[1] != "target runc"]
+        kills = [case for case in cases if case[2] == "kill"]
         others = [case for case in cases if case[2] != "kill"]
         cases = generator.sample(kills, KILLS) + generator.sample(others, OTHERS)
     generator.shuffle(cases)

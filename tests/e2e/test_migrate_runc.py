@@ -1,6 +1,7 @@
 """`ppmr migrate --runc`: one command moves a runc container. After every failure exactly one copy
 runs."""
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -483,6 +484,47 @@ def test_failed_restore_keeps_container_at_source(
         job.check_stayed()
     finally:
         job.remove()
+
+
+# Ends like a `runc restore` that is killed after it has made its directory of the container, before
+# it starts CRIU.
+DYING_RUNC = """#!/bin/sh
+if [ "$1" = restore ] && rm {switch} 2>/dev/null; then
+  mkdir /run/runc/job
+  kill -9 $$
+fi
+exec {runc} "$@"
+"""
+
+
+def test_container_moves_after_a_runc_that_was_killed_early(
+    own_cgroup, lab, make_migrations, need_command, root_file_system, tmp_path
+):
+    need_command("runc")
+    runc, switch = tmp_path / "runc", tmp_path / "switch"
+    runc.write_text(DYING_RUNC.format(switch=switch, runc=shutil.which("runc")))
+    runc.chmod(0o755)
+    switch.touch()
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    migrations = make_migrations(environment={"PATH": path})
+    job = Job(lab, migrations, root_file_system, own_cgroup)
+    try:
+        done = migrate(migrations)
+        assert done.code == ABORTED and not switch.exists()
+        job.check_stayed()
+        migrate(migrations).ok()
+        job.check_moved()
+    finally:
+        job.remove()
+
+
+def test_name_that_runc_keeps_without_a_container_is_found_before_the_move(migrations, start):
+    job = start()
+    migrations.target_at.run(["mkdir", "-p", "/run/runc/job"])
+    refused(migrations, job, "the container job already exists at the target")
+    migrations.target_at.run(["runc", "delete", "job"], check=False)
+    migrate(migrations).ok()
+    job.check_moved()
 
 
 def test_container_and_process_move_in_one_migration(lab, migrations, start, pauses):
