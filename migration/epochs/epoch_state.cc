@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "daemon/command_line/size_option.h"
+#include "migration/records/source_name.h"
 #include "preflight/systemd_unit.h"
 
 namespace ppmr {
@@ -280,7 +281,7 @@ Status check_precedence(const EpochState& state, bool is_alone, const std::strin
 
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
                     const std::string& peer, const ProtectedTree& tree) {
-  if (known.peer != peer) {
+  if (!is_same_source({known.peer, known.tree.node_id}, {peer, tree.node_id})) {
     return failure(EACCES, fmt::format("'{}' belongs to another source ({}): choose another name",
                                        known.name, known.peer));
   }

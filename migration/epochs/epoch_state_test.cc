@@ -151,7 +151,10 @@ TEST(CheckPrecedence, APersonVouchesForTheFirstPartnerByName) {
 TEST(CheckSource, NameBelongsToOneTreeOfOneSource) {
   const EpochState state = some_state();
   EXPECT_TRUE(check_source(state, std::nullopt, state.peer, state.tree));
-  EXPECT_EQ(check_source(state, std::nullopt, "tls-psk two", state.tree).error().errno_value,
+  EXPECT_TRUE(check_source(state, std::nullopt, "tls-psk renamed", state.tree));
+  ProtectedTree elsewhere = state.tree;
+  elsewhere.node_id = "two";
+  EXPECT_EQ(check_source(state, std::nullopt, "tls-psk two", elsewhere).error().errno_value,
             EACCES);
   ProtectedTree other = state.tree;
   other.root_start_time = 1;

@@ -149,6 +149,7 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.peer = packed.at("peer");
   record.endpoint = packed.at("endpoint");
   if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
+  record.peer_node_id = packed.value("peer_node_id", "");
   record.node_id = packed.at("node_id");
   record.boot_id = packed.at("boot_id");
   record.incarnation = packed.at("incarnation");
@@ -418,6 +419,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"owner", record.owner()},
             {"peer", record.peer},
             {"endpoint", record.endpoint},
+            {"peer_node_id", record.peer_node_id},
             {"node_id", record.node_id},
             {"boot_id", record.boot_id},
             {"incarnation", record.incarnation},

@@ -154,6 +154,7 @@ struct OwnershipRecord {
   uint64_t version = 0;  // set by RecordStore, counts from 1
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
                      // of the checkpoints that this migration may use
+  std::string peer_node_id;  // target: `node_id` of the source; see is_same_source()
   nlohmann::json endpoint;  // source: the target's agent, see parse_endpoint()
   std::string node_id;      // of the record's node, see read_node_id()
   std::string boot_id;  // of the record's node: the ProcessIdentities are valid in this boot only

@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 #include "base/parse_json.h"
 #include "daemon/control/control_client.h"
+#include "processes/process_identity.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/control/agent_frames.h"
@@ -66,7 +67,9 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
   if (!connection_) {
     if (auto connected = connect(patience); !connected) return failure(connected.error());
   }
-  Status sent = write_agent_frame(*connection_, json_text(request));
+  nlohmann::json named = request;
+  named["node_id"] = read_node_id();
+  Status sent = write_agent_frame(*connection_, json_text(named));
   if (sent) {
     auto text = read_agent_frame(*connection_, patience);
     if (text) {

@@ -18,6 +18,7 @@
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "migration/records/record_store.h"
+#include "migration/records/source_name.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/target_driver.h"
@@ -105,7 +106,7 @@ class Agent {
   OwnershipRecord note_seen(const OwnershipRecord& record) const;
   json refusal_with(const Error& error, const std::string& id) const;
   std::string missing(const OwnershipRecord& record) const;
-  Result<OwnershipRecord> read_of_peer(const std::string& id) const;
+  Result<OwnershipRecord> read_of_peer(const json& request) const;
 
   const RecordStore store_;
   const MigrationAgent& options_;
@@ -178,6 +179,7 @@ json Agent::prepare(const json& request) const {
   }
   record->restart_policy = to_json(*policy);
   record->role = kRole;
+  record->peer_node_id = std::move(record->node_id);
   record->node_id = read_node_id();
   record->boot_id = read_boot_id();
   record->incarnation = incarnation_here();
@@ -196,7 +198,7 @@ json Agent::prepare(const json& request) const {
   auto created = store_.create(std::move(*record));
   // The coordinator repeats a request whose reply was lost.
   if (!created && created.error().errno_value == EEXIST) {
-    return answer_of(read_of_peer(request.at("record").at("id")));
+    return answer_of(read_of_peer(request.at("record")));
   }
   if (!created) return refusal(created.error());
   store_.prune();
@@ -216,9 +218,12 @@ json Agent::prepare(const json& request) const {
   return answer_of(created);
 }
 
-Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
+Result<OwnershipRecord> Agent::read_of_peer(const json& request) const {
+  const std::string id = request.at("id");
   auto record = store_.read(id, kRole);
-  if (record && record->peer != options_.peer) {
+  if (!record) return record;
+  const SourceName known{record->peer, record->peer_node_id};
+  if (!is_same_source(known, {options_.peer, request.value("node_id", "")})) {
     return failure(EACCES, "migration " + id + " belongs to another source (" + record->peer + ")");
   }
   return record;
@@ -226,7 +231,7 @@ Result<OwnershipRecord> Agent::read_of_peer(const std::string& id) const {
 
 json Agent::look(const json& request) const {
   const std::string id = request.at("id");
-  auto record = read_of_peer(id);
+  auto record = read_of_peer(request);
   if (record) store_.note_contact(id, kRole);
   const uint64_t version = request.value("version", uint64_t{0});
   const milliseconds timeout(
@@ -281,7 +286,7 @@ std::string Agent::missing(const OwnershipRecord& record) const {
 
 json Agent::vote(const json& request) const {
   const std::string id = request.at("id");
-  auto record = read_of_peer(id);
+  auto record = read_of_peer(request);
   if (!record) return refusal(record.error());
   store_.note_contact(id, kRole);
   const auto step =
@@ -293,7 +298,7 @@ json Agent::vote(const json& request) const {
 json Agent::decide(const json& request) const {
   const std::string id = request.at("id");
   const auto state = parse_state(request.at("state"));
-  if (auto record = read_of_peer(id); !record) return refusal(record.error());
+  if (auto record = read_of_peer(request); !record) return refusal(record.error());
   TargetEvent event;
   if (state == MigrationState::kAborted) {
     event = target_event::Abort{request.value("error", "")};

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "migration/records/source_name.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/source_driver.h"
@@ -30,6 +31,7 @@ OwnershipRecord record_of(const EpochState& state, const SealedEpoch& epoch) {
   record.id = random_migration_id();
   record.role = kRole;
   record.peer = state.peer;
+  record.peer_node_id = state.tree.node_id;
   record.endpoint = nlohmann::json::object();
   record.node_id = read_node_id();
   record.boot_id = read_boot_id();
@@ -117,7 +119,8 @@ Result<std::string> find_taken_over(const RecordStore& records, const std::strin
   if (!all) return failure(all.error());
   for (const OwnershipRecord& record : *all) {
     const TreeRecord& taken = record.trees.front();
-    const bool is_same = record.role == kRole && record.peer == peer &&
+    const SourceName source{record.peer, record.peer_node_id};
+    const bool is_same = record.role == kRole && is_same_source(source, {peer, tree.node_id}) &&
                          taken.protected_as == name && taken.root == tree.root &&
                          taken.root_start_time == tree.root_start_time;
     if (is_same && judge_source(record.state()) == SourceMay::kNotRun) return record.id;

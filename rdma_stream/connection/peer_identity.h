@@ -27,6 +27,7 @@ inline const char* to_string(PeerRole role) {
 }
 
 struct PeerIdentity {
+  static constexpr std::string_view kByCertificate = "tls-cert";
   enum class Method { kNone, kSharedKey, kCertificate };
   Method method = Method::kNone;
   // With a certificate: the DNS name in the peer's certificate that --allow-peer allows. With a
@@ -41,7 +42,7 @@ struct PeerIdentity {
   // (insecure)".
   std::string text() const {
     if (method == Method::kNone) return "none (insecure)";
-    const std::string text = method == Method::kSharedKey ? "tls-psk" : "tls-cert";
+    const std::string text(method == Method::kSharedKey ? "tls-psk" : kByCertificate);
     return name.empty() ? text : text + " " + name;
   }
   // Names the node that owns the checkpoints that it sends. The name is the same in each of the
@@ -51,6 +52,11 @@ struct PeerIdentity {
   }
   bool operator==(const PeerIdentity&) const = default;
 };
+
+// Returns whether an owner (PeerIdentity::owner()) has proved the name, and not only claimed it.
+inline bool proves_its_name(std::string_view owner) {
+  return owner.starts_with(PeerIdentity::kByCertificate);
+}
 
 // Returns why a peer that may not act as `wanted` is refused.
 inline std::string wrong_role(const PeerIdentity& peer, PeerRole wanted) {

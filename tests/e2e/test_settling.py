@@ -91,6 +91,26 @@ def test_daemon_finishes_a_decided_move_without_any_program_of_the_move(nodes, l
     worker.end()
 
 
+@pytest.mark.parametrize(
+    ("state", "role", "ends"),
+    [("committed", "target", ["finished"] * 2), ("sealed", "source", ["aborted"] * 2)],
+)
+def test_renamed_source_settles_at_another_address_with_another_key(
+    nodes, lab, settling, state, role, ends
+):
+    """Another host name is another identity of the source, if its key is shared."""
+    migrations, worker, running = move_until(state, settling, lab, nodes)
+    wait_for_ready_target(migrations)
+    kill_programs_of_source(nodes)
+    nodes.source.run(["hostname", "renamed"])
+    migrations.renew_elsewhere()
+    wait_until(lambda: states(migrations) == ends, SETTLED, f"both nodes to be {ends}")
+    worker.node = migrations.node(role)
+    worker.wait_for_lines(10)
+    assert worker.node.alive(worker.pid)
+    worker.end()
+
+
 def test_restarted_source_hands_over_to_a_target_that_is_ready(nodes, lab, settling):
     """The boot ID in the record is that of an earlier boot, as after a restart of the node."""
     migrations, worker, running = move_until("sealed", settling, lab, nodes)

@@ -217,6 +217,27 @@ class Mounts:
         self.restart_dead()
         self.await_ready()
 
+    def renew_elsewhere(self):
+        """Kills both daemons, and starts them at another port, with another key in another file."""
+        port = PORT + next(_numbers)
+        key = Path(f"{self._option(self._source_options, '--key-file')}-{port}")
+        make_key(key, self.source_at, self.target_at)
+        address = f"{self.target_at.address}:{port}"
+        for options, values in (
+            (self._source_options, {"--target": address, "--key-file": key}),
+            (self._target_options, {"--listen": address, "--key-file": key}),
+        ):
+            for option, value in values.items():
+                options[options.index(option) + 1] = str(value)
+        self.port, self.address = port, address
+        self.source.kill()
+        self.target.kill()
+        self.restart_dead()
+
+    @staticmethod
+    def _option(options, name):
+        return options[options.index(name) + 1]
+
     def _running(self, daemon, *arguments):
         if daemon and daemon.running():
             return daemon
