@@ -419,7 +419,6 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"owner", record.owner()},
             {"peer", record.peer},
             {"endpoint", record.endpoint},
-            {"peer_node_id", record.peer_node_id},
             {"node_id", record.node_id},
             {"boot_id", record.boot_id},
             {"incarnation", record.incarnation},
@@ -437,6 +436,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"confirmations", record.confirmations},
             {"error", record.error},
             {"history", history}};
+  if (!record.peer_node_id.empty()) packed["peer_node_id"] = record.peer_node_id;
   // A rehearsal of a unit has its sockets, but not its name.
   if (!record.unit.name.empty() || !record.unit.journal_sockets.empty()) {
     packed["unit"] = {{"name", record.unit.name},

@@ -52,6 +52,15 @@ TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
   EXPECT_EQ(nlohmann::json(*back), nlohmann::json(record));
 }
 
+TEST(OwnershipRecord, KeepsTheNodeOfItsPeerIfItIsKnown) {
+  OwnershipRecord record = record_of_two_trees();
+  EXPECT_FALSE(nlohmann::json(record).contains("peer_node_id"));
+  record.peer_node_id = "f00d";
+  const auto back = parse_record(nlohmann::json(record));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->peer_node_id, "f00d");
+}
+
 TEST(OwnershipRecord, PausesSurviveConversionAndOthersHaveNone) {
   OwnershipRecord record = record_of_two_trees();
   EXPECT_FALSE(nlohmann::json(record).contains("pauses"));
