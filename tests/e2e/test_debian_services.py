@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab import debian_packages
-from lab.node import wait_until
+from lab.node import LabError, wait_until
 from lab.programs import find_program
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("package")]
@@ -86,7 +86,7 @@ SERVICES = {
         more="PrivateIPC=yes\n",
         writes=f"{PSQL} -c 'create table kept as select generate_series(1, 1000) as n'",
         reads=f"{PSQL} -c 'select sum(n), pg_postmaster_start_time() from kept group by 2'",
-        lives=f"{PSQL} -c 'insert into kept values (0)'",
+        lives=f"{PSQL} -c 'create temporary table lives (n int)'",
     ),
     "memcached": SimpleNamespace(
         unit="memcached",
@@ -158,6 +158,17 @@ def write_drop_in(machine, service):
     machine.run("systemctl daemon-reload")
 
 
+def wait_for_life(machine, service):
+    try:
+        wait_until(
+            lambda: machine.run(service.lives, check=False).returncode == 0, 30, "an answer"
+        )
+    except LabError as late:
+        answer = machine.run(service.lives, check=False)
+        journal = machine.run(f"journalctl -u {service.unit}").stdout
+        raise LabError(f"{late}: {answer.stdout}{answer.stderr}\n{journal}") from late
+
+
 def properties_of(machine, unit, *names):
     shown = machine.run(["systemctl", "show", "--property=" + ",".join(names), unit]).stdout
     found = dict(line.split("=", 1) for line in shown.splitlines())
@@ -168,9 +179,7 @@ def properties_of(machine, unit, *names):
 def test_service_of_debian_moves_with_its_unit(served, service):
     source, target = served
     source.run(f"systemctl start {service.unit}")
-    wait_until(
-        lambda: source.run(service.lives, check=False).returncode == 0, 30, "the service to answer"
-    )
+    wait_for_life(source, service)
     source.run(service.writes)
     kept = source.run(service.reads).stdout
     names = ["MainPID", "ActiveState", "SubState", "Type"]
@@ -192,6 +201,4 @@ def test_service_of_debian_moves_with_its_unit(served, service):
     assert target.run(service.reads).stdout == kept
     target.run(service.lives)
     target.run(f"systemctl restart {service.unit}")
-    wait_until(
-        lambda: target.run(service.lives, check=False).returncode == 0, 30, "its next start"
-    )
+    wait_for_life(target, service)
