@@ -272,6 +272,31 @@ def test_new_agent_concludes_a_move_whose_agent_was_killed(
     hosts.await_clean()
 
 
+@pytest.mark.long
+def test_move_of_a_node_may_take_longer_than_ten_minutes(make_hosts, lab):
+    """An agent once killed a move that took longer, with CRIU inside."""
+    pauses = lab.directory / "pauses"
+    pauses.write_text("source:preparing")
+    hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
+    job = count_to(hosts, 20_000)
+    job.await_lines(5)
+    source, directory = hosts.nodes["h2"], hosts.state_directory("h2")
+    evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"])
+    [marker] = wait_until(
+        lambda: list(source.host_path(directory).glob("*.source/paused-preparing")), 30, "the move"
+    )
+    steer = [hosts.ppmr, "migrate", "--state-dir", directory]
+    migration = marker.parent.name.removesuffix(".source")
+    source.run([*steer, "--pause", migration])
+    pauses.write_text("")
+    marker.unlink()
+    time.sleep(620)  # longer than the limit was
+    assert evacuation.poll() is None and "moving" in states(hosts).values()
+    source.run([*steer, "--resume", migration])
+    assert evacuation.wait(60) == MOVED and place_of(hosts, "h2") == "h3"
+    job.await_lines(len(job.output()) + 20)
+
+
 def test_evacuated_host_takes_no_node_until_it_is_returned(make_hosts):
     hosts = make_hosts(3)
     job = count_to(hosts, 200)
