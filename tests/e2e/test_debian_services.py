@@ -42,6 +42,9 @@ ExecPaths=
 NoExecPaths=
 """
 CAP_SYS_RESOURCE = 24
+POSTGRES = (
+    "/usr/lib/postgresql/15/bin/postgres -c config_file=/etc/postgresql/15/main/postgresql.conf"
+)
 PSQL = "setpriv --reuid=postgres --regid=postgres --clear-groups psql -XAtq"
 
 
@@ -73,17 +76,20 @@ SERVICES = {
     ),
     "postgresql": SimpleNamespace(
         unit="postgresql@15-main",
-        # Without pg_ctlcluster, which takes the user who owns the data.
+        # Told that it is another user than root.
         as_root=(
-            "mkdir -p $D; printf '[Service]\\nUser=root\\nType=notify\\nPIDFile=\\n"
-            "Environment=LD_PRELOAD=/root/libother_uid.so OTHER_UID=%s\\n"
-            "ExecStart=\\nExecStart=/usr/lib/postgresql/15/bin/postgres "
-            "-c config_file=/etc/postgresql/15/main/postgresql.conf\\n"
-            "ExecStop=\\nExecReload=\\n' $(id -u postgres) >$D/root.conf"
+            "printf '[Service]\\nEnvironment=LD_PRELOAD=/root/libother_uid.so OTHER_UID=%s\\n"
+            f"ExecStart=\\nExecStart=/usr/bin/unshare --ipc {POSTGRES}\\n' "
+            "$(id -u postgres) >$D/root.conf"
         ),
         shared=["/var/lib/postgresql", "/var/log/postgresql"],
-        # Its System V memory moves with a namespace of its own.
-        more="PrivateIPC=yes\n",
+        # Its System V memory moves with an IPC namespace of its own. PrivateIPC= would also give it
+        # a mount namespace. Without pg_ctlcluster, which takes the user who owns the data.
+        more=(
+            "User=root\nType=notify\nPIDFile=\nExecStop=\nExecReload=\nExecStart=\n"
+            "ExecStart=/usr/bin/unshare --ipc /usr/bin/setpriv --reuid=postgres "
+            f"--regid=postgres --init-groups {POSTGRES}\n"
+        ),
         writes=f"{PSQL} -c 'create table kept as select generate_series(1, 1000) as n'",
         reads=f"{PSQL} -c 'select sum(n), pg_postmaster_start_time() from kept group by 2'",
         lives=f"{PSQL} -c 'create temporary table lives (n int)'",
@@ -152,6 +158,7 @@ def served(packages, debian_with_services, tmp_path, service):
 def write_drop_in(machine, service):
     directory = machine.root / f"etc/systemd/system/{service.unit}.service.d"
     directory.mkdir(parents=True)
+    # After movable.conf, in their order: root.conf.
     (directory / "movable.conf").write_text(WITHOUT_SANDBOX + getattr(service, "more", ""))
     if not moves_other_users():
         machine.run(f"D=/etc/systemd/system/{service.unit}.service.d; {service.as_root}")
