@@ -9,6 +9,7 @@
 
 #include "jobs/agent/home_jobs.h"
 #include "jobs/agent/peers.h"
+#include "jobs/agent/requests.h"
 #include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
@@ -66,8 +67,8 @@ void join_message(benchmark::State& state) {
   const std::string hosts_text = job.hosts_text();
   size_t bytes = 0;
   for (auto _ : state) {
-    const json request = {
-        {"op", "join"}, {"spec", to_json(job.spec_of(0, kHome, hosts_text))}, {"expected", false}};
+    const json request =
+        to_request(host_request::Join{.spec = to_json(job.spec_of(0, kHome, hosts_text))});
     bytes = request.dump().size();
   }
   state.counters["bytes"] = static_cast<double>(bytes);
@@ -121,7 +122,7 @@ void message(benchmark::State& state) {
       options.credentials, fmt::format("127.0.0.1:{}", options.port), [](const json&) {
         return json{{"ok", true}, {"host", kHome}, {"moving_to", ""}};
       });
-  const json request = {{"op", "place"}, {"job", kJob}, {"index", 0}, {"asker", kHome}};
+  const json request = to_request(host_request::Place{.job = kJob, .index = 0, .asker = kHome});
   for (auto _ : state) {
     const auto answer = ask_peer(options, "127.0.0.1", request, std::chrono::seconds(10));
     if (!answer) return state.SkipWithError(answer.error().message.c_str());

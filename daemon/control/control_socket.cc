@@ -292,7 +292,9 @@ json ControlServer::answer(const std::string& line, const ControlClient& client,
                            PassedDescriptors& passed) {
   const json request = parse_json(line);
   if (!request.is_object())
-    return refusal({EINVAL, "malformed request: not a JSON object on one line"});
+    return refusal({EINVAL,
+                    "malformed request: not a JSON object on one line, or with a number out of "
+                    "range (version mismatch?)"});
   try {
     return handler_(request, client, passed);
   } catch (const json::exception& error) {

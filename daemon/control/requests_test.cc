@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_text.h"
+#include "base/parse_json.h"
+
 namespace ppmr {
 namespace {
 
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-// Reads what to_request() makes of a request, and returns the one kind that it is.
+// Returns the request as the other end reads it.
 template <typename Request>
 Request sent(const Request& request) {
-  const auto read = read_request<std::variant<Request>>(to_request(request));
+  const auto read = read_request<std::variant<Request>>(parse_json(json_text(to_request(request))));
   if (!read) throw std::runtime_error(read.error().message);
   return std::get<Request>(*read);
 }

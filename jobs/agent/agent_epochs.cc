@@ -13,8 +13,6 @@ using nlohmann::json;
 
 constexpr std::chrono::milliseconds kTakeoverPatience{170'000};
 
-const json kDone = {{"ok", true}};
-
 Status forget(const std::string& container) {
   const auto epochs = EpochStore::open();
   if (!epochs) return failure(epochs.error());
@@ -25,54 +23,58 @@ Status forget(const std::string& container) {
 
 }  // namespace
 
-json JobAgent::answer_leader(const std::string& op, const json& request) {
-  const std::string container = request.at("container");
-  if (!is_job_container(container)) {
-    return refusal({EINVAL, "'" + container + "' is not the name of a job node"});
-  }
-  if (op == "epoch-end") {
-    epochs_.end(container);
-    files_.cancel(container);
-    return answer_of(forget(container));
-  }
-  if (op == "rollback-stop") {
-    epochs_.end(container);
-    return answer_of(nodes_.stop(container));
-  }
-  const uint64_t number = request.at("number");
-  if (op == "epoch-forward") {
-    const std::string to = request.at("to");
-    if (!is_host_name(to)) return refusal({EINVAL, "'" + to + "' is not the name of a host"});
-    return answer_of(epochs_.forward(container, number, to));
-  }
-  if (op == "rollback-run") return answer_of(run_from_epoch(container, number));
-  const auto node = nodes_.find(container);
+json JobAgent::take_step(const host_request::EpochBegin& step) {
+  const auto node = nodes_.find(step.container);
   if (!node) return refusal(node.error());
-  if (op == "epoch-begin") {
-    if (node->expected || !node->moving_to.empty()) {
-      return refusal({EBUSY, "the node does not run here now"});
-    }
-    const std::string partner = request.at("partner");
-    if (!partner.empty() && !is_host_name(partner)) {
-      return refusal({EINVAL, "'" + partner + "' is not the name of a host"});
-    }
-    return answer_of(epochs_.begin(container, {.number = number,
-                                               .oldest = request.at("oldest"),
-                                               .partner = partner,
-                                               .hold = request.value("hold", false)}));
+  if (node->expected || !node->moving_to.empty()) {
+    return refusal({EBUSY, "the node does not run here now"});
   }
-  if (op == "epoch-freeze") return answer_of(epochs_.freeze(container, number));
-  if (op == "epoch-go") return answer_of(epochs_.go(container, number, request.at("keep")));
-  if (op == "epoch-await") {
-    const auto report = epochs_.await(container, number, request.at("step"));
-    if (!report) return refusal(report.error());
-    if (!*report) return {{"ok", true}, {"pending", true}};
-    return {{"ok", true},
-            {"bytes", (*report)->bytes},
-            {"sent_bytes", (*report)->sent_bytes},
-            {"pause_ms", (*report)->pause_ms}};
+  if (!step.partner.empty() && !is_host_name(step.partner)) {
+    return refusal({EINVAL, "'" + step.partner + "' is not the name of a host"});
   }
-  return refusal({EINVAL, "unknown request '" + op + "'"});
+  return answer_of(epochs_.begin(
+      step.container,
+      {.number = step.number, .oldest = step.oldest, .partner = step.partner, .hold = step.hold}));
+}
+
+json JobAgent::take_step(const host_request::EpochFreeze& step) {
+  return answer_of(epochs_.freeze(step.container, step.number));
+}
+
+json JobAgent::take_step(const host_request::EpochGo& step) {
+  return answer_of(epochs_.go(step.container, step.number, step.keep));
+}
+
+json JobAgent::take_step(const host_request::EpochAwait& step) {
+  const auto report = epochs_.await(step.container, step.number, step.step);
+  if (!report) return refusal(report.error());
+  if (!*report) return {{"ok", true}, {"pending", true}};
+  return {{"ok", true},
+          {"bytes", (*report)->bytes},
+          {"sent_bytes", (*report)->sent_bytes},
+          {"pause_ms", (*report)->pause_ms}};
+}
+
+json JobAgent::take_step(const host_request::EpochForward& step) {
+  if (!is_host_name(step.to)) {
+    return refusal({EINVAL, "'" + step.to + "' is not the name of a host"});
+  }
+  return answer_of(epochs_.forward(step.container, step.number, step.to));
+}
+
+json JobAgent::take_step(const host_request::EpochEnd& step) {
+  epochs_.end(step.container);
+  files_.cancel(step.container);
+  return answer_of(forget(step.container));
+}
+
+json JobAgent::take_step(const host_request::RollbackStop& step) {
+  epochs_.end(step.container);
+  return answer_of(nodes_.stop(step.container));
+}
+
+json JobAgent::take_step(const host_request::RollbackRun& step) {
+  return answer_of(run_from_epoch(step.container, step.number));
 }
 
 // The processes of the node are dead, here and wherever they ran: the home has made sure.

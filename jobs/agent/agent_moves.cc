@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "daemon/control/control_client.h"
 #include "jobs/agent/job_agent.h"
 #include "jobs/agent/parallel.h"
 #include "jobs/node/waiting_connections.h"
@@ -61,12 +62,12 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
 json JobAgent::evacuate_other(const std::string& host, uid_t uid, const std::string& to) {
   if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
   // A host that is dead is known within seconds; a connection to it would take minutes to fail.
-  auto alive = ask_peer(options_.peers, host, {{"op", "alive"}}, kAlivePatience);
+  auto alive = ask_peer(options_.peers, host, to_request(host_request::Alive{}), kAlivePatience);
   if (!alive && contact_of(alive.error()) != Contact::kAnswers) {
     return refusal({alive.error().errno_value,
                     explain_silence(host, alive.error(), options_.home.host_timeout)});
   }
-  auto answer = ask_peer(options_.peers, host, {{"op", "evacuate"}, {"uid", uid}, {"to", to}},
+  auto answer = ask_peer(options_.peers, host, to_request(host_request::Evacuate{uid, to}),
                          kEvacuatePatience);
   if (!answer && contact_of(answer.error()) != Contact::kAnswers) {
     return refusal({answer.error().errno_value,
@@ -104,13 +105,11 @@ Status JobAgent::check_pool(uid_t user) const {
 }
 
 Result<json> JobAgent::reserve(const HostNode& node, const std::string& to) {
-  return ask_peer(options_.peers, node.spec.home,
-                  {{"op", "reserve"},
-                   {"job", node.spec.job},
-                   {"index", node.spec.index},
-                   {"from", options_.host},
-                   {"to", to}},
-                  kHomePatience);
+  return ask_peer(
+      options_.peers, node.spec.home,
+      to_request(host_request::Reserve{
+          .job = node.spec.job, .index = node.spec.index, .from = options_.host, .to = to}),
+      kHomePatience);
 }
 
 // CRIU cannot dump a connection that waits to be accepted, and the node would stand still for each
@@ -135,6 +134,60 @@ Status JobAgent::await_accepts(const std::string& container) {
   }
 }
 
+Result<HostNode> JobAgent::prepare_spare(const HostNode& node, const std::string& to) {
+  const std::string container = node.spec.container();
+  std::optional<Error> last;  // of the last spare that could not prepare for the node
+  // A spare that fails is not chosen again, so the home refuses at some time.
+  for (;;) {
+    // Records the move first: if the agent dies after this line, the next agent gives the spare
+    // back.
+    if (Status noted = nodes_.note_move(container, kNotChosen, ""); !noted) {
+      return failure(noted.error());
+    }
+    const auto reserved = reserve(node, to);
+    // The home may have reserved a spare: finish_moves() gives it back.
+    if (!reserved) return failure(reserved.error());
+    if (const auto refused = reserved->find("refusal"); refused != reserved->end()) {
+      (void)nodes_.note_move(container, "", "");
+      return failure(last ? *last : accepted(*refused).error());
+    }
+    const std::string spare = reserved->at("to");
+    // The ID is noted before the migration begins: the next agent finds it by the ID.
+    if (Status noted = nodes_.note_move(container, spare, random_migration_id()); !noted) {
+      return failure(noted.error());
+    }
+    auto moving = nodes_.find(container);
+    if (!moving) return moving;
+    auto prepared =
+        ask_peer(options_.peers, spare,
+                 to_request(host_request::Join{
+                     .spec = to_json(node.spec), .expected = true, .migration = moving->migration}),
+                 kPreparePatience);
+    if (prepared) return moving;
+    last = {prepared.error().errno_value,
+            fmt::format("spare {}: {}", spare, prepared.error().message)};
+    spdlog::warn("{}: {}", container, last->message);
+    const auto concluded =
+        conclude_move(*moving, {.result = MoveResult::kStayed, .error = last->message}, true);
+    if (!concluded || !to.empty()) return failure(*last);
+  }
+}
+
+Result<MoveReport> JobAgent::run_move(const HostNode& node) {
+  const std::string container = node.spec.container();
+  spdlog::info("{} moves to {}", container, node.moving_to);
+  epochs_.end(container);  // only one process can follow what the node writes
+  MoveReport report =
+      move_job_node(options_.evacuation, node, node.moving_to, [this] { return wait({}); });
+  while (report.result == MoveResult::kOpen) {
+    if (wait(kBetweenQuestions)) {
+      return failure(EAGAIN, "the agent ends: the move continues without it");
+    }
+    report = move_result(options_.evacuation, node);
+  }
+  return report;
+}
+
 json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   const std::string container = node.spec.container();
   const auto claim = nodes_.claim(container);
@@ -145,88 +198,43 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
   if (!unmoved->moving_to.empty()) {
     return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
   }
-  if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());
-  int delays = 0;
-  std::optional<Error> last;  // of the last spare that could not prepare for the node
-  // A spare that fails is not chosen again, so the home refuses at some time.
-  for (;;) {
-    // Records the move first: if the agent dies after this line, the next agent gives the spare
-    // back.
-    if (Status noted = nodes_.note_move(container, kNotChosen, ""); !noted) {
-      return refusal(noted.error());
-    }
-    const auto reserved = reserve(node, to);
-    // The home may have reserved a spare: finish_moves() gives it back.
-    if (!reserved) return refusal(reserved.error());
-    if (reserved->contains("refusal")) {
-      (void)nodes_.note_move(container, "", "");
-      return last ? refusal(*last) : reserved->at("refusal");
-    }
-    const std::string spare = reserved->at("to");
-    // The ID is noted before the migration begins: the next agent finds it by the ID.
-    if (Status noted = nodes_.note_move(container, spare, random_migration_id()); !noted) {
-      return refusal(noted.error());
-    }
-    auto moving = nodes_.find(container);
+  for (int attempt = 0;; ++attempt) {
+    if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());
+    const auto moving = prepare_spare(node, to);
     if (!moving) return refusal(moving.error());
-    auto prepared = ask_peer(options_.peers, spare,
-                             {{"op", "join"},
-                              {"spec", to_json(node.spec)},
-                              {"expected", true},
-                              {"migration", moving->migration}},
-                             kPreparePatience);
-    if (!prepared) {
-      last = {prepared.error().errno_value,
-              fmt::format("spare {}: {}", spare, prepared.error().message)};
-      spdlog::warn("{}: {}", container, last->message);
-      const auto concluded =
-          conclude_move(*moving, {.result = MoveResult::kStayed, .error = last->message}, true);
-      if (!concluded || !to.empty()) return refusal(*last);
-      continue;
-    }
-    spdlog::info("{} moves to {}", container, spare);
-    epochs_.end(container);  // only one process can follow what the node writes
-    MoveReport report =
-        move_job_node(options_.evacuation, *moving, spare, [this] { return wait({}); });
-
-    while (report.result == MoveResult::kOpen) {
-      if (wait(kBetweenQuestions)) {
-        return refusal({EAGAIN, "the agent ends: the move continues without it"});
-      }
-      report = move_result(options_.evacuation, *moving);
-    }
-    const auto job_ended = conclude_move(*moving, report, false);
+    const auto report = run_move(*moving);
+    if (!report) return refusal(report.error());
+    const auto job_ended = conclude_move(*moving, *report, false);
     if (!job_ended) {
       spdlog::warn("{}: {}", container, job_ended.error().message);  // finish_moves() tries again
     } else if (*job_ended) {
       return refusal({ECANCELED, "the job has ended"});
     }
-    if (report.result == MoveResult::kMoved) {
-      spdlog::info("{} moved to {}: {:.2f} s down", container, spare, report.downtime_s);
-      json moved = {{"ok", true}, {"to", spare}};
-      if (report.downtime_s >= 0) moved["downtime_s"] = report.downtime_s;
+    if (report->result == MoveResult::kMoved) {
+      json moved = {{"ok", true}, {"to", moving->moving_to}};
+      if (report->downtime_s) moved["downtime_s"] = *report->downtime_s;
+      spdlog::info("{} moved to {}{}", container, moving->moving_to,
+                   report->downtime_s ? fmt::format(": {:.2f} s down", *report->downtime_s) : "");
       return moved;
     }
     // A connection came after the check. The next attempt waits for it.
     const auto waiting = waiting_ports_of(container);
-    if (!waiting || waiting->empty() || ++delays > kDelaysMax) {
-      return refusal({ECANCELED, report.error});
+    if (!waiting || waiting->empty() || attempt == kDelaysMax) {
+      return refusal({ECANCELED, report->error});
     }
-    if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());
   }
 }
 
 Result<bool> JobAgent::tell_home(const HostNode& node, const MoveReport& report,
                                  bool spare_failed) {
-  json request = {{"op", "settle"},
-                  {"job", node.spec.job},
-                  {"index", node.spec.index},
-                  {"from", options_.host},
-                  {"moved", report.result == MoveResult::kMoved},
-                  {"spare_failed", spare_failed},
-                  {"error", report.error}};
-  if (report.downtime_s >= 0) request["downtime_s"] = report.downtime_s;
-  auto answer = ask_peer(options_.peers, node.spec.home, request, kHomePatience);
+  const host_request::Settle move{.job = node.spec.job,
+                                  .index = node.spec.index,
+                                  .from = options_.host,
+                                  .moved = report.result == MoveResult::kMoved,
+                                  .spare_failed = spare_failed,
+                                  .downtime_s = report.downtime_s,
+                                  .error = report.error};
+  auto answer = ask_peer(options_.peers, node.spec.home, to_request(move), kHomePatience);
   if (!answer) return failure(answer.error());
   return answer->value("job_ended", false);
 }
@@ -239,11 +247,15 @@ Result<bool> JobAgent::conclude_move(const HostNode& node, const MoveReport& rep
   const bool moved = report.result == MoveResult::kMoved;
   remove_source_mount(options_.evacuation, node);
   if (node.moving_to != kNotChosen) {
-    const char* op = moved && !*job_ended ? "arrived" : "leave";
-    auto answer = ask_peer(options_.peers, node.moving_to, {{"op", op}, {"container", container}},
-                           kPreparePatience);
+    const bool has_arrived = moved && !*job_ended;
+    const json news = has_arrived ? to_request(host_request::Arrived{{container}})
+                                  : to_request(host_request::Leave{.container = container});
+    auto answer = ask_peer(options_.peers, node.moving_to, news, kPreparePatience);
     // The other host also asks the home by itself.
-    if (!answer) spdlog::warn("{} at {}: {}", op, node.moving_to, answer.error().message);
+    if (!answer) {
+      spdlog::warn("{}: host {} does not know that it {}: {}", container, node.moving_to,
+                   has_arrived ? "runs there" : "stays away", answer.error().message);
+    }
   }
   const Status settled =
       moved || *job_ended ? nodes_.remove_claimed(container) : nodes_.note_move(container, "", "");

@@ -75,64 +75,83 @@ Result<StepHolder> JobAgent::find_step(uid_t uid, const std::string& allocation)
   return holder;
 }
 
-json JobAgent::answer_user(const json& request, const ControlClient& client,
+json JobAgent::answer_user(const json& message, const ControlClient& client,
                            std::vector<UniqueFd>& descriptors) {
-  const std::string op = request.at("op");
-  if (op == "run") return start_job(request, client, descriptors);
-  if (op == "check") return check_hosts(request, client.uid);
-  if (op == "exists") {
-    const auto news = home_.exists(request.at("job"));
-    if (news) {
-      return {{"ok", true}, {"rollbacks", news->rollbacks}, {"stands_still", news->stands_still}};
-    }
-    json gone = refusal(news.error());
-    gone["suspended"] = home_.how_it_ended(request.at("job")).is_suspended;
-    return gone;
-  }
-  if (op == "resume") return resume_job(request, client, descriptors);
-  if (op == "suspend") return suspend_job(request, client.uid);
-  if (op == "standstill") {
-    return answer_of(home_.note_launcher(request.at("job"), client.uid, request.at("launcher")));
-  }
-  if (op == "end")
-    return answer_of(home_.end(request.at("job"), client.uid, {"its command has ended"}));
-  if (op == "hold") {
-    return answer_of(holders_.add(client.uid, request.at("allocation"), client.pid));
-  }
-  if (op == "reconnect") {
-    auto connection = home_.reconnect(request.at("job"), client.uid);
-    if (!connection) return refusal(connection.error());
-    descriptors.push_back(std::move(connection->connection));
-    return {{"ok", true}, {"rollbacks", connection->rollbacks}};
-  }
-  if (op == "status") return status(client.uid);
-  if (op == "evacuate") {
-    const std::string host = request.at("host");
-    const std::string to = request.value("to", "");
-    return host == options_.host ? evacuate(client.uid, to) : evacuate_other(host, client.uid, to);
-  }
-  if (op == "return" || op == "cancel") {
-    const std::string host = request.at("host");
-    if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
-    const json asked = {{"op", op}, {"uid", client.uid}, {"asked", host}};
-    if (host == options_.host) return answer_peer(asked);
-    auto answer = ask_peer(options_.peers, host, asked, kOperatorPatience);
-    return answer ? *answer : refusal(answer.error());
-  }
-  return refusal({EINVAL, "unknown request '" + op + "'"});
+  namespace request = user_request;
+  const auto asked = read_request<request::Any>(message);
+  if (!asked) return refusal(asked.error());
+  return std::visit(
+      EachKind{
+          [&](const request::Run& run) { return start_job(run, client, descriptors); },
+          [&](const request::Resume& resume) { return resume_job(resume, client, descriptors); },
+          [&](const request::Suspend& suspend) { return suspend_job(suspend, client.uid); },
+          [&](const request::Check& check) { return check_hosts(check.hosts, client.uid); },
+          [&](const request::Exists& exists) { return answer_launcher(exists.job); },
+          [&](const request::Reconnect& job) {
+            return reconnect(job.job, client.uid, descriptors);
+          },
+          [&](const request::Standstill& job) {
+            return answer_of(home_.note_launcher(job.job, client.uid, job.launcher));
+          },
+          [&](const request::End& end) {
+            return answer_of(home_.end(end.job, client.uid, {"its command has ended"}));
+          },
+          [&](const request::Hold& hold) {
+            return answer_of(holders_.add(client.uid, hold.allocation, client.pid));
+          },
+          [&](const request::Status&) { return status(client.uid); },
+          [&](const request::Evacuate& evacuation) {
+            return evacuation.host == options_.host
+                       ? evacuate(client.uid, evacuation.to)
+                       : evacuate_other(evacuation.host, client.uid, evacuation.to);
+          },
+          [&](const request::Cancel& moves) {
+            if (moves.host == options_.host) return cancel(client.uid);
+            return ask_other(moves.host, to_request(host_request::Cancel{{client.uid}}));
+          },
+          [&](const request::Return& back) {
+            if (back.host == options_.host) return give_back(client.uid);
+            return ask_other(back.host, to_request(host_request::Return{{client.uid}}));
+          },
+      },
+      *asked);
 }
 
-json JobAgent::start_job(const json& request, const ControlClient& client,
+json JobAgent::answer_launcher(const std::string& job) const {
+  const auto news = home_.exists(job);
+  if (news) {
+    return {{"ok", true}, {"rollbacks", news->rollbacks}, {"stands_still", news->stands_still}};
+  }
+  json gone = refusal(news.error());
+  gone["suspended"] = home_.how_it_ended(job).is_suspended;
+  return gone;
+}
+
+json JobAgent::reconnect(const std::string& job, uid_t uid,
+                         std::vector<UniqueFd>& descriptors) const {
+  auto connection = home_.reconnect(job, uid);
+  if (!connection) return refusal(connection.error());
+  descriptors.push_back(std::move(connection->connection));
+  return {{"ok", true}, {"rollbacks", connection->rollbacks}};
+}
+
+json JobAgent::ask_other(const std::string& host, const json& request) const {
+  if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
+  auto answer = ask_peer(options_.peers, host, request, kOperatorPatience);
+  return answer ? *answer : refusal(answer.error());
+}
+
+json JobAgent::start_job(const user_request::Run& request, const ControlClient& client,
                          std::vector<UniqueFd>& descriptors) {
   auto user = find_user(client.uid);
   if (!user) return refusal(user.error());
-  auto started = home_.run({.hosts = request.at("hosts").get<std::vector<std::string>>(),
-                            .spares = request.at("spares").get<std::vector<std::string>>(),
+  auto started = home_.run({.hosts = request.hosts,
+                            .spares = request.spares,
                             .user = std::move(*user),
                             .launcher = client.pid,
-                            .allocation = request.at("allocation"),
-                            .protect_every = milliseconds(request.value("protect_ms", 0)),
-                            .rdma = request.value("rdma", false)});
+                            .allocation = request.allocation,
+                            .protect_every = request.protect,
+                            .rdma = request.rdma});
   if (!started) return refusal(started.error());
   descriptors.push_back(std::move(started->connection));
   return {{"ok", true},
@@ -142,19 +161,18 @@ json JobAgent::start_job(const json& request, const ControlClient& client,
           {"no_rdma", started->no_rdma}};
 }
 
-json JobAgent::resume_job(const json& request, const ControlClient& client,
+json JobAgent::resume_job(const user_request::Resume& request, const ControlClient& client,
                           std::vector<UniqueFd>& descriptors) {
   auto user = find_user(client.uid);
   if (!user) return refusal(user.error());
-  auto resumed =
-      home_.resume({.directory = request.at("directory"),
-                    .run = {.hosts = request.at("hosts").get<std::vector<std::string>>(),
-                            .spares = request.at("spares").get<std::vector<std::string>>(),
-                            .user = std::move(*user),
-                            .launcher = client.pid,
-                            .allocation = request.at("allocation"),
-                            .protect_every = milliseconds(request.value("protect_ms", 0))},
-                    .again = request.value("again", false)});
+  auto resumed = home_.resume({.directory = request.directory,
+                               .run = {.hosts = request.hosts,
+                                       .spares = request.spares,
+                                       .user = std::move(*user),
+                                       .launcher = client.pid,
+                                       .allocation = request.allocation,
+                                       .protect_every = request.protect},
+                               .again = request.again});
   if (!resumed) return refusal(resumed.error());
   StartedJob& started = resumed->started;
   descriptors.push_back(std::move(started.connection));
@@ -164,12 +182,11 @@ json JobAgent::resume_job(const json& request, const ControlClient& client,
           {"launcher", resumed->launcher}};
 }
 
-json JobAgent::suspend_job(const json& request, uid_t uid) {
-  const std::string job = request.at("job");
-  const auto suspended = home_.suspend({.job = job,
+json JobAgent::suspend_job(const user_request::Suspend& request, uid_t uid) {
+  const auto suspended = home_.suspend({.job = request.job,
                                         .uid = uid,
-                                        .allocation = request.value("allocation", ""),
-                                        .directory = request.at("directory")});
+                                        .allocation = request.allocation,
+                                        .directory = request.directory});
   if (suspended) {
     return {{"ok", true},
             {"job", suspended->job},
@@ -177,22 +194,20 @@ json JobAgent::suspend_job(const json& request, uid_t uid) {
             {"took_ms", suspended->took.count()}};
   }
   for (const HostNode& node : nodes_.list()) {
-    if (node.spec.job != job || node.spec.home == options_.host) continue;
-    return refusal(
-        {EREMOTE, fmt::format("job {} began on host {}: suspend it there", job, node.spec.home)});
+    if (node.spec.job != request.job || node.spec.home == options_.host) continue;
+    return refusal({EREMOTE, fmt::format("job {} began on host {}: suspend it there", request.job,
+                                         node.spec.home)});
   }
   return refusal(suspended.error());
 }
 
-json JobAgent::check_hosts(const json& request, uid_t uid) const {
-  const auto hosts = request.at("hosts").get<std::vector<std::string>>();
+json JobAgent::check_hosts(const std::vector<std::string>& hosts, uid_t uid) const {
   if (hosts.size() > kHostsMax) return refusal({EINVAL, "too many hosts"});
   std::vector<json> found(hosts.size());
+  const json hello = to_request(host_request::Hello{.user = uid});
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
-    auto answer =
-        is_host_name(hosts[i])
-            ? ask_peer(options_.peers, hosts[i], {{"op", "hello"}, {"user", uid}}, kHelloPatience)
-            : Result<json>(failure(EINVAL, "not the name of a host"));
+    auto answer = is_host_name(hosts[i]) ? ask_peer(options_.peers, hosts[i], hello, kHelloPatience)
+                                         : Result<json>(failure(EINVAL, "not the name of a host"));
     found[i] = {{"host", hosts[i]}, {"problem", answer ? "" : answer.error().message}};
     return {};
   });
@@ -210,7 +225,8 @@ json JobAgent::status(uid_t uid) const {
     const std::string& home = node.spec.home;
     const bool visible = uid == 0 || uid == node.spec.user.uid;
     if (!visible || jobs.contains(node.spec.job) || silent.contains(home)) continue;
-    auto answer = ask_peer(options_.peers, home, {{"op", "status"}, {"uid", uid}}, kStatusPatience);
+    auto answer =
+        ask_peer(options_.peers, home, to_request(host_request::Status{{uid}}), kStatusPatience);
     if (!answer) {
       silent[home] = answer.error().message;
       continue;
@@ -226,91 +242,94 @@ json JobAgent::status(uid_t uid) const {
           {"silent_homes", silent}};
 }
 
-json JobAgent::answer_peer(const json& request) {
-  const std::string op = request.at("op");
+json JobAgent::answer_peer(const json& message) {
   // With an alias one host could count as two: the job's home and this agent must use the same
   // name.
-  if (const std::string asked = request.at("asked"); asked != options_.host) {
+  if (const std::string asked = message.at("asked"); asked != options_.host) {
     return refusal({EINVAL, "the agent at " + asked + " serves the host " + options_.host +
                                 ": use that name (ppmr job agent --host)"});
   }
-  if (op == "alive") return {{"ok", true}, {"pool", to_json(pool_.report())}};
-  if (request.contains("pool")) {
-    home_.note_host(request.value("asker", request.value("from", "")),
-                    parse_pool_report(request.at("pool")));
-  }
-  if (op == "hello") {
-    if (Status in = check_pool(request.at("user")); !in) return refusal(in.error());
-    if (auto runc = Runc::find(); !runc) return refusal(runc.error());
-    if (auto criu = find_criu(); !criu) return refusal(criu.error());
-    const auto mtu = bridge_mtu_bytes(options_.nodes.network.bridge);
-    if (!mtu) return refusal(mtu.error());
-    const json greeting = {{"ok", true}, {"no_rdma", why_no_rdma()}};
-    if (!request.contains("uid")) return greeting;
-    const auto step = find_step(request.at("uid"), request.at("allocation"));
-    return step ? greeting : refusal(step.error());
-  }
-  if (op == "join") {
-    auto spec = parse_node_spec(request.at("spec"));
-    if (!spec) return refusal(spec.error());
-    if (Status in = check_pool(spec->user.uid); !in) return refusal(in.error());
-    if (Status admitted = admit(spec->user); !admitted) return refusal(admitted.error());
-    if (const std::string reason = spec->rdma ? why_no_rdma() : ""; !reason.empty()) {
-      return refusal({ENODEV, "it cannot take a job node with RDMA: " + reason});
-    }
-    const auto step = find_step(spec->user.uid, spec->allocation);
+  namespace request = host_request;
+  const auto asked = read_request<request::Any>(message);
+  if (!asked) return refusal(asked.error());
+  return std::visit(
+      EachKind{
+          [&](const request::Alive&) -> json {
+            return {{"ok", true}, {"pool", to_json(pool_.report())}};
+          },
+          [&](const request::Hello& hello) { return welcome(hello); },
+          [&](const request::Join& join) { return answer_of(make_node(join)); },
+          [&](const request::Arrived& node) {
+            return answer_of(nodes_.note_arrival(node.container));
+          },
+          [&](const request::Leave& leave) {
+            // A home that could not resume a job must not remove the nodes of the one that has.
+            const auto node = nodes_.find(leave.container);
+            const bool is_others = node && !leave.home.empty() && node->spec.home != leave.home;
+            return answer_of(is_others ? Status{} : remove_node(leave.container));
+          },
+          [&](const request::Present& node) -> json {
+            return {{"ok", true}, {"present", nodes_.find(node.container).has_value()}};
+          },
+          [&](const request::Evacuate& host) { return evacuate(host.uid, host.to); },
+          [&](const request::Cancel& moves) { return cancel(moves.uid); },
+          [&](const request::Return& back) { return give_back(back.uid); },
+          [&](const request::Status& of) -> json {
+            return {{"ok", true}, {"jobs", home_.views(of.uid)}};
+          },
+          [&](const request::Reserve& node) -> json {
+            const auto spare = home_.reserve(node.job, node.index, node.from, node.to);
+            if (spare) return {{"ok", true}, {"to", *spare}};
+            return {{"ok", true}, {"refusal", refusal(spare.error())}};
+          },
+          [&](const request::Settle& move) -> json {
+            const Status settled = home_.settle(move);
+            if (settled || settled.error().errno_value != ENOENT) return answer_of(settled);
+            return {{"ok", true}, {"job_ended", true}};
+          },
+          [&](const request::Place& node) -> json {
+            if (node.pool) home_.note_host(node.asker, parse_pool_report(*node.pool));
+            const auto place = home_.place(node.job, node.index, node.asker);
+            if (!place && place.error().errno_value != ENOENT) return refusal(place.error());
+            if (!place) return {{"ok", true}, {"job_ended", true}};
+            return {{"ok", true}, {"host", place->first}, {"moving_to", place->second}};
+          },
+          [&](const request::Lost& node) {
+            home_.lose(node.job, node.index, node.asker, node.why);
+            return kDone;
+          },
+          [&](const auto& step) -> json {  // take_step() has a function for each other kind
+            if (is_job_container(step.container)) return take_step(step);
+            return refusal({EINVAL, "'" + step.container + "' is not the name of a job node"});
+          },
+      },
+      *asked);
+}
+
+json JobAgent::welcome(const host_request::Hello& hello) {
+  if (Status in = check_pool(hello.user); !in) return refusal(in.error());
+  if (auto runc = Runc::find(); !runc) return refusal(runc.error());
+  if (auto criu = find_criu(); !criu) return refusal(criu.error());
+  const auto mtu = bridge_mtu_bytes(options_.nodes.network.bridge);
+  if (!mtu) return refusal(mtu.error());
+  if (hello.allocation) {
+    const auto step = find_step(hello.user, *hello.allocation);
     if (!step) return refusal(step.error());
-    return answer_of(
-        nodes_.create(*spec, *step, request.at("expected"), request.value("migration", "")));
   }
-  if (op.starts_with("epoch-") || op.starts_with("rollback-")) return answer_leader(op, request);
-  if (op.starts_with("suspend-") || op.starts_with("resume-")) return answer_suspender(op, request);
-  if (op == "arrived") return answer_of(nodes_.note_arrival(request.at("container")));
-  if (op == "leave") {
-    // A home that could not resume a job must not remove the nodes of the one that has.
-    const auto node = nodes_.find(request.at("container"));
-    if (node && node->spec.home != request.value("home", node->spec.home)) return kDone;
-    return answer_of(remove_node(request.at("container")));
+  return {{"ok", true}, {"no_rdma", why_no_rdma()}};
+}
+
+Status JobAgent::make_node(const host_request::Join& join) {
+  auto spec = parse_node_spec(join.spec);
+  if (!spec) return failure(spec.error());
+  if (Status in = check_pool(spec->user.uid); !in) return in;
+  if (Status admitted = admit(spec->user); !admitted) return admitted;
+  if (const std::string reason = spec->rdma ? why_no_rdma() : ""; !reason.empty()) {
+    return failure(ENODEV, "it cannot take a job node with RDMA: " + reason);
   }
-  if (op == "evacuate") return evacuate(request.at("uid"), request.at("to"));
-  if (op == "return") return give_back(request.at("uid"));
-  if (op == "cancel") return cancel(request.at("uid"));
-  if (op == "reserve") {
-    auto spare =
-        home_.reserve(request.at("job"), request.at("index"), request.at("from"), request.at("to"));
-    if (spare) return {{"ok", true}, {"to", *spare}};
-    return {{"ok", true}, {"refusal", refusal(spare.error())}};
-  }
-  if (op == "settle") {
-    const Status settled = home_.settle({.job = request.at("job"),
-                                         .index = request.at("index"),
-                                         .from = request.at("from"),
-                                         .moved = request.at("moved"),
-                                         .spare_failed = request.at("spare_failed"),
-                                         .downtime_s = request.value("downtime_s", -1.0),
-                                         .error = request.at("error")});
-    if (settled || settled.error().errno_value != ENOENT) return answer_of(settled);
-    return {{"ok", true}, {"job_ended", true}};
-  }
-  if (op == "place") {
-    auto place = home_.place(request.at("job"), request.at("index"), request.at("asker"));
-    if (!place && place.error().errno_value != ENOENT) return refusal(place.error());
-    if (!place) return {{"ok", true}, {"job_ended", true}};
-    return {{"ok", true}, {"host", place->first}, {"moving_to", place->second}};
-  }
-  if (op == "present") {
-    return {{"ok", true}, {"present", nodes_.find(request.at("container")).has_value()}};
-  }
-  if (op == "lost") {
-    home_.lose(request.at("job"), request.at("index"), request.at("asker"), request.at("why"));
-    return kDone;
-  }
-  if (op == "status") {
-    json jobs = json::array();
-    for (json& job : home_.views(request.at("uid"))) jobs.push_back(std::move(job));
-    return {{"ok", true}, {"jobs", jobs}};
-  }
-  return refusal({EINVAL, "unknown request '" + op + "'"});
+  const auto step = find_step(spec->user.uid, spec->allocation);
+  if (!step) return failure(step.error());
+  return nodes_.create(*spec, *step, join.expected, join.migration);
 }
 
 }  // namespace ppmr

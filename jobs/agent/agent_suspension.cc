@@ -15,19 +15,18 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFilePatience{1'000};  // the home asks again
 constexpr std::chrono::seconds kKillPatience{20};
 
-struct NodeFile {
-  uint64_t epoch = 0;
-  std::string directory;
-  std::string name;
-};
-
-Result<NodeFile> parse_node_file(const json& request, unsigned index) {
-  const std::string suspension = request.at("suspension");
-  NodeFile file{.epoch = request.at("number"),
-                .directory = request.at("directory"),
-                .name = node_file(suspension, index)};
-  if (file.directory.starts_with('/') && is_suspension_id(suspension)) return file;
+// Returns the name of the node's file.
+Result<std::string> file_of(const std::string& directory, const std::string& suspension,
+                            unsigned index) {
+  if (directory.starts_with('/') && is_suspension_id(suspension)) {
+    return node_file(suspension, index);
+  }
   return failure(EINVAL, "the request does not name the files of a suspension");
+}
+
+json answer_of_long(const Result<bool>& is_done) {
+  if (!is_done) return refusal(is_done.error());
+  return {{"ok", true}, {"pending", !*is_done}};
 }
 
 // What is encrypted with several keys could be read only where all of them are.
@@ -44,56 +43,57 @@ Status check_key(const SuspensionOptions& options, const std::string& of_home) {
 
 }  // namespace
 
-json JobAgent::answer_suspender(const std::string& op, const json& request) {
-  const std::string container = request.at("container");
-  if (!is_job_container(container)) {
-    return refusal({EINVAL, "'" + container + "' is not the name of a job node"});
-  }
-  if (op == "suspend-stop") return answer_of(stop_suspended(container));
-  const uint64_t number = request.at("number");
-  if (op == "suspend-hold") return answer_of(epochs_.hold(container, number));
-  if (op == "suspend-let-go") {
-    files_.cancel(container);
-    return answer_of(epochs_.let_go(container, number));
-  }
-  const auto node = nodes_.find(container);
-  if (!node) return refusal(node.error());
-  const bool writes = op == "suspend-write";
-  if (!writes && op != "resume-read") {
-    return refusal({EINVAL, "unknown request '" + op + "'"});
-  }
-  const auto done = writes ? write_suspended(*node, request) : read_suspended(*node, request);
-  if (!done) return refusal(done.error());
-  return {{"ok", true}, {"pending", !*done}};
+json JobAgent::take_step(const host_request::SuspendHold& step) {
+  return answer_of(epochs_.hold(step.container, step.number));
 }
 
-Result<bool> JobAgent::write_suspended(const HostNode& node, const json& request) {
-  const std::string container = node.spec.container();
-  const auto file = parse_node_file(request, node.spec.index);
+json JobAgent::take_step(const host_request::SuspendLetGo& step) {
+  files_.cancel(step.container);
+  return answer_of(epochs_.let_go(step.container, step.number));
+}
+
+json JobAgent::take_step(const host_request::SuspendStop& step) {
+  return answer_of(stop_suspended(step.container));
+}
+
+json JobAgent::take_step(const host_request::SuspendWrite& step) {
+  return answer_of_long(write_suspended(step));
+}
+
+json JobAgent::take_step(const host_request::ResumeRead& step) {
+  return answer_of_long(read_suspended(step));
+}
+
+Result<bool> JobAgent::write_suspended(const host_request::SuspendWrite& step) {
+  const std::string& container = step.container;
+  const auto node = nodes_.find(container);
+  if (!node) return failure(node.error());
+  const auto file = file_of(step.directory, step.suspension, node->spec.index);
   if (!file) return failure(file.error());
-  if (Status held = epochs_.hold(container, file->epoch); !held) return failure(held.error());
+  if (Status held = epochs_.hold(container, step.number); !held) return failure(held.error());
   const auto epochs = EpochStore::open();
   if (!epochs) return failure(epochs.error());
   if (!files_.runs(container)) {
-    const Status same = check_key(options_.home.suspension, request.at("key_id"));
+    const Status same = check_key(options_.home.suspension, step.key_id);
     if (!same) return failure(same.error());
     const auto locked = epochs->lock(container);
     if (!locked) return failure(locked.error());
-    if (Status noted = note_state_of(*locked, file->epoch); !noted) return failure(noted.error());
+    if (Status noted = note_state_of(*locked, step.number); !noted) return failure(noted.error());
   }
-  return files_.await(
-      container,
-      kept_directory_command(options_.home.suspension, node.spec.user, KeptDirection::kWrite,
-                             epochs->epoch_directory(container, file->epoch), file->directory,
-                             file->name),
-      kFilePatience);
+  return files_.await(container,
+                      kept_directory_command(
+                          options_.home.suspension, node->spec.user, KeptDirection::kWrite,
+                          epochs->epoch_directory(container, step.number), step.directory, *file),
+                      kFilePatience);
 }
 
-Result<bool> JobAgent::read_suspended(const HostNode& node, const json& request) {
-  const std::string container = node.spec.container();
-  const auto file = parse_node_file(request, node.spec.index);
+Result<bool> JobAgent::read_suspended(const host_request::ResumeRead& step) {
+  const std::string& container = step.container;
+  const auto node = nodes_.find(container);
+  if (!node) return failure(node.error());
+  const auto file = file_of(step.directory, step.suspension, node->spec.index);
   if (!file) return failure(file.error());
-  if (!node.expected) return failure(EBUSY, "the node runs here already");
+  if (!node->expected) return failure(EBUSY, "the node runs here already");
   const auto epochs = EpochStore::open();
   if (!epochs) return failure(epochs.error());
   if (!files_.runs(container)) {
@@ -103,14 +103,14 @@ Result<bool> JobAgent::read_suspended(const HostNode& node, const json& request)
   }
   auto locked = epochs->lock(container);
   if (!locked) return failure(locked.error());
-  const auto done = files_.await(
-      container,
-      kept_directory_command(options_.home.suspension, node.spec.user, KeptDirection::kRead,
-                             epochs->epoch_directory(container, file->epoch), file->directory,
-                             file->name),
-      kFilePatience);
+  const auto done =
+      files_.await(container,
+                   kept_directory_command(
+                       options_.home.suspension, node->spec.user, KeptDirection::kRead,
+                       epochs->epoch_directory(container, step.number), step.directory, *file),
+                   kFilePatience);
   if (!done || !*done) return done;
-  Status adopted = adopt_epoch(*locked, container, file->epoch, target_mount());
+  Status adopted = adopt_epoch(*locked, container, step.number, target_mount());
   if (!adopted) return failure(adopted.error());
   return true;
 }

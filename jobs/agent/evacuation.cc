@@ -265,7 +265,8 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
   const MigrationOutput output = parse_output(*ended);
   const json trees = output.summary.value("trees", json::array());
   if (!trees.empty()) {
-    report.downtime_s = trees[0].value("downtime_s", -1.0);
+    const double downtime_s = trees[0].value("downtime_s", -1.0);
+    if (downtime_s >= 0) report.downtime_s = downtime_s;
     const std::string error = trees[0].value("error", "");
     if (report.result == MoveResult::kStayed && !error.empty()) report.error = error;
   } else if (report.result == MoveResult::kStayed) {

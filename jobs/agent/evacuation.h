@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,8 @@ enum class MoveResult {
 
 struct MoveReport {
   MoveResult result = MoveResult::kOpen;
-  double downtime_s = -1;  // negative: unknown
-  std::string error{};     // why the node did not move
+  std::optional<double> downtime_s{};
+  std::string error{};  // why the node did not move
 };
 
 // Runs the migration HostNode::migration. Blocks until it is decided, or open; it has no time

@@ -54,7 +54,7 @@ void HomeJobs::note_host(const std::string& host, const PoolReport& report) {
 void HomeJobs::ask_hosts(const std::vector<std::string>& hosts) {
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
     const auto asked_at = Clock::now();
-    auto answer = options_.ask(hosts[i], {{"op", "alive"}}, kAlivePatience);
+    auto answer = options_.ask(hosts[i], to_request(host_request::Alive{}), kAlivePatience);
     if (answer) {
       note_host(hosts[i], parse_pool_report(answer->at("pool")));
       return {};
@@ -173,7 +173,7 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
   return chosen;
 }
 
-Status HomeJobs::settle(const MoveSettlement& settlement) {
+Status HomeJobs::settle(const host_request::Settle& settlement) {
   MutexLock lock(mutex_);
   auto found = find_locked(settlement.job);
   if (!found) return failure(found.error());
@@ -187,7 +187,7 @@ Status HomeJobs::settle(const MoveSettlement& settlement) {
   node.moves.push_back({.from = settlement.from,
                         .to = node.moving_to,
                         .ended_ns = unix_time_ns(),
-                        .downtime_s = settlement.moved ? settlement.downtime_s : -1,
+                        .downtime_s = settlement.moved ? settlement.downtime_s : std::nullopt,
                         .error = settlement.error.substr(0, kMoveErrorMaxBytes)});
   if (node.moves.size() > kMovesMax) node.moves.erase(node.moves.begin());
   if (settlement.moved) node.host = node.moving_to;

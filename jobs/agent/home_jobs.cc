@@ -142,13 +142,12 @@ Status HomeJobs::make_nodes(const JobRecord& job) const {
   return for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const std::string& host = job.hosts[i].name;
     const bool spare = i >= job.nodes.size();
-    json request = {{"op", "hello"},
-                    {"user", job.user.uid},
-                    {"uid", job.user.uid},
-                    {"allocation", job.allocation}};
-    if (!spare) {
+    json request;
+    if (spare) {
+      request = to_request(host_request::Hello{.user = job.user.uid, .allocation = job.allocation});
+    } else {
       const auto spec = job.spec_of(static_cast<unsigned>(i), options_.host, hosts_text);
-      request = {{"op", "join"}, {"spec", to_json(spec)}, {"expected", false}};
+      request = to_request(host_request::Join{.spec = to_json(spec)});
     }
     auto answer = options_.ask(host, request, spare ? kSparePatience : kJoinPatience);
     if (answer) return {};
@@ -161,9 +160,9 @@ std::string HomeJobs::why_no_rdma_on_hosts(const JobRequest& request) const {
   std::vector<std::string> hosts = request.hosts;
   hosts.insert(hosts.end(), request.spares.begin(), request.spares.end());
   std::vector<std::string> reasons(hosts.size());
+  const json hello = to_request(host_request::Hello{.user = request.user.uid});
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {
-    auto answer =
-        options_.ask(hosts[i], {{"op", "hello"}, {"user", request.user.uid}}, kCheckPatience);
+    auto answer = options_.ask(hosts[i], hello, kCheckPatience);
     if (answer) reasons[i] = answer->at("no_rdma");
     return {};
   });
@@ -254,12 +253,11 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const JobEnd& why) {
 // A host that does not answer now asks later to which host its nodes belong, and then removes them.
 void HomeJobs::remove(const JobRecord& job) {
   (void)for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
-    const std::string container = job.container_of(static_cast<unsigned>(i));
+    const json leave = to_request(host_request::Leave{
+        .container = job.container_of(static_cast<unsigned>(i)), .home = options_.host});
     for (const std::string& host : {job.nodes[i].host, job.nodes[i].moving_to}) {
       if (host.empty()) continue;
-      auto answer =
-          options_.ask(host, {{"op", "leave"}, {"container", container}, {"home", options_.host}},
-                       kLeavePatience);
+      auto answer = options_.ask(host, leave, kLeavePatience);
       if (!answer) spdlog::warn("job {}: {}", job.id, on_host(host, answer.error()));
     }
     return {};
@@ -382,7 +380,7 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
 
 // Returns why the host has lost the node; empty: it has not lost the node.
 std::string HomeJobs::probe(const std::string& host, const std::string& container) const {
-  auto answer = options_.ask(host, {{"op", "present"}, {"container", container}}, kCheckPatience);
+  auto answer = options_.ask(host, to_request(host_request::Present{{container}}), kCheckPatience);
   if (answer && answer->value("present", true)) return "";
   if (answer) return fmt::format("host {} has lost its job node", host);
   // A host whose agent is away does not lose the node: that host still refuses connections.

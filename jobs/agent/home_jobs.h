@@ -18,6 +18,7 @@
 #include "jobs/agent/job_record.h"
 #include "jobs/agent/job_workers.h"
 #include "jobs/agent/record_files.h"
+#include "jobs/agent/requests.h"
 #include "jobs/agent/suspension_files.h"
 #include "jobs/node/job_network.h"
 
@@ -96,17 +97,6 @@ struct JobEnd {
   bool is_suspended = false;
 };
 
-// The end of a move, as the host that the node left reports it.
-struct MoveSettlement {
-  std::string job;
-  unsigned index = 0;
-  std::string from;
-  bool moved = false;
-  bool spare_failed = false;  // whether the home must not choose that spare again
-  double downtime_s = -1;
-  std::string error{};
-};
-
 // Threads: any.
 class HomeJobs {
  public:
@@ -143,7 +133,7 @@ class HomeJobs {
   Result<std::string> reserve(const std::string& job, unsigned index, const std::string& from,
                               const std::string& to);
   // Records the end of a move. Idempotent. Errors: ENOENT: the job has ended.
-  Status settle(const MoveSettlement& settlement);
+  Status settle(const host_request::Settle& settlement);
   // Returns the host to which the node belongs: {host, moving_to}. `asker`: the host that asks.
   // Errors: ENOENT: to no host.
   Result<std::pair<std::string, std::string>> place(const std::string& job, unsigned index,

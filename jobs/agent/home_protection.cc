@@ -157,13 +157,15 @@ void HomeJobs::protect_job(const std::string& id) {
 
 // Nodes that stand still are let go.
 AskHost HomeJobs::ask_unless_ending() const {
-  return [this](const std::string& host, const json& request,
-                milliseconds patience) -> Result<json> {
-    const std::string op = request.at("op");
-    const bool is_asked_again = op == "epoch-await" || op == "suspend-write" || op == "resume-read";
-    if (stops_ && is_asked_again) return failure(ECANCELED, "the job agent ends");
-    return options_.ask(host, request, patience);
-  };
+  return
+      [this](const std::string& host, const json& request, milliseconds patience) -> Result<json> {
+        const json& op = request.at("op");
+        const bool is_asked_again = op == host_request::EpochAwait::kName ||
+                                    op == host_request::SuspendWrite::kName ||
+                                    op == host_request::ResumeRead::kName;
+        if (stops_ && is_asked_again) return failure(ECANCELED, "the job agent ends");
+        return options_.ask(host, request, patience);
+      };
 }
 
 Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) const {
@@ -173,7 +175,7 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) co
   (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const JobHost& host = job.hosts[i];
     if (host.state == HostState::kInactive && !needed.contains(host.name)) return {};
-    const auto answer = options_.ask(host.name, {{"op", "alive"}}, kProbePatience);
+    const auto answer = options_.ask(host.name, to_request(host_request::Alive{}), kProbePatience);
     if (!answer) answers[i] = failure(answer.error());
     return {};
   });

@@ -291,12 +291,10 @@ Status HomeJobs::run_resumed(const JobRecord& job, const SuspensionPlace& place)
   if (Status free = check_addresses(job); !free) return free;
   const Status spares = for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     if (job.hosts[i].state != HostState::kSpare) return {};
-    const auto answer = options_.ask(job.hosts[i].name,
-                                     {{"op", "hello"},
-                                      {"user", job.user.uid},
-                                      {"uid", job.user.uid},
-                                      {"allocation", job.allocation}},
-                                     kSparePatience);
+    const auto answer = options_.ask(
+        job.hosts[i].name,
+        to_request(host_request::Hello{.user = job.user.uid, .allocation = job.allocation}),
+        kSparePatience);
     return answer ? Status{} : failure(answer.error());
   });
   if (!spares) return spares;

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "daemon/control/control_client.h"
+#include "daemon/control/requests.h"
 #include "mount/mount_table.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/run_command.h"
@@ -131,7 +132,7 @@ Status JobAgent::start_target() const {
   if (!mounts) return failure(mounts.error());
   for (const MountEntry& entry : *mounts) {
     if (entry.mountpoint != mount) continue;
-    const auto answer = call(entry.source, {{"op", "status"}}, kTargetAnswerTimeout);
+    const auto answer = call(entry.source, to_request(request::Status{}), kTargetAnswerTimeout);
     const bool has_ended = !answer && (answer.error().errno_value == ECONNREFUSED ||
                                        answer.error().errno_value == ENOENT);
     if (!has_ended) return {};
@@ -244,13 +245,11 @@ void JobAgent::report_loss(const HostNode& node) {
   const auto why = now ? nodes_.why_ended(*now) : Result<std::string>("");
   if (!why || why->empty()) return;
   spdlog::warn("{}: {}", node.spec.container(), *why);
-  (void)ask_peer(options_.peers, node.spec.home,
-                 {{"op", "lost"},
-                  {"job", node.spec.job},
-                  {"index", node.spec.index},
-                  {"asker", options_.host},
-                  {"why", *why}},
-                 kPlacePatience);
+  (void)ask_peer(
+      options_.peers, node.spec.home,
+      to_request(host_request::Lost{
+          .job = node.spec.job, .index = node.spec.index, .asker = options_.host, .why = *why}),
+      kPlacePatience);
 }
 
 // The host that the node left normally reports the move within seconds. If that host has died or
@@ -258,15 +257,11 @@ void JobAgent::report_loss(const HostNode& node) {
 void JobAgent::report_arrival(const HostNode& node, const std::string& from) {
   if (!has_arrived(options_.evacuation, node, kReportPatience)) return;
   spdlog::info("{} runs here; host {} has not reported it", node.spec.container(), from);
-  auto answer = ask_peer(options_.peers, node.spec.home,
-                         {{"op", "settle"},
-                          {"job", node.spec.job},
-                          {"index", node.spec.index},
-                          {"from", from},
-                          {"moved", true},
-                          {"spare_failed", false},
-                          {"error", ""}},
-                         kPlacePatience);
+  auto answer =
+      ask_peer(options_.peers, node.spec.home,
+               to_request(host_request::Settle{
+                   .job = node.spec.job, .index = node.spec.index, .from = from, .moved = true}),
+               kPlacePatience);
   if (!answer) spdlog::warn("{}: {}", node.spec.container(), answer.error().message);
 }
 
@@ -299,11 +294,10 @@ void JobAgent::remove_orphans(unsigned round) {
       continue;
     }
     auto place = ask_peer(options_.peers, home,
-                          {{"op", "place"},
-                           {"job", node.spec.job},
-                           {"index", node.spec.index},
-                           {"asker", options_.host},
-                           {"pool", to_json(pool_.report())}},
+                          to_request(host_request::Place{.job = node.spec.job,
+                                                         .index = node.spec.index,
+                                                         .asker = options_.host,
+                                                         .pool = to_json(pool_.report())}),
                           kPlacePatience);
     note_answer(home, place.has_value());
     // Ask this home for one node only, because each question may take long.

@@ -19,6 +19,7 @@
 #include "jobs/agent/long_commands.h"
 #include "jobs/agent/node_epochs.h"
 #include "jobs/agent/peers.h"
+#include "jobs/agent/requests.h"
 
 namespace ppmr {
 
@@ -59,16 +60,26 @@ class JobAgent {
   JobAgent(JobAgentOptions options, RecordFiles home_records, RecordFiles node_records,
            RecordFiles pool_record);
 
-  nlohmann::json answer_user(const nlohmann::json& request, const ControlClient& client,
+  // `message`: a user_request.
+  nlohmann::json answer_user(const nlohmann::json& message, const ControlClient& client,
                              std::vector<UniqueFd>& descriptors);
-  nlohmann::json answer_peer(const nlohmann::json& request);
-  nlohmann::json start_job(const nlohmann::json& request, const ControlClient& client,
+  nlohmann::json start_job(const user_request::Run& request, const ControlClient& client,
                            std::vector<UniqueFd>& descriptors);
-  nlohmann::json resume_job(const nlohmann::json& request, const ControlClient& client,
+  nlohmann::json resume_job(const user_request::Resume& request, const ControlClient& client,
                             std::vector<UniqueFd>& descriptors);
-  nlohmann::json suspend_job(const nlohmann::json& request, uid_t uid);
-  nlohmann::json check_hosts(const nlohmann::json& request, uid_t uid) const;
+  nlohmann::json suspend_job(const user_request::Suspend& request, uid_t uid);
+  nlohmann::json check_hosts(const std::vector<std::string>& hosts, uid_t uid) const;
+  nlohmann::json answer_launcher(const std::string& job) const;
+  nlohmann::json reconnect(const std::string& job, uid_t uid,
+                           std::vector<UniqueFd>& descriptors) const;
   nlohmann::json status(uid_t uid) const;
+  // Returns the answer of another host's agent.
+  nlohmann::json ask_other(const std::string& host, const nlohmann::json& request) const;
+
+  // `message`: a host_request.
+  nlohmann::json answer_peer(const nlohmann::json& message);
+  nlohmann::json welcome(const host_request::Hello& hello);
+  Status make_node(const host_request::Join& join);
 
   // Takes this host out of the pool, and evacuates all nodes on it that `uid` may move. Returns
   // {"ok":true,"evacuation":{..}} or a refusal; `ok` of the evacuation: all nodes have moved.
@@ -82,7 +93,11 @@ class JobAgent {
   Status check_pool(uid_t user) const;
   // Waits until no connection of the job node waits to be accepted. Errors: EAGAIN: one still does.
   Status await_accepts(const std::string& container);
+  // The parts of evacuate() for one node: a spare is reserved and prepared; the move, up to its
+  // decision.
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
+  Result<HostNode> prepare_spare(const HostNode& node, const std::string& to);
+  Result<MoveReport> run_move(const HostNode& node);
   // Asks the home for a spare. Returns {"to":SPARE} or {"refusal":...}. After an error the home may
   // have reserved a spare.
   Result<nlohmann::json> reserve(const HostNode& node, const std::string& to);
@@ -92,14 +107,25 @@ class JobAgent {
   // Reports the move to the home. Returns whether the job has ended.
   Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
-  // The steps of epochs, and of the way back to one (job_epochs.h).
-  nlohmann::json answer_leader(const std::string& op, const nlohmann::json& request);
+  // The steps of a job node in epochs, and on the way back to one (job_epochs.h).
+  nlohmann::json take_step(const host_request::EpochBegin& step);
+  nlohmann::json take_step(const host_request::EpochFreeze& step);
+  nlohmann::json take_step(const host_request::EpochGo& step);
+  nlohmann::json take_step(const host_request::EpochAwait& step);
+  nlohmann::json take_step(const host_request::EpochForward& step);
+  nlohmann::json take_step(const host_request::EpochEnd& step);
+  nlohmann::json take_step(const host_request::RollbackStop& step);
+  nlohmann::json take_step(const host_request::RollbackRun& step);
   // The steps of suspensions (job_suspension.h).
-  nlohmann::json answer_suspender(const std::string& op, const nlohmann::json& request);
+  nlohmann::json take_step(const host_request::SuspendHold& step);
+  nlohmann::json take_step(const host_request::SuspendLetGo& step);
+  nlohmann::json take_step(const host_request::SuspendStop& step);
+  nlohmann::json take_step(const host_request::SuspendWrite& step);
+  nlohmann::json take_step(const host_request::ResumeRead& step);
   // Each writes or reads the file of a node, and returns whether that is done. The caller calls it
   // again until then.
-  Result<bool> write_suspended(const HostNode& node, const nlohmann::json& request);
-  Result<bool> read_suspended(const HostNode& node, const nlohmann::json& request);
+  Result<bool> write_suspended(const host_request::SuspendWrite& step);
+  Result<bool> read_suspended(const host_request::ResumeRead& step);
   Status stop_suspended(const std::string& container);
   // Lets a node run from an epoch that this host keeps.
   Status run_from_epoch(const std::string& container, uint64_t number);

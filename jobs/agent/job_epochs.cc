@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "jobs/agent/parallel.h"
+#include "jobs/agent/requests.h"
 #include "migration/protect/part_messages.h"
 #include "third_party/spdlog.h"
 
@@ -27,43 +28,32 @@ constexpr milliseconds kStopPatience{30'000};
 constexpr milliseconds kJoinPatience{60'000};
 constexpr milliseconds kForgetPatience{10'000};
 
-// The same request to the host of each node. `complete` adds what differs from node to node.
-Status ask_all(const JobRecord& job, const std::vector<std::string>& hosts, const json& request,
-               milliseconds patience, const AskHost& ask,
-               const std::function<void(size_t node, const json& answer)>& on_answer = {},
-               const std::function<void(size_t node, json& request)>& complete = {}) {
-  const auto request_of = [&](size_t i) {
-    json own = request;
-    if (complete) complete(i, own);
-    return own;
-  };
-  return ask_nodes(job, hosts, patience, ask, request_of, on_answer);
-}
-
 // Tells every node, also if one does not answer.
 Status let_go(const JobRecord& job, uint64_t number, bool keep, const AskHost& ask) {
-  return ask_all(job, hosts_of(job), {{"op", "epoch-go"}, {"number", number}, {"keep", keep}},
-                 kGoPatience, ask);
+  return ask_nodes(job, hosts_of(job), kGoPatience, ask, [&](size_t, const std::string& container) {
+    return to_request(host_request::EpochGo{container, number, keep});
+  });
 }
 
 // Waits until every node has done the step, or one will not do it. A host that is lost meanwhile is
 // noticed soon, because it does not answer; the others may wait for it as their partner, and are
-// not waited for then. `reports`: one for each node; may be null.
+// not waited for then.
 Status await_step(const JobRecord& job, uint64_t number, const char* step, const AskHost& ask,
-                  std::vector<json>* reports = nullptr) {
-  const json request = {{"op", "epoch-await"}, {"number", number}, {"step", step}};
+                  const OnAnswer& on_answer = {}) {
   std::atomic<bool> has_failed = false;
-  const auto ask_once = [&](const std::string& host, const json& own, milliseconds) {
+  const auto ask_until_done = [&](const std::string& host, const json& request, milliseconds) {
     for (;;) {
-      auto answer = ask(host, own, kAwaitPatience);
+      auto answer = ask(host, request, kAwaitPatience);
       if (!answer) has_failed = true;
       if (!answer || !answer->value("pending", false) || has_failed) return answer;
     }
   };
-  return ask_all(job, hosts_of(job), request, kAwaitPatience, ask_once,
-                 [&](size_t node, const json& answer) {
-                   if (reports != nullptr) (*reports)[node] = answer;
-                 });
+  return ask_nodes(
+      job, hosts_of(job), kAwaitPatience, ask_until_done,
+      [&](size_t, const std::string& container) {
+        return to_request(host_request::EpochAwait{container, number, step});
+      },
+      on_answer);
 }
 
 }  // namespace
@@ -75,12 +65,10 @@ std::vector<std::string> hosts_of(const JobRecord& job) {
 }
 
 Status ask_nodes(const JobRecord& job, const std::vector<std::string>& hosts, milliseconds patience,
-                 const AskHost& ask, const std::function<json(size_t node)>& request_of,
-                 const std::function<void(size_t node, const json& answer)>& on_answer) {
+                 const AskHost& ask, const RequestOf& request_of, const OnAnswer& on_answer) {
   return for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
-    json request = request_of(i);
-    request["container"] = job.container_of(static_cast<unsigned>(i));
-    const auto answer = ask(hosts[i], request, patience);
+    const std::string container = job.container_of(static_cast<unsigned>(i));
+    const auto answer = ask(hosts[i], request_of(i, container), patience);
     if (!answer) {
       return failure(answer.error().errno_value,
                      fmt::format("node {} on host {}: {}", job.nodes[i].name, hosts[i],
@@ -101,31 +89,35 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, EpochEnd end,
     if (!chosen) return failure(chosen.error());
     partners = std::move(*chosen);
   }
-  const auto with_partner = [&](size_t node, json& request) {
-    request["partner"] = partners[node];
-  };
-  const json begin = {{"op", "epoch-begin"},
-                      {"number", number},
-                      {"oldest", job.protection.agreed},
-                      {"hold", end == EpochEnd::kHeld}};
   // A host that is lost must not delay the rollback.
-  if (Status alive = ask_all(job, hosts, {{"op", "alive"}}, kProbePatience, ask); !alive) {
-    return failure(alive.error());
-  }
-  if (Status begun = ask_all(job, hosts, begin, kBeginPatience, ask, {}, with_partner); !begun) {
-    return failure(begun.error());
-  }
+  const Status alive = ask_nodes(job, hosts, kProbePatience, ask, [](size_t, const std::string&) {
+    return to_request(host_request::Alive{});
+  });
+  if (!alive) return failure(alive.error());
+  const Status begun =
+      ask_nodes(job, hosts, kBeginPatience, ask, [&](size_t i, const std::string& container) {
+        return to_request(host_request::EpochBegin{.container = container,
+                                                   .number = number,
+                                                   .oldest = job.protection.agreed,
+                                                   .partner = partners[i],
+                                                   .hold = end == EpochEnd::kHeld});
+      });
+  if (!begun) return failure(begun.error());
   if (Status ready = await_step(job, number, part_message::kReady, ask); !ready) {
     return failure(ready.error());
   }
   const Status captured =
-      ask_all(job, hosts, {{"op", "epoch-freeze"}, {"number", number}}, kCapturePatience, ask);
+      ask_nodes(job, hosts, kCapturePatience, ask, [&](size_t, const std::string& container) {
+        return to_request(host_request::EpochFreeze{{container, number}});
+      });
   const int64_t frozen_ns = unix_time_ns();
   const Status gone = let_go(job, number, captured.has_value(), ask);
   if (!captured) return failure(captured.error());
   if (!gone) return failure(gone.error());
   std::vector<json> reports(job.nodes.size());
-  if (Status all = await_step(job, number, part_message::kKept, ask, &reports); !all) {
+  const Status all = await_step(job, number, part_message::kKept, ask,
+                                [&](size_t i, const json& report) { reports[i] = report; });
+  if (!all) {
     if (end == EpochEnd::kHeld) let_nodes_go(job, number, ask);
     return failure(all.error());
   }
@@ -142,8 +134,10 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, EpochEnd end,
 }
 
 void let_nodes_go(const JobRecord& job, uint64_t number, const AskHost& ask) {
-  const Status gone = ask_all(job, hosts_of(job), {{"op", "suspend-let-go"}, {"number", number}},
-                              kLetGoPatience, ask);
+  const Status gone =
+      ask_nodes(job, hosts_of(job), kLetGoPatience, ask, [&](size_t, const std::string& container) {
+        return to_request(host_request::SuspendLetGo{{container, number}});
+      });
   if (!gone) spdlog::warn("job {} goes on, but {}", job.id, gone.error().message);
 }
 
@@ -153,10 +147,11 @@ Status roll_back(const JobRecord& job, const std::string& home,
   std::vector<std::string> hosts;
   for (const NodeRollback& back : rollbacks) hosts.push_back(back.host);
   // First every process of the job ends: none may see what the rollback of another one undoes.
-  if (Status stopped = ask_all(job, hosts, {{"op", "rollback-stop"}}, kStopPatience, ask);
-      !stopped) {
-    return stopped;
-  }
+  const Status stopped =
+      ask_nodes(job, hosts, kStopPatience, ask, [](size_t, const std::string& container) {
+        return to_request(host_request::RollbackStop{{container}});
+      });
+  if (!stopped) return stopped;
   const Status ready = for_each_in_parallel(rollbacks.size(), [&](size_t i) -> Status {
     const NodeRollback& back = rollbacks[i];
     const auto index = static_cast<unsigned>(i);
@@ -165,33 +160,31 @@ Status roll_back(const JobRecord& job, const std::string& home,
                                                     back.host, error.message));
     };
     if (back.host != job.nodes[i].host) {
-      const auto joined = ask(back.host,
-                              {{"op", "join"},
-                               {"spec", to_json(job.spec_of(index, home, hosts_text))},
-                               {"expected", true}},
-                              kJoinPatience);
+      const json spec = to_json(job.spec_of(index, home, hosts_text));
+      const auto joined = ask(
+          back.host, to_request(host_request::Join{.spec = spec, .expected = true}), kJoinPatience);
       if (!joined && joined.error().errno_value != EEXIST) return named(joined.error());
     }
     if (back.from.empty()) return {};
-    const auto sent = ask(back.from,
-                          {{"op", "epoch-forward"},
-                           {"container", job.container_of(index)},
-                           {"number", job.protection.agreed},
-                           {"to", back.host}},
-                          kForwardPatience);
+    const auto sent =
+        ask(back.from,
+            to_request(host_request::EpochForward{.container = job.container_of(index),
+                                                  .number = job.protection.agreed,
+                                                  .to = back.host}),
+            kForwardPatience);
     return sent ? Status{} : named(sent.error());
   });
   if (!ready) return ready;
-  return ask_all(job, hosts, {{"op", "rollback-run"}, {"number", job.protection.agreed}},
-                 kRunPatience, ask);
+  return ask_nodes(job, hosts, kRunPatience, ask, [&](size_t, const std::string& container) {
+    return to_request(host_request::RollbackRun{{container, job.protection.agreed}});
+  });
 }
 
 void forget_epochs(const JobRecord& job, const AskHost& ask) {
   (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     for (unsigned index = 0; index < job.nodes.size(); ++index) {
-      const auto done =
-          ask(job.hosts[i].name, {{"op", "epoch-end"}, {"container", job.container_of(index)}},
-              kForgetPatience);
+      const json end = to_request(host_request::EpochEnd{{job.container_of(index)}});
+      const auto done = ask(job.hosts[i].name, end, kForgetPatience);
       if (done) continue;
       spdlog::warn("job {}: host {} may keep epochs: {}", job.id, job.hosts[i].name,
                    done.error().message);

@@ -32,11 +32,14 @@ using AskHost = std::function<Result<nlohmann::json>(
 
 std::vector<std::string> hosts_of(const JobRecord& job);
 
+// Makes the request about a node of the job.
+using RequestOf = std::function<nlohmann::json(size_t node, const std::string& container)>;
+using OnAnswer = std::function<void(size_t node, const nlohmann::json& answer)>;
+
 // Asks the host of each node, all at once. Returns the first error, with the node's name.
-Status ask_nodes(
-    const JobRecord& job, const std::vector<std::string>& hosts, std::chrono::milliseconds patience,
-    const AskHost& ask, const std::function<nlohmann::json(size_t node)>& request_of,
-    const std::function<void(size_t node, const nlohmann::json& answer)>& on_answer = {});
+Status ask_nodes(const JobRecord& job, const std::vector<std::string>& hosts,
+                 std::chrono::milliseconds patience, const AskHost& ask,
+                 const RequestOf& request_of, const OnAnswer& on_answer = {});
 
 struct KeptEpoch {
   int64_t frozen_ns = 0;  // when all nodes stood still; Unix time

@@ -25,7 +25,7 @@ json to_json(const JobHost& host) {
 json to_json(const JobMove& move) {
   json moved = {
       {"from", move.from}, {"to", move.to}, {"ended_ns", move.ended_ns}, {"error", move.error}};
-  if (move.downtime_s >= 0) moved["downtime_s"] = move.downtime_s;
+  if (move.downtime_s) moved["downtime_s"] = *move.downtime_s;
   return moved;
 }
 
@@ -48,8 +48,8 @@ JobNodePlace parse_node(const json& json) {
     node.moves.push_back({.from = move.at("from"),
                           .to = move.at("to"),
                           .ended_ns = move.at("ended_ns"),
-                          .downtime_s = move.value("downtime_s", -1.0),
                           .error = move.at("error")});
+    if (move.contains("downtime_s")) node.moves.back().downtime_s = move.at("downtime_s");
   }
   return node;
 }

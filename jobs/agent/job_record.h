@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,9 @@ struct JobHost {
 
 struct JobMove {
   std::string from, to;
-  int64_t ended_ns = 0;    // Unix time
-  double downtime_s = -1;  // negative: unknown, or the node did not move
-  std::string error{};     // why the node did not move; empty: it moved
+  int64_t ended_ns = 0;  // Unix time
+  std::optional<double> downtime_s{};
+  std::string error{};  // why the node did not move; empty: it moved
 };
 
 struct JobNodePlace {

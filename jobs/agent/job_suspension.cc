@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "jobs/agent/parallel.h"
+#include "jobs/agent/requests.h"
 
 namespace ppmr {
 namespace {
@@ -20,25 +21,24 @@ constexpr milliseconds kRunPatience{180'000};
 constexpr size_t kNodesMax = 1 << 16;
 constexpr size_t kSuspensionDigits = 16;
 
-json request_for(const char* op, uint64_t number) { return {{"op", op}, {"number", number}}; }
-
-json with_place(json request, const SuspensionPlace& place) {
-  request["directory"] = place.directory;
-  request["suspension"] = place.suspension;
-  request["key_id"] = place.key_id;
-  return request;
+RequestOf request_to_hold(uint64_t number) {
+  return [number](size_t, const std::string& container) {
+    return to_request(host_request::SuspendHold{{container, number}});
+  };
 }
 
 // Asks all hosts again and again until each has said that it is done; those that are get `then`
 // meanwhile, if it is there.
-Status ask_until_done(const JobRecord& job, const json& request, const json& then,
+Status ask_until_done(const JobRecord& job, const RequestOf& request, const RequestOf& then,
                       const AskHost& ask) {
   std::vector<std::atomic<bool>> is_done(job.nodes.size());
   for (;;) {
     std::atomic<size_t> left = 0;
     const Status asked = ask_nodes(
         job, hosts_of(job), kPollPatience, ask,
-        [&](size_t i) { return is_done[i] ? then : request; },
+        [&](size_t i, const std::string& container) {
+          return is_done[i] ? then(i, container) : request(i, container);
+        },
         [&](size_t i, const json& answer) {
           if (answer.value("pending", false)) {
             ++left;
@@ -129,34 +129,53 @@ Result<JobRecord> plan_resumption(const SuspendedJob& suspended, JobRecord recor
 
 Status write_nodes(const JobRecord& job, uint64_t number, const SuspensionPlace& place,
                    const AskHost& ask) {
-  json hold = request_for("suspend-hold", number);
-  return ask_until_done(job, with_place(request_for("suspend-write", number), place), hold, ask);
+  return ask_until_done(
+      job,
+      [&](size_t, const std::string& container) {
+        return to_request(host_request::SuspendWrite{.container = container,
+                                                     .number = number,
+                                                     .directory = place.directory,
+                                                     .suspension = place.suspension,
+                                                     .key_id = place.key_id});
+      },
+      request_to_hold(number), ask);
 }
 
 Status hold_nodes(const JobRecord& job, uint64_t number, const AskHost& ask) {
-  return ask_nodes(job, hosts_of(job), kPollPatience, ask,
-                   [&](size_t) { return request_for("suspend-hold", number); });
+  return ask_nodes(job, hosts_of(job), kPollPatience, ask, request_to_hold(number));
 }
 
 Status stop_nodes(const JobRecord& job, const AskHost& ask) {
-  return ask_nodes(job, hosts_of(job), kStopPatience, ask, [&](size_t) {
-    return json{{"op", "suspend-stop"}};
-  });
+  return ask_nodes(job, hosts_of(job), kStopPatience, ask,
+                   [](size_t, const std::string& container) {
+                     return to_request(host_request::SuspendStop{{container}});
+                   });
 }
 
 Status resume_nodes(const JobRecord& job, const std::string& home, const SuspensionPlace& place,
                     const AskHost& ask) {
   const std::string hosts_text = job.hosts_text();
-  const Status joined = ask_nodes(job, hosts_of(job), kJoinPatience, ask, [&](size_t i) {
-    const NodeSpec spec = job.spec_of(static_cast<unsigned>(i), home, hosts_text);
-    return json{{"op", "join"}, {"spec", to_json(spec)}, {"expected", true}};
-  });
+  const Status joined =
+      ask_nodes(job, hosts_of(job), kJoinPatience, ask, [&](size_t i, const std::string&) {
+        const NodeSpec spec = job.spec_of(static_cast<unsigned>(i), home, hosts_text);
+        return to_request(host_request::Join{.spec = to_json(spec), .expected = true});
+      });
   if (!joined) return joined;
   const uint64_t number = job.protection.agreed;
-  const json read = with_place(request_for("resume-read", number), place);
-  if (Status all = ask_until_done(job, read, {{"op", "alive"}}, ask); !all) return all;
+  const Status all = ask_until_done(
+      job,
+      [&](size_t, const std::string& container) {
+        return to_request(host_request::ResumeRead{.container = container,
+                                                   .number = number,
+                                                   .directory = place.directory,
+                                                   .suspension = place.suspension});
+      },
+      [](size_t, const std::string&) { return to_request(host_request::Alive{}); }, ask);
+  if (!all) return all;
   return ask_nodes(job, hosts_of(job), kRunPatience, ask,
-                   [&](size_t) { return request_for("rollback-run", number); });
+                   [&](size_t, const std::string& container) {
+                     return to_request(host_request::RollbackRun{{container, number}});
+                   });
 }
 
 }  // namespace ppmr

@@ -104,7 +104,14 @@ Status PeerServer::serve(Connection& connection, const Handshake& hello) const {
   }
   const auto text = read_agent_frame(connection, kRequestTimeout);
   if (!text) return failure(text.error());
-  const json answer = answer_safely([&] { return answer_(parse_json(*text)); });
+  const json request = parse_json(*text);
+  if (!request.is_object()) {
+    const Error malformed{EINVAL,
+                          "malformed request: not a JSON object, or with a number out of range "
+                          "(version mismatch?)"};
+    return write_agent_frame(connection, json_text(refusal(malformed)));
+  }
+  const json answer = answer_safely([&] { return answer_(request); });
   return write_agent_frame(connection, json_text(answer));
 }
 

@@ -55,6 +55,10 @@ TEST_F(Peers, RequestContainsTheNameByWhichThePeerWasAsked) {
 TEST_F(Peers, RefusalAndMalformedRequestAreErrors) {
   EXPECT_EQ(ask({{"op", "bad"}}).error().message, "a reason");
   EXPECT_NE(ask({{"nothing", 1}}).error().message.find("malformed request"), std::string::npos);
+  const auto out_of_range = ask({{"op", "good"}, {"downtime_s", -1.5}});
+  ASSERT_FALSE(out_of_range);
+  EXPECT_NE(out_of_range.error().message.find("a number out of range"), std::string::npos)
+      << out_of_range.error().message;
 }
 
 TEST_F(Peers, PeerWithAnotherKeyIsRefused) {

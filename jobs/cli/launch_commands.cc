@@ -14,6 +14,7 @@
 #include "daemon/command_line/output.h"
 #include "daemon/control/control_client.h"
 #include "jobs/agent/job_agent.h"
+#include "jobs/agent/requests.h"
 #include "jobs/cli/mpi_environment.h"
 #include "jobs/cli/slurm_step.h"
 #include "jobs/command/command_client.h"
@@ -50,7 +51,7 @@ class Job {
   Job& operator=(const Job&) = delete;
   ~Job() {
     for (int attempt = 0; attempt < kEndAttempts; ++attempt) {
-      if (call(socket_, {{"op", "end"}, {"job", id_}}, kStartTimeout)) return;
+      if (call(socket_, to_request(user_request::End{{id_}}), kStartTimeout)) return;
       std::this_thread::sleep_for(kBetweenAttempts);
     }
     // Does nothing on failure: the agent ends the job when it notices the end of this process.
@@ -59,7 +60,7 @@ class Job {
   // Returns an error if the agent no longer has the job. Ignores an agent that does not answer,
   // because it may be about to return.
   Result<CommandNews> check() {
-    auto answer = call(socket_, {{"op", "exists"}, {"job", id_}}, kConnectTimeout);
+    auto answer = call(socket_, to_request(user_request::Exists{{id_}}), kConnectTimeout);
     if (!answer) return CommandNews::kNone;
     if (answer->value("ok", false)) {
       // A connection from before a rollback says nothing about how far the job node is.
@@ -78,18 +79,16 @@ class Job {
   void note_standstill(const std::string& command, const ClientState& state) const {
     const json launcher = {{"command", command}, {"state", to_text(state)}};
     // Without it the job is not suspended, and goes on.
-    (void)call(socket_, {{"op", "standstill"}, {"job", id_}, {"launcher", launcher}},
-               kConnectTimeout);
+    (void)call(socket_, to_request(user_request::Standstill{id_, launcher}), kConnectTimeout);
   }
 
   // Connects to the first node again. Errors: EAGAIN while the nodes are rolled back; other ones of
   // the agent.
   Result<UniqueFd> reconnect() {
     ControlCall request;
-    if (Status sent = request.send(socket_, {{"op", "reconnect"}, {"job", id_}}, kReconnectTimeout);
-        !sent) {
-      return failure(sent.error());
-    }
+    const Status sent =
+        request.send(socket_, to_request(user_request::Reconnect{{id_}}), kReconnectTimeout);
+    if (!sent) return failure(sent.error());
     auto answer = request.answer(kReconnectTimeout);
     if (!answer) return failure(answer.error());
     if (Status status = accepted(*answer); !status) return failure(status.error());
@@ -130,7 +129,7 @@ CommandResult<AgentAnswer> ask_agent(const std::string& socket, const json& requ
 }
 
 int check_hosts(const std::string& socket, const std::vector<std::string>& hosts) {
-  auto answer = call(socket, {{"op", "check"}, {"hosts", hosts}}, kCheckTimeout);
+  auto answer = call(socket, to_request(user_request::Check{hosts}), kCheckTimeout);
   if (!answer) return fail({ExitCode::kDaemonSilent, answer.error().message});
   if (Status status = accepted(*answer); !status) {
     return fail({ExitCode::kFailure, status.error().message});
@@ -193,14 +192,12 @@ int JobRunCommand::run() {
     if (!started) return fail({ExitCode::kFailure, started.error().message});
     step.emplace(std::move(*started));
   }
-  auto started = ask_agent(socket,
-                           {{"op", "run"},
-                            {"hosts", working},
-                            {"spares", spare},
-                            {"protect_ms", protect_every.count()},
-                            {"rdma", rdma},
-                            {"allocation", *allocation ? (*allocation)->number : ""}},
-                           kStartTimeout);
+  const user_request::Run wanted{.hosts = working,
+                                 .spares = spare,
+                                 .allocation = *allocation ? (*allocation)->number : "",
+                                 .protect = protect_every,
+                                 .rdma = rdma};
+  auto started = ask_agent(socket, to_request(wanted), kStartTimeout);
   if (!started) return fail(started.error());
   const std::string id = started->answer.at("job");
   const bool has_rdma = started->answer.at("rdma");
@@ -237,16 +234,14 @@ int JobResumeCommand::run() {
     if (!started) return fail({ExitCode::kFailure, started.error().message});
     step.emplace(std::move(*started));
   }
-  auto resumed =
-      ask_agent(socket,
-                {{"op", "resume"},
-                 {"directory", std::filesystem::absolute(directory).lexically_normal().string()},
-                 {"hosts", std::vector<std::string>(hosts.begin(), hosts.end() - spares)},
-                 {"spares", std::vector<std::string>(hosts.end() - spares, hosts.end())},
-                 {"protect_ms", protect_every.count()},
-                 {"again", again},
-                 {"allocation", *allocation ? (*allocation)->number : ""}},
-                kResumeTimeout);
+  const user_request::Resume wanted{
+      .directory = std::filesystem::absolute(directory).lexically_normal().string(),
+      .hosts = {hosts.begin(), hosts.end() - spares},
+      .spares = {hosts.end() - spares, hosts.end()},
+      .allocation = *allocation ? (*allocation)->number : "",
+      .protect = protect_every,
+      .again = again};
+  auto resumed = ask_agent(socket, to_request(wanted), kResumeTimeout);
   if (!resumed) return fail(resumed.error());
   const json& launcher = resumed->answer.at("launcher");
   auto state = parse_client_state(launcher.value("state", ""));

@@ -14,6 +14,7 @@
 #include "daemon/command_line/table.h"
 #include "daemon/control/control_client.h"
 #include "jobs/agent/job_record.h"
+#include "jobs/agent/requests.h"
 
 namespace ppmr {
 namespace {
@@ -132,7 +133,7 @@ void print_job(const json& job) {
 }  // namespace
 
 int JobEvacuateCommand::run_cancel() const {
-  const auto answer = call(socket, {{"op", "cancel"}, {"host", host}}, kCancelTimeout);
+  const auto answer = call(socket, to_request(user_request::Cancel{{host}}), kCancelTimeout);
   if (!answer) {
     return report("job evacuate", {ExitCode::kDaemonSilent, explain(answer.error(), socket)}, json);
   }
@@ -161,7 +162,7 @@ int JobEvacuateCommand::run() const {
   const auto deadline = Clock::now() + wait;
   auto moved = nlohmann::json::array();  // in earlier rounds
   for (;;) {
-    auto answer = call(socket, {{"op", "evacuate"}, {"host", host}, {"to", to}}, kEvacuateTimeout);
+    auto answer = call(socket, to_request(user_request::Evacuate{host, to}), kEvacuateTimeout);
     if (!answer) {
       return report("job evacuate", {ExitCode::kDaemonSilent, explain(answer.error(), socket)},
                     json);
@@ -192,12 +193,11 @@ int JobEvacuateCommand::run() const {
 int JobSuspendCommand::run() const {
   const std::string place = std::filesystem::absolute(directory).lexically_normal().string();
   const char* const allocation = std::getenv("SLURM_JOB_ID");
-  const auto answer = call(socket,
-                           {{"op", "suspend"},
-                            {"job", job},
-                            {"directory", place},
-                            {"allocation", allocation != nullptr ? allocation : ""}},
-                           kSuspendTimeout);
+  const auto answer = call(
+      socket,
+      to_request(user_request::Suspend{
+          .job = job, .allocation = allocation != nullptr ? allocation : "", .directory = place}),
+      kSuspendTimeout);
   if (!answer) {
     return report("job suspend", {ExitCode::kDaemonSilent, answer.error().message}, json);
   }
@@ -215,7 +215,7 @@ int JobSuspendCommand::run() const {
 }
 
 int JobReturnCommand::run() const {
-  const auto answer = call(socket, {{"op", "return"}, {"host", host}}, kReturnTimeout);
+  const auto answer = call(socket, to_request(user_request::Return{{host}}), kReturnTimeout);
   if (!answer) {
     return report("job return", {ExitCode::kDaemonSilent, explain(answer.error(), socket)}, json);
   }
@@ -236,7 +236,7 @@ int JobReturnCommand::run() const {
 
 int JobStatusCommand::run() const {
   for (;;) {
-    auto answer = call(socket, {{"op", "status"}}, kStatusTimeout);
+    auto answer = call(socket, to_request(user_request::Status{}), kStatusTimeout);
     if (!answer) {
       return report("job status", {ExitCode::kDaemonSilent, explain(answer.error(), socket)}, json);
     }

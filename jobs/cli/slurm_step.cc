@@ -14,6 +14,7 @@
 
 #include "daemon/command_line/command_error.h"
 #include "daemon/control/control_client.h"
+#include "jobs/agent/requests.h"
 #include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
@@ -97,7 +98,7 @@ SlurmStep::~SlurmStep() {
 int JobHoldCommand::run() const {
   const auto deadline = Clock::now() + kFirstReportPatience;
   for (bool known = false;;) {
-    auto answer = call(socket, {{"op", "hold"}, {"allocation", allocation}}, kHoldTimeout);
+    auto answer = call(socket, to_request(user_request::Hold{allocation}), kHoldTimeout);
     if (answer) {
       if (Status status = accepted(*answer); !status) {
         return report("job hold", {ExitCode::kFailure, status.error().message}, false);

@@ -72,6 +72,11 @@ class Agent {
 
   json answer(const std::string& line) {
     const json request = parse_json(line);
+    if (!request.is_object()) {
+      return refusal({EINVAL,
+                      "malformed request: not a JSON object, or with a number out of range "
+                      "(version mismatch?)"});
+    }
     try {
       return answer(request);
     } catch (const json::exception& error) {
