@@ -1,5 +1,5 @@
-// `ppmr config check`: lets each daemon check its configuration file, in the way in which its unit
-// would start it.
+// `ppmr config check`: starts each daemon with the command line of its unit, and lets it only check
+// its configuration file.
 #include "cli/config_command.h"
 
 #include <fmt/format.h>

@@ -80,7 +80,7 @@ class Migrate {
   std::vector<Finding> findings_;
   std::vector<uint64_t> memory_bytes_;  // estimate for each tree
   std::string target_name_;             // as the target calls itself
-  // At the target.
+  // The free memory of the target, and the free room of its image store.
   uint64_t memory_room_bytes_ = UINT64_MAX;
   uint64_t store_room_bytes_ = UINT64_MAX;
   std::vector<std::string> excluded_;  // names of trees that stay without stopping the others

@@ -25,7 +25,7 @@ struct ProgressLine {
   bool is_paused = false;
   uint64_t bytes = 0;           // sum of both checkpoints
   uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
-  // Of the present round, or of the fill.
+  // The bytes of the present round, or of the fill.
   uint64_t part_bytes = 0;
   uint64_t part_expected_bytes = 0;
   uint64_t earlier_bytes = 0;   // of the rounds before it

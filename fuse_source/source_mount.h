@@ -114,7 +114,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   // them. Errors: ENOENT.
   Status defer_errors(const std::string& name);
 
-  // Who the target has proved to be: PeerIdentity::text().
+  // Returns the identity that the target has proved (PeerIdentity::text()).
   std::string target_identity() { return sessions_->present()->counters().security; }
 
   // Returns whether a signal is killing this process.

@@ -41,7 +41,7 @@ nlohmann::json describe(const CheckpointReport& report) {
           {"error", report.error.empty() ? report.seal_error : report.error}};
 }
 
-// For a target that keeps checkpoints.
+// Adds what a target with --keep-dir knows about the kept copy.
 void add_kept(nlohmann::json& described, const CheckpointReport& report) {
   described["kept"] = report.is_passing ? "passing" : to_string(report.keep);
   described["keep_error"] = report.keep_error;

@@ -64,7 +64,7 @@ inline std::string to_text(const DirectoryReply& reply) {
   return static_cast<char>(reply.code) + reply.text;
 }
 
-// Nothing if the text is not such a request.
+// Returns nullopt if the text is not such a request.
 inline std::optional<DirectoryRequest> parse_directory_request(std::string_view text) {
   const size_t end = text.find('\n');
   const size_t space = text.find(' ');
@@ -84,7 +84,7 @@ inline std::optional<DirectoryRequest> parse_directory_request(std::string_view 
   return request;
 }
 
-// Nothing if the text is not such a reply.
+// Returns nullopt if the text is not such a reply.
 inline std::optional<DirectoryReply> parse_directory_reply(std::string_view text) {
   if (text.empty() || text.size() > kDirectoryTextMax + 1) return std::nullopt;
   if (std::string_view("ktne").find(text[0]) == std::string_view::npos) return std::nullopt;

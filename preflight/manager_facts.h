@@ -1,4 +1,4 @@
-// Who would start a tree again at the source: the processes above it, and what they are set to do.
+// Which program would start a tree again at the source: the processes above it, and their settings.
 #pragma once
 
 #include <map>

@@ -31,7 +31,7 @@ class FrozenTasks {
   void kill() const { signal(SIGKILL); }
   // Blocks until every task has ended. Without kill() this may block forever.
   void await_end() const;
-  // The same, at most for `patience`. Returns whether every task has ended.
+  // Blocks at most for `patience`. Returns whether every task has ended.
   bool await_end(std::chrono::milliseconds patience) const;
   // Checks whether `tracer` still holds every thread of every task. If this succeeds after stop(),
   // no thread has run since CRIU froze it, and none will run before resume(). Errors: EBUSY; the

@@ -29,8 +29,8 @@ class IdleClock {
   bool over_ PPMR_GUARDED_BY(mutex_) = false;
 };
 
-// Asks `busy` from time to time, and calls `end` once when the clock is over. Both run on a thread
-// of this object. Threads: created and destroyed by one thread.
+// Asks `busy` from time to time, and calls `end` once when the idle time has run out. Both run on a
+// thread of this object. Threads: created and destroyed by one thread.
 class IdleEnd {
  public:
   // Throws std::system_error without a thread.

@@ -23,8 +23,8 @@ void print_as_it_is(std::FILE* stream, std::string_view text);
 
 // Returns the columns that lines and tables may have on this stream; 0: any number. Threads: any.
 size_t columns_of_output(std::FILE* stream);
-// Keeps all lines of this process, and of the programs that it starts, whole: --wide. Threads: call
-// before other threads start.
+// Implements --wide: from now on neither this process nor a program that it starts wraps or cuts
+// lines. Threads: call before other threads start.
 void keep_lines_whole();
 
 // Writes the text without_controls(), and wrapped() on a terminal.

@@ -40,8 +40,9 @@ TEST(Table, TakesColumnsFromTheWidestTextAndNeverFromNumbers) {
 TEST(Table, ColumnThatIsWholeIsNotCut) {
   Table table({{.title = "BEGAN", .is_whole = true}, {"NAME"}, {"RESULT"}});
   table.add({"2026-11-29 10:31:09", "a-long-name", "moved"});
-  EXPECT_EQ(table.text(36), "BEGAN                NAME      RESULT\n"
-                            "2026-11-29 10:31:09  a-long->  moved\n");
+  EXPECT_EQ(table.text(36),
+            "BEGAN                NAME      RESULT\n"
+            "2026-11-29 10:31:09  a-long->  moved\n");
 }
 
 TEST(Table, StaysWholeWithoutALimit) {
@@ -49,7 +50,7 @@ TEST(Table, StaysWholeWithoutALimit) {
   EXPECT_NE(table_with(name, "moved").text(0).find(name), std::string::npos);
 }
 
-TEST(Table, WithHostileNamesFitsWhenItsLinesAreBroken) {
+TEST(Table, WrappedLinesFitTheWidthWhateverTheNames) {
   std::string wide;
   for (int i = 0; i < 100; ++i) wide += "漢";
   const std::string names[] = {std::string(200, 'x'),

@@ -23,10 +23,10 @@ class DiskBytes {
   // Reads from this offset of the file on the disk. Logs damage. Errors: EIO when the disk fails,
   // the file is too short, or a block differs from the written block.
   virtual Status read(uint64_t offset, std::span<std::byte> bytes) const = 0;
-  // For a borrower of these bytes. open_for_reading() returns the file, open for reading only. The
-  // second function returns a memfd with the BlockCipher::Key and the CRC32C (uint32_t) of each
-  // block from `first_block` on; the CRC32C is 0 for blocks that were never written. Errors: EMFILE
-  // and others of open(2) and memfd_create(2); EIO.
+  // A borrower of these bytes uses the next two. open_for_reading() returns the file, open for
+  // reading only. The second function returns a memfd with the BlockCipher::Key and the CRC32C
+  // (uint32_t) of each block from `first_block` on; the CRC32C is 0 for blocks that were never
+  // written. Errors: EMFILE and others of open(2) and memfd_create(2); EIO.
   virtual Result<UniqueFd> open_for_reading() const = 0;
   virtual Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const = 0;
 };

@@ -72,7 +72,7 @@ class StoredCheckpoint {
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
   std::string seal_error;  // the reason why the last seal was refused
-  // For the keeper (tree_keep.cc).
+  // What the keeper (tree_keep.cc) has done with it.
   KeepState keep = KeepState::kNo;
   std::string keep_error;        // why it could not be kept
   Clock::time_point keep_after;  // not tried again before

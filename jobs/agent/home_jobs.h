@@ -114,8 +114,8 @@ class HomeJobs {
   JobEnd how_it_ended(const std::string& job) const;
 
   // Suspends a job: writes an epoch of all its nodes to files, and ends it. Blocks until then.
-  // Errors: ENOENT, EPERM; EINVAL: which job?; EBUSY; those of SuspensionFiles; what a host
-  // reports. The job goes on after an error.
+  // Errors: ENOENT, EPERM; EINVAL: the request names no job, and the user has several; EBUSY; those
+  // of SuspensionFiles; what a host reports. The job goes on after an error.
   Result<SuspendedState> suspend(const SuspendRequest& request);
   // Notes how far the launcher of a job that stands still is. Errors: ENOENT, EPERM.
   Status note_launcher(const std::string& job, uid_t uid, const nlohmann::json& launcher);
@@ -157,7 +157,7 @@ class HomeJobs {
 
   // Returns the jobs of a user; for root, the jobs of all users.
   std::vector<JobRecord> list(uid_t uid) const;
-  // The same as users see them, see public_view().
+  // Returns these jobs as users see them (public_view()).
   std::vector<nlohmann::json> views(uid_t uid) const;
 
   // Notes that a host lives, and its report about the pool.
@@ -191,8 +191,8 @@ class HomeJobs {
   // Returns a sentence about the node of the job that is lost with its host; empty: no node is
   // lost.
   std::string find_loss(const JobRecord& job);
-  // For a job that can be rolled back: the host of a node that does not answer. Empty: there is
-  // none.
+  // Returns a host with a node of the job that does not answer; empty: each answers, or the job
+  // cannot be rolled back.
   std::string find_silent_host(const JobRecord& job) const;
   // Waits for the end of an epoch, which captures the node as a move does. Errors: EBUSY.
   Status await_epoch(const std::string& job) PPMR_REQUIRES(mutex_);

@@ -206,7 +206,8 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) co
   return dead;
 }
 
-// The agent of a host asks where its node belongs, and must not remove one that arrives.
+// Notes where each node will run. The agent of a host asks the home which nodes belong to it, and
+// removes all others: it must not remove a node that is about to arrive.
 Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeRollback>& rollbacks) {
   MutexLock lock(mutex_);
   auto found = find_locked(id);

@@ -50,7 +50,9 @@ Status take_rights(const JobUser& user) {
   const bool is_taken = static_cast<gid_t>(setfsgid(user.gid)) == user.gid &&
                         static_cast<uid_t>(setfsuid(user.uid)) == user.uid;
   if (is_taken) return {};
-  return failure(EPERM, fmt::format("take the rights of user {}", user.uid));
+  return failure(EPERM, fmt::format("take the rights of user {} for its files: not permitted (does "
+                                    "ppmr job agent run as root?)",
+                                    user.uid));
 }
 
 // access(2) would ask with the rights of the process.

@@ -36,10 +36,10 @@ struct InputPositions {
   uint64_t signals = 0;
 };
 
-// For a command that survives the connection of its client. The client sends the same request, with
-// the same ID, again on a new connection. If the job node runs the command, the new connection
-// replaces the old one. Otherwise the job node starts the command, unless it has ended: a job node
-// that was rolled back to a moment before the start has no trace of the command.
+// Added to the request for a command that survives the connection of its client. The client sends
+// the same request, with the same ID, again on a new connection. If the job node runs the command,
+// the new connection replaces the old one. Otherwise the job node starts the command, unless it has
+// ended: a job node that was rolled back to a moment before the start has no trace of the command.
 struct Resumption {
   std::string id;  // new_command_id(); secret like the token
   // The job node ends a command whose client is away for longer.

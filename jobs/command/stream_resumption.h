@@ -41,7 +41,7 @@ std::string to_text(const ClientState& state);
 // Errors: EPROTO.
 Result<ClientState> parse_client_state(const std::string& text);
 
-// The client's end.
+// The half of a resumable stream that the client has.
 class ClientResumption {
  public:
   explicit ClientResumption(size_t input_kept_bytes = kInputKeptBytes) : input_(input_kept_bytes) {}

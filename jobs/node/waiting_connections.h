@@ -15,7 +15,8 @@ namespace ppmr {
 // malformed lines. Pure.
 std::vector<uint16_t> waiting_ports(const std::string& table);
 
-// The same for a job node on this host. Errors: of entering its network namespace.
+// Returns the waiting_ports() of a job node on this host. Errors: of entering its network
+// namespace.
 Result<std::vector<uint16_t>> waiting_ports_of(const std::string& container);
 
 }  // namespace ppmr

@@ -127,8 +127,8 @@ Status check_takeover(const EpochState& state, std::optional<MigrationState> tak
                       uint64_t number = 0);
 
 // Whether this partner may take the tree over besides another one that keeps it. Only the first one
-// may do so alone: two that both find the source dead would both let the tree run. A person
-// `instead_of` whom this one takes over vouches for the first partner. Errors: EPERM.
+// may do so alone: two that both find the source dead would both let the tree run. `instead_of`:
+// the first partner, if a person vouches that it will not take over; else empty. Errors: EPERM.
 Status check_precedence(const EpochState& state, bool is_alone, const std::string& instead_of);
 
 nlohmann::json to_json(const TreeManager& manager);
@@ -140,7 +140,8 @@ Result<TreeManager> parse_tree_manager(const nlohmann::json& json);
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
                     const std::string& peer, const ProtectedTree& tree);
 
-// The same for a tree that rolls back: another process, and another source, may go on with it.
+// As check_source(), for a tree that rolls back: another process and another source may continue
+// it.
 // Errors: EEXIST: a tree that does not roll back has this name; EBUSY: it is being rolled back.
 Status check_leader(const EpochState& known, std::optional<MigrationState> takeover);
 

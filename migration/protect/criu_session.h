@@ -54,7 +54,7 @@ class CriuSession {
   // CRIU was killed, because it was silent; those of the steps.
   Result<DumpTimes> dump(pid_t root, const std::string& images,
                          const std::vector<std::string>& options, const DumpSteps& steps);
-  // The same with the request of runc, which then gets the response.
+  // As above, with the request that runc made. runc then gets the response.
   Result<DumpTimes> dump(RuncDump& runc, const DumpSteps& steps);
 
  private:

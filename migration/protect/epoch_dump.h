@@ -49,7 +49,7 @@ struct EpochOptions {
   std::chrono::milliseconds seal_patience{0};
   std::function<Status()> go_on;  // asked after each round; an error ends the epoch
   std::function<void(const std::string&)> on_warning;  // all memory was sent while it was frozen
-  // For a part of a whole, whose parts are frozen together. They may be empty.
+  // Used if the tree is one part of a whole whose parts are frozen together; empty otherwise.
   ContainerPort port;                     // cut from before its connections are read until it runs
   std::function<Status()> before_freeze;  // the tree runs, and the rounds are over
   std::function<Status()> when_captured;  // it stands still, and the epoch is in the pool

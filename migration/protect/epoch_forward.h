@@ -21,7 +21,7 @@ struct ForwardOptions {
 // of Partner.
 Result<uint64_t> forward_epoch(const EpochStore& epochs, const EpochState& state, Partner& partner,
                                const MountEntry& mount, const ForwardOptions& options);
-// The same for one epoch at a time: reads the state, and connects.
+// As above, but reads the state and connects by itself, to forward one epoch.
 Result<uint64_t> forward_epoch(const EpochStore& epochs, const std::string& name,
                                const PartnerMount& to, const ForwardOptions& options);
 

@@ -45,7 +45,8 @@ class RuncDump {
   // ETIMEDOUT; EINVAL for an option that runc does not pass on.
   static Result<RuncDump> start(const RuncDumpOptions& options);
 
-  // For a CRIU whose socket this process has made: it takes the directories from here.
+  // Returns the request that runc made. This process sends it to a CRIU of its own, which takes the
+  // directories from it.
   const std::string& request() const { return request_; }
   // Gives CRIU's response to runc, and waits for its end. A runc that fails now changes nothing.
   void finish(const std::string& response);

@@ -18,7 +18,7 @@ struct TargetFacts {
   // The boot and the daemon that hold the checkpoints. A vote counts only in the incarnation that
   // prepared.
   std::string incarnation;
-  // What the vote needs is missing, and why: a checkpoint, the restored tree. Empty: nothing.
+  // Why this node cannot vote: a checkpoint or a restored tree is missing. Empty: nothing is.
   std::string missing;
   bool supervised = true;    // each tree that is not complete has a supervisor
   bool tries_again = false;  // the caller asks for another attempt for trees that have failed

@@ -96,7 +96,7 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.sealed_ns = packed.at("sealed_ns");
   tree.goes_on_ns = packed.value("goes_on_ns", int64_t{0});
   const json rounds = packed.value("rounds", json::array());
-  if (rounds.size() > kRoundsMax) return failure(EPROTO, "too many rounds");
+  if (rounds.size() > kRoundsMax) return failure(EPROTO, "tree " + tree.name + ": too many rounds");
   for (const json& round : rounds) tree.rounds.push_back({round.at(0), round.at(1)});
   tree.restore_began_ns = packed.value("restore_began_ns", int64_t{0});
   tree.restored_ns = packed.value("restored_ns", int64_t{0});

@@ -205,7 +205,10 @@ Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
   const std::string name = path + "/" + std::to_string(version) + ".json";
   std::ifstream file(name);
   std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file || text.size() > kRecordMaxBytes) return failure(EIO, "read record " + name);
+  if (!file) return failure(EIO, "read record " + name + ": it cannot be opened");
+  if (text.size() > kRecordMaxBytes) {
+    return failure(EIO, "read record " + name + ": it is longer than any that ppmr writes");
+  }
   auto record = parse_record(parse_json(text));
   if (!record) return failure(record.error().errno_value, name + ": " + record.error().message);
   record->version = version;

@@ -25,7 +25,7 @@ inline constexpr const char* kDefaultStateDirectory = "/var/lib/ppmr";
 // The time for which a record is kept after its migration is over.
 inline constexpr std::chrono::hours kRecordsKept{30 * 24};
 
-// The same for a target whose source has not seen the outcome yet.
+// The time for which a target keeps a record whose outcome its source has not seen yet.
 inline constexpr std::chrono::hours kUnseenRecordsKept{365 * 24};
 
 // Threads: any. Any number of processes may use one directory.

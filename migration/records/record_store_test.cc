@@ -355,7 +355,8 @@ TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnce) {
     return {};
   }));
   EXPECT_TRUE(store.list_unsettled(kSource)->empty());
-  // No program writes such a version. A reader would take it for an open record.
+  // Adds a version behind the last one, which no program does. A reader of this version would take
+  // the migration for an open one.
   const std::string path = directory_ + "/state/" + created->id + ".source/";
   std::filesystem::copy_file(path + "1.json", path + "9.json");
   EXPECT_TRUE(store.list_unsettled(kSource)->empty());

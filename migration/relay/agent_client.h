@@ -38,7 +38,7 @@ class AgentClient {
   // Repeats the request until there is a reply, which may be a refusal, or `patience` has passed.
   Result<nlohmann::json> insist_on_answer(const nlohmann::json& request,
                                           std::chrono::milliseconds patience);
-  // The same, but a refusal is an error, too.
+  // As insist_on_answer(), but a refusal is an error, too.
   Result<nlohmann::json> insist(const nlohmann::json& request, std::chrono::milliseconds patience);
 
   const std::string& node_name() const { return node_name_; }  // empty before the first reply

@@ -20,11 +20,11 @@ void forget_network_lock(const std::string& work_directory);
 // Whether CRIU dumps the connections of the trees, and keeps packets away from them. Pure.
 bool dumps_connections(const OwnershipRecord& record);
 
-// Notes for this node that CRIU makes filter rules, which a move leaves. Call it before the dump.
-// Errors: of the file system.
+// Notes on this node that CRIU is about to make filter rules, which stay after a move. The caller
+// calls it before the dump. Errors: of the file system.
 Status note_filter_rules(const std::string& state_directory);
-// Removes those that are left and that nothing needs (restart_loader/criu/left_locks.h). Does
-// nothing without a note, and removes the note when none is left and no migration is open.
+// Removes the rules that stayed and that nothing needs (restart_loader/criu/left_locks.h). Does
+// nothing without a note. Removes the note when no rule is left and no migration is open.
 void remove_left_filter_rules(const RecordStore& store);
 
 // Gives the connections of the tree back to it: removes CRIU's filter rules, and takes its sockets

@@ -20,7 +20,8 @@ struct HeldCriuOptions {
   MigrationRole role = MigrationRole::kSource;
   size_t tree = 0;
   std::string work;  // directory of CRIU's log and configuration
-  // For a restore: the sockets that the tree had, "socket:[17]", and what stands for all of them.
+  // Set for a restore: the sockets that the tree had ("socket:[17]"), and the descriptor that CRIU
+  // takes in place of each of them.
   std::vector<std::string> bridged;
   int bridge = -1;
   // Called for each output line of CRIU and the relay.

@@ -29,7 +29,8 @@ class SourceDriver {
   // impossible now. Returns the last record. `patience`: for each request to the target. Errors: as
   // take().
   Result<OwnershipRecord> drive(AgentClient& agent, std::chrono::milliseconds patience);
-  // The same without the first look. `until_notified`: returns as soon as the target knows.
+  // As drive(), but begins with `step` instead of looking what the first step is. `until_notified`:
+  // returns as soon as the target knows the decision.
   Result<OwnershipRecord> carry_out(SourceStep step, AgentClient& agent,
                                     std::chrono::milliseconds patience,
                                     bool until_notified = false);

@@ -40,7 +40,7 @@ Status retire_unit_at_source(const OwnershipRecord& record);
 // Does what source_unit_step() says, if the unit is still held. Errors: EBUSY if the unit does not
 // become inactive.
 Status settle_unit_at_source(const OwnershipRecord& record);
-// The same for all units that migrations of these records hold: the record of a migration can be
+// Calls settle_unit_at_source() for each record that holds a unit: the record of a migration can be
 // settled before its unit is.
 void settle_units_at_source(const RecordStore& store);
 

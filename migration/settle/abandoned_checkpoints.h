@@ -13,8 +13,8 @@
 
 namespace ppmr {
 
-// Of the records with these names, returns those to which none of the checkpoints can belong: the
-// name of a checkpoint contains the beginning of the migration's ID.
+// Returns the records, by name, to which none of the checkpoints can belong: the name of a
+// checkpoint contains the beginning of the migration's ID.
 std::set<std::string> unrelated_records(const std::vector<std::string>& records,
                                         const std::vector<std::string>& checkpoints);
 

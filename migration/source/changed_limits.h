@@ -27,7 +27,7 @@ Status check_max_rate(uint64_t rate_bytes_per_s);
 
 // `directory`: of the record. Errors: of the file system; some limits may be changed then.
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
-// Replaces the times that were changed.
+// Reads the limits that an operator has changed into `limits`, and leaves the others.
 void read_changed_limits(const std::string& directory, LiveLimits& limits);
 // Returns the file of the rate, which the page reader reads (processes/memory/pace.h).
 std::string rate_file(const std::string& directory);

@@ -49,7 +49,7 @@ class FileParts {
   Status catch_up(pid_t root);
   // Sends the rest and the names. The tree is frozen. Returns when the target has verified it.
   Status send_last(pid_t root);
-  // Of all parts that were sealed.
+  // Returns the size of all parts that were sealed.
   uint64_t sent_bytes() const { return sent_bytes_; }
   // Removes the names of parts from the source's mount.
   void remove_names();

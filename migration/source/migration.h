@@ -56,7 +56,7 @@ struct TreeOutcome {
   // decided (CLOCK_REALTIME). 0: not.
   int64_t goes_on_ns = 0;
   int64_t decided_ns = 0;
-  // Of a tree that was copied in rounds: --max-downtime.
+  // --max-downtime, if the tree was copied in rounds.
   std::optional<std::chrono::milliseconds> promised_downtime;
   // The times of the target are converted to the clock of this node, and may be wrong by that much.
   // Negative: they are those of the target's clock.

@@ -102,8 +102,8 @@ Status Migration::commit() {
   }
 }
 
-// Kills the tasks here and then tells the target to let the restored trees run. With post-copy the
-// tasks stay stopped and held instead, because the target still reads their memory.
+// Kills the tasks here, and then requests from the target that the restored trees run. With
+// post-copy the tasks stay stopped and held instead, because the target still reads their memory.
 Status Migration::hand_over() {
   const auto deadline = Clock::now() + settings_.hold_limit;
   auto step = committed_;

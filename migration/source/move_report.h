@@ -33,9 +33,10 @@ class MoveReport {
   void event(nlohmann::json event, std::optional<size_t> tree = {}) const;
   void warning(const std::string& sentence, std::optional<size_t> tree = {}) const;
 
-  // Of one tree: a round that will send about so many bytes, counted from 0.
+  // Reports that a round of one tree begins. `round`: counted from 0. `bytes`: what it will send,
+  // about.
   void round_begins(size_t tree, unsigned round, uint64_t bytes);
-  // Of all trees: their phases at the target, and the bytes of memory that each still lacks there.
+  // Reports the phase of each tree at the target, and how much of its memory is missing there.
   void fill(const std::vector<TreePhase>& phases, const std::vector<uint64_t>& missing_bytes);
 
   // Reports that an operator has paused or resumed the rounds since the last call.

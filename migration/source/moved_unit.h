@@ -12,7 +12,8 @@ namespace ppmr {
 struct MovedUnit {
   UnitRecord record;
   pid_t main_pid = 0;  // the root of its processes
-  // For the control group and the output of the unit, which its copy has from systemd.
+  // Tell CRIU to leave out the control group and the output of the unit: systemd gives them to its
+  // copy.
   std::vector<std::string> criu_options;
 };
 

@@ -103,9 +103,9 @@ class TreeDump {
   const RecordStore& store_;
   const TreeDumpOptions options_;
   std::string work_;
-  // Images that are not in the checkpoint yet; none: all are there.
+  // The images that still have to be added to the checkpoint; nullopt: all of them are in it.
   std::optional<DumpImages> description_;
-  std::optional<MemoryFile> memory_;  // none: the images include the memory
+  std::optional<MemoryFile> memory_;  // nullopt: the images include the memory
   std::future<Result<SealedTree>> memory_sent_;
   std::optional<FileParts> files_;  // none: the tree has neither files in memory nor shared memory
   std::string top_;  // the checkpoint's path in the mount; empty until the directory exists

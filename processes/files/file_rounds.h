@@ -51,7 +51,7 @@ class FileRounds {
   // meanwhile are left out. Errors: of the sink and of the file system; ELOOP for directories that
   // are nested deeper than kFileDepthMax.
   Result<uint64_t> send_round(pid_t root, const Sink& sink) { return send(root, sink, false); }
-  // The same, and all names; `deleted` has further names. The tree is frozen.
+  // As send_round(), and sends all names, with those of `deleted`. The caller has frozen the tree.
   Result<uint64_t> send_last(pid_t root, const Sink& sink, std::vector<DeletedFile> deleted = {});
 
  private:

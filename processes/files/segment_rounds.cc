@@ -1,6 +1,7 @@
-// A process that shrinks a memory ends whoever reads its mapping there (SIGBUS). So the rounds read
-// with pread(2), and the mapping is read only while the tree is frozen. A process outside of the
-// tree that shrinks it then ends this program: the move is aborted, and the tree goes on here.
+// A process that shrinks a memory ends each process that reads its mapping there (SIGBUS). So the
+// rounds read with pread(2), and the mapping is read only while the tree is frozen. A process
+// outside of the tree that shrinks it then ends this program: the move is aborted, and the tree
+// goes on here.
 #include "processes/files/segment_rounds.h"
 
 #include <fcntl.h>

@@ -67,7 +67,7 @@ class SegmentRounds {
   // Passes what is new and what has changed to the sink, and returns how many bytes that was.
   // Errors: of the sink; of the system.
   Result<uint64_t> send_round(pid_t root, const Sink& sink);
-  // The same for the memories of the last round. The tree is frozen.
+  // As send_round(), for the memories of the last round. The caller has frozen the tree.
   Result<uint64_t> send_last(const Sink& sink);
 
   bool is_empty() const { return sent_.empty(); }

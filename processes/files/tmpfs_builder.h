@@ -94,7 +94,7 @@ class TmpfsBuilder {
   uint64_t parts_ = 0;
   bool in_part_ = false;
   bool is_complete_ = false;
-  // Of the tree that gets its names.
+  // The tree that gets its names now.
   Built* naming_ = nullptr;
   std::vector<Level> levels_;
   std::map<uint64_t, std::string> first_names_;  // paths from the root, for further names

@@ -65,7 +65,7 @@ class LiveMemory {
   }
   // The copies of all rounds count no more. Ends the tracking.
   void forget() { tracked_.clear(); }
-  // The same, and the memory file is empty again.
+  // As forget(); the memory file is empty again, too.
   void begin_anew() { forget(), sent_bytes_ = 0; }
   // Only the first `kept_bytes` of the memory file have arrived: the pages behind them count as
   // written, and the next round has its place there.

@@ -37,7 +37,7 @@ class PageEntry {
   bool is_exclusive() const { return (bits_ & kExclusive) != 0; }
   // The frame, or the place in the swap space; 0 if the kernel does not show it.
   uint64_t frame() const { return bits_ & kFrame; }
-  // The same for all pages that are one page.
+  // Equal for all mappings of one page.
   uint64_t identity() const { return bits_ & (kFrame | kSwapped); }
 
  private:

@@ -35,7 +35,7 @@ TEST_F(PlaceMapTest, FirstRangeDecides) {
   EXPECT_EQ(map(500, 0), Parts{});
 }
 
-TEST_F(PlaceMapTest, EqualPlacesStayEqualAndOthersDiffer) {
+TEST_F(PlaceMapTest, RandomPlacesAreMappedOneToOne) {
   std::mt19937 random(1);
   std::map<uint64_t, uint64_t> new_of;
   std::map<uint64_t, uint64_t> old_of;

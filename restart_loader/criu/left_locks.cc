@@ -91,7 +91,7 @@ bool is_own(const std::string& address, const std::set<std::string>& addresses) 
 std::string read_rules() {
   std::string rules;
   for (const char* program : {"iptables", "ip6tables"}) {
-    // A program that is missing has made no rule.
+    // If a program is missing, it has made no rule either.
     const auto listed = run_command({program, "-w", "-t", "filter", "-S"}, kPatience);
     if (listed && listed->succeeded) rules += listed->text;
   }

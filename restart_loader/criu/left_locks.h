@@ -27,7 +27,8 @@ struct LockedConnection {
 // Returns "10.0.0.1:80 - 10.0.0.2:3345".
 std::string text_of(const LockedConnection& locked);
 
-// Those in the output of `iptables -S` or `ip6tables -S`, each once. Ignores all other rules. Pure.
+// Returns the connections that CRIU's rules in the output of `iptables -S` or `ip6tables -S` lock,
+// each once. Ignores all other rules. Pure.
 std::vector<LockedConnection> parse_locks(std::string_view rules);
 // The element of a set in one of CRIU's tables. Errors: EPROTO. Pure.
 Result<LockedConnection> parse_nft_element(const std::string& element, const std::string& table);

@@ -65,7 +65,7 @@ TEST(LeftLocks, AreNeededWhileTheAddressIsHere) {
   EXPECT_TRUE(is_unneeded(kMoved, {kTheirs}, {}));
 }
 
-TEST(LeftLocks, BetweenTwoEndsOfThisNodeAreNeededWhileASocketHasThem) {
+TEST(LeftLocks, OfALocalConnectionIsNeededWhileASocketHasEitherEnd) {
   const LockedConnection own{{kLoopback, 80}, {kLoopback, 4000}};
   const std::set<std::string> addresses{kOurs};
   EXPECT_TRUE(is_unneeded(own, addresses, {}));

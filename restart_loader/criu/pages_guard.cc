@@ -34,7 +34,7 @@ Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
   if (!file) return std::nullopt;
   ProcessIdentity server;
   if (!(file >> server.pid >> server.start_time)) {
-    return failure(EIO, "read " + work + kServerFile);
+    return failure(EIO, "read " + work + kServerFile + ": it names no process");
   }
   return server;
 }

@@ -35,7 +35,7 @@ struct RestoreOptions {
   std::string bundle;
   // Whether the process may run before the memory file has arrived.
   bool post_copy = false;
-  // For a lazy restore: what CRIU must not restore, see PagerOptions.
+  // Options of the pager, for a lazy restore (PagerOptions).
   bool any_file_sizes = false;
   bool leaves_locks = false;
   std::string work;  // absolute path of CRIU's work directory, for its logs; not in the mount

@@ -47,7 +47,7 @@ class Comparison {
     Status done;
     for (const PagemapEntry& entry : pagemap.entries) {
       if (!entry.present) continue;
-      // The place of the first process that has pages at an address, by address.
+      // `first_` maps an address to the place of the first process that has pages there.
       first_.map(
           entry.start, entry.bytes(), [&](uint64_t behind, uint64_t) { return place + behind; },
           [&](uint64_t behind, uint64_t length, uint64_t first) {

@@ -57,13 +57,13 @@ struct Node {
 enum class Copy { kNone, kHeld, kRuns };
 
 struct Tree {
-  // At the source.
+  // What runs at the source.
   bool alive = true;
   bool traced = false;   // CRIU holds it
   bool stopped = false;  // SIGSTOP
   bool dumped = false;
   bool ran_since_dump = false;
-  // At the target.
+  // What runs at the target.
   Copy copy = Copy::kNone;
   bool ran_at_target = false;
   bool was_restored = false;

@@ -22,7 +22,7 @@ void publish_names(const Qp& qp, const ControlAddress& control, bool moves);
 
 void remove_names(Qp& qp);
 
-// Nothing if there is no valid file of this user. Threads: any, without lock.
+// Returns nullopt if there is no valid file of this user. Threads: any, without lock.
 std::optional<EndFile> read_end_file(const EndId& end);
 
 }  // namespace ppmr::verbs

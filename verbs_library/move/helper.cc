@@ -252,8 +252,8 @@ void Helper::begin_release() {
   log("release begins");
 }
 
-// Why the queue pair cannot be destroyed at all; empty if that is only a matter of time.
-// Else adds whom it waits for to `slow`.
+// Returns why the queue pair cannot be destroyed at all; empty if it can be, now or later. If
+// later, adds to `slow` which peer it waits for.
 std::string Helper::what_hinders(Qp& qp, bool& is_ready, std::string& slow) {
   if (qp.datagrams) return leave_datagrams(qp, is_ready, slow);
   if (qp.connection && is_broken(qp)) {

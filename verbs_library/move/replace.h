@@ -26,7 +26,7 @@ int connect_again(Qp& qp, const QueuePairAddress& peer);
 // The address for the peer: valid after make_real_objects() or connect_again().
 QueuePairAddress address_of(const Qp& qp, const ControlAddress& control);
 
-// As above, of a queue pair that is not connected yet, for the name by which it is asked.
+// As above, for a queue pair that is not connected yet. `name`: by which a peer asked for it.
 QueuePairAddress address_of(const Qp& qp, const EndName& name, const ControlAddress& control);
 
 // Moves a queue pair to the error state, for the device and for the program, after its held sends

@@ -17,7 +17,7 @@ class TextStore {
   // Replaces the text: a reader gets the old or the new one. Returns 0 or an errno.
   virtual int write(const std::string& name, const std::string& text) = 0;
   virtual void remove(const std::string& name) = 0;
-  // Nothing if the name is not there, or may be another user's.
+  // Returns the text; nullopt if no entry has this name, or if it may be another user's entry.
   virtual std::optional<std::string> get(const std::string& name) = 0;
 };
 

@@ -22,7 +22,7 @@ struct EndFile {
 };
 
 std::string format(const EndFile& file);
-// Nothing if the text is not such a file.
+// Returns nullopt if the text is not such a file.
 std::optional<EndFile> parse_end_file(std::string_view text);
 
 inline constexpr size_t kEndFileBytesMax = 1024;

@@ -115,7 +115,7 @@ class Link {
   bool may_be_destroyed() const { return phase_ == Phase::kReady || phase_ == Phase::kFailed; }
   void left();      // it is destroyed
   void returned();  // it was made again, in the state INIT
-  // Of a new link: the queue pair was made again before it was connected, so the peer may have
+  // Called on a new link whose queue pair was made again before it was connected: the peer may have
   // connected to the number that it had before.
   void begin_returned();
   // The peer cannot be reached any more: its process or its queue pair has ended.

@@ -130,7 +130,7 @@ void set_inline_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* buffers) {
     builder.error = EINVAL;
     return;
   }
-  // The program may reuse its bytes at once.
+  // Copies the bytes: the program may overwrite its own as soon as this call returns.
   char* const begin = builder.inline_bytes.data() + (builder.count - 1) * builder.inline_bytes_max;
   char* place = begin;
   for (size_t i = 0; i < count; ++i) {

@@ -18,8 +18,8 @@
 
 namespace ppmr::verbs {
 
-// Of an identifier: a slot of a receive ring, or with both bits one of a shared receive queue. The
-// addresses of slots are multiples of 8.
+// The low bits of an identifier. kReceiveBit: the rest is the address of a slot of a receive ring;
+// with both bits, of a shared receive queue. The addresses of slots are multiples of 8.
 inline constexpr uint64_t kReceiveBit = 1;
 inline constexpr uint64_t kSharedBit = 2;
 

@@ -26,7 +26,8 @@ void mark_end_of_sends(Qp& qp);
 // Whether sends are held back.
 bool are_sends_gated(Qp& qp);
 
-// Of UD: the routes that held sends lack, each once; adding and removing routes.
+// Returns the routes that the held sends of a UD queue pair lack, each once. The other two add and
+// remove routes.
 std::vector<RouteKey> missing_routes(Qp& qp);
 void add_route(Qp& qp, const RouteKey& key, const Route& route);
 void remove_routes(Qp& qp, const std::function<bool(const RouteKey&)>& is_removed);

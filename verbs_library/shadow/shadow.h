@@ -82,7 +82,7 @@ struct Cq : ibv_cq_ex {
   Receivers receivers;                         // guarded by lock
   std::atomic<int> armed = 0;  // 0: no, 1: for every completion, 2: for solicited ones
 
-  // Of the extended interface: one completion between start_poll and end_poll.
+  // State of the extended interface: one completion between start_poll and end_poll.
   FastLock extended_lock;
   ibv_wc current = {};
 
