@@ -72,6 +72,12 @@ def test_readmes_list_only_files_that_exist():
     assert not stale, explain(stale, "A README lists only what is there:")
 
 
+@pytest.mark.parametrize("document", ["docs/development.md", architecture.MAP, "CONTRIBUTING.md"])
+def test_places_of_changes_are_where_the_document_says(document):
+    wrong = architecture.missing_places(REPOSITORY, (REPOSITORY / document).read_text())
+    assert not wrong, explain(wrong, f"Correct the places in {document}:")
+
+
 @pytest.mark.parametrize(
     "document",
     architecture.repository_documents(REPOSITORY),
@@ -208,6 +214,25 @@ def test_a_row_for_a_file_that_is_gone_is_found(tree):
     assert architecture.stale_in_readmes(tree) == [
         "lower/README.md: there is no `low`; name the file where it is now"
     ]
+
+
+@pytest.mark.parametrize(
+    "text, wrong",
+    [
+        ("`Low::wait()` and `kLimit` in `lower/low.h`", []),
+        ("`lower/low`, `upper/part/*` and `bazel-bin/x`, `other/thing`", []),
+        ("see `lower/gone.h`", ["lower/gone.h: there is no such file or folder"]),
+        (
+            "`wait()` and `stop()` in `lower/low.h` and\n`upper/high.h`",
+            ["stop(): it is not in lower/low.h", "wait(): it is not in upper/high.h"]
+            + ["stop(): it is not in upper/high.h"],
+        ),
+        ("a counter (`Gone` (`lower/low.h`))", ["Gone: it is not in lower/low.h"]),
+    ],
+)
+def test_a_place_that_is_not_there_is_found(tree, text, wrong):
+    (tree / "lower/low.h").write_text("int kLimit;\nstruct Low { void wait(); };\n")
+    assert architecture.missing_places(tree, text) == wrong
 
 
 def test_subcommands_are_read_from_the_sources(tree):

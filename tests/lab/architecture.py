@@ -132,6 +132,39 @@ def wrong_visibilities(root, folders):
     ]
 
 
+# The places of changes: docs/development.md
+
+
+NAME = r"`[\w:]+(?:\(\))?`"
+PLACE = r"`[\w/.-]+/[\w.-]+`"
+NAMES_IN_PLACES = re.compile(
+    rf"({NAME}(?:(?:, | and |, and ){NAME})*) (?:in |\()({PLACE}(?: and {PLACE})*)"
+)
+
+
+def missing_places(root, text):
+    """Paths in a text that are not in the tree, and names that a text places in a file ("`wait()` in
+    `base/clock.h`") and that this file does not have."""
+    text = " ".join(text.split())
+    folders = top_folders(root)
+    problems = []
+    for name in sorted(set(in_backticks(text))):
+        path = name.rstrip("/")
+        if not re.fullmatch(r"[\w.-]+(/[\w.*-]+)+", path) or path.split("/")[0] not in folders:
+            continue
+        if not list(root.glob(path)) and not list(root.glob(path + ".*")):
+            problems.append(f"{name}: there is no such file or folder")
+    for names, places in NAMES_IN_PLACES.findall(text):
+        for place in in_backticks(places):
+            if not (root / place).is_file():
+                continue
+            words = set(re.findall(r"\w+", (root / place).read_text()))
+            for name in in_backticks(names):
+                if not set(re.findall(r"\w+", name)) <= words:
+                    problems.append(f"{name}: it is not in {place}")
+    return problems
+
+
 # READMEs
 
 
