@@ -20,6 +20,7 @@
 #include "rdma_stream/session/receiver.h"
 #include "rdma_stream/session/sender.h"
 #include "rdma_stream/verbs/verbs_fabric.h"
+#include "rdma_stream/verbs/verbs_source.h"
 #include "rdma_stream/verbs/verbs_target.h"
 #include "third_party/spdlog.h"
 

@@ -11,6 +11,7 @@
 #include "fuse_source/source_options.h"
 #include "rdma_stream/session/outlet.h"
 #include "rdma_stream/session/sender.h"
+#include "rdma_stream/verbs/verbs_source.h"
 
 namespace ppmr {
 

@@ -30,15 +30,6 @@
 
 namespace ppmr {
 
-class VerbsTarget;
-
-// The transports of this target.
-struct TargetTransport {
-  TransportMode mode = TransportMode::kAuto;
-  VerbsTarget* verbs = nullptr;  // null: this target has no RDMA
-  std::string why_no_verbs = "not set up";
-};
-
 struct SessionReport {
   SessionId id = 0;
   std::string source_name;
@@ -168,7 +159,8 @@ class IncomingSession final {
   Status handle_announce(const wire::Announce& announce, std::span<const std::byte> inline_bytes);
   Status handle_read_back(const wire::ReadBack& message);
   Status handle_transport_offer(const wire::TransportOffer& offer);
-  Status start_verbs(const wire::TransportOffer& offer, bool verbs_only);
+  // Tries the transport of this decision, and continues over TCP without it if that is allowed.
+  Status start_offered(const wire::TransportOffer& offer, const TransportDecision& decision);
   Status choose_transport(wire::Transport transport, const std::string& why);
 
   bool must_starve_locked(uint32_t slot) const PPMR_REQUIRES(mutex_);
@@ -230,9 +222,10 @@ class IncomingSession final {
   Channel channel_;
   Mutex control_mutex_;  // held during run_control()
   Port tcp_port_{*this, wire::Transport::kTcp};
-  Port verbs_port_{*this, wire::Transport::kVerbs};
+  // Of the mover that the source offers and this side tries; empty before that. The puller is set
+  // under mutex_.
+  std::optional<Port> offered_port_;
   std::unique_ptr<TcpPuller> tcp_puller_;
-  // That of the mover that the source offers; null until it is tried; set under mutex_.
   std::unique_ptr<Puller> offered_puller_;
 };
 

@@ -30,10 +30,13 @@ Status IncomingSession::handle_transport_offer(const wire::TransportOffer& offer
   if (decision.transport != wire::Transport::kVerbs) {
     return choose_transport(decision.transport, decision.why);
   }
-  return start_verbs(offer, decision.verbs_only);
+  return start_offered(offer, decision);
 }
 
-Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verbs_only) {
+Status IncomingSession::start_offered(const wire::TransportOffer& offer,
+                                      const TransportDecision& decision) {
+  const bool has_no_other = decision.has_no_other;
+  offered_port_.emplace(*this, decision.transport);
   VerbsPuller::Options options;
   options.offer = offer;
   options.stream_count = options_.hello.stream_count;
@@ -41,20 +44,20 @@ Status IncomingSession::start_verbs(const wire::TransportOffer& offer, bool verb
   // An interruption shorter than the peer timeout must not end the session. If TCP can take over,
   // reads fail early enough to leave time for that. If not, the queue pairs retransmit until the
   // peer timeout.
-  options.read_timeout = verbs_only ? options_.channel.timings.peer_timeout
-                                    : options_.channel.timings.connection_silence_max;
+  options.read_timeout = has_no_other ? options_.channel.timings.peer_timeout
+                                      : options_.channel.timings.connection_silence_max;
   VerbsPuller::Events events;
   events.available = [this](const std::string& description) {
     (void)choose_transport(wire::Transport::kVerbs, description);
   };
-  events.unavailable = [this, verbs_only](const Error& why) {
-    (void)choose_transport(verbs_only ? wire::Transport::kNone : wire::Transport::kTcp,
+  events.unavailable = [this, has_no_other](const Error& why) {
+    (void)choose_transport(has_no_other ? wire::Transport::kNone : wire::Transport::kTcp,
                            "no RDMA connection left: " + why.message);
   };
   auto puller =
-      VerbsPuller::create(options, *options_.transport.verbs, verbs_port_, std::move(events));
+      VerbsPuller::create(options, *options_.transport.verbs, *offered_port_, std::move(events));
   if (!puller) {
-    return choose_transport(verbs_only ? wire::Transport::kNone : wire::Transport::kTcp,
+    return choose_transport(has_no_other ? wire::Transport::kNone : wire::Transport::kTcp,
                             puller.error().message);
   }
   MutexLock lock(mutex_);

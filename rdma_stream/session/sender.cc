@@ -65,7 +65,7 @@ Result<std::unique_ptr<Sender>> Sender::open_unguarded(SenderOptions options, Bu
   responder.stream_count = sender->options_.stream_count;
   responder.timings = sender->timings_;
   const auto& transport = sender->options_.transport;
-  if (!transport || transport->mode != TransportMode::kVerbs) {
+  if (!transport || may_use_tcp(transport->mode)) {
     sender->responder_ =
         std::make_unique<TcpResponder>(responder, connector, static_cast<SlotReader&>(*sender));
   }

@@ -25,16 +25,8 @@
 #include "rdma_stream/session/outlet.h"
 #include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
-#include "rdma_stream/verbs/verbs_source.h"
 
 namespace ppmr {
-
-// The transports of this source.
-struct SourceTransport {
-  TransportMode mode = TransportMode::kAuto;
-  VerbsSource* verbs = nullptr;  // null without RDMA; lives longer than the sessions
-  std::string why_no_verbs = "not set up";
-};
 
 struct SenderOptions {
   uint32_t stream_count = 2;
@@ -195,8 +187,9 @@ class Sender final : public Outlet, private SlotReader {
 
   // Destroyed from the last member to the first: threads end before the members that they use.
   Channel channel_;
-  std::unique_ptr<PoolLoan> loan_;           // exists while the target may read the pool by RDMA
-  std::unique_ptr<TcpResponder> responder_;  // null with --transport verbs
+  // Held for its destructor: while it exists, the target may read the pool without this side.
+  std::shared_ptr<const void> loan_;
+  std::unique_ptr<TcpResponder> responder_;  // null if bytes may not travel over TCP
   std::thread control_;
 };
 

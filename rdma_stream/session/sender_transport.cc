@@ -1,5 +1,6 @@
 // The source's half of the choice of transport: its offer to the target, and the target's choice.
 #include "rdma_stream/session/sender.h"
+#include "rdma_stream/verbs/verbs_source.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -12,8 +13,8 @@ void Sender::offer_transport() {
   if (transport.verbs != nullptr && transport.mode != TransportMode::kTcp) {
     auto loan = transport.verbs->lend(pool_, options_.stream_count);
     if (loan) {
+      offer = (*loan)->offer();
       loan_ = std::move(*loan);
-      offer = loan_->offer();
     } else {
       why = loan.error().message;
     }

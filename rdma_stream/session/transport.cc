@@ -33,6 +33,8 @@ Result<TransportMode> parse_transport_mode(const std::string& text) {
   return failure(EINVAL, "transport '" + text + "': must be auto, verbs or tcp");
 }
 
+bool may_use_tcp(TransportMode mode) { return mode != TransportMode::kVerbs; }
+
 TransportDecision decide_transport(const TransportSide& source, const TransportSide& target) {
   // The reported reason is the first condition that rules verbs out.
   std::string against;
@@ -45,11 +47,10 @@ TransportDecision decide_transport(const TransportSide& source, const TransportS
   } else if (!target.has_rdma) {
     against = "the target has no RDMA: " + target.why_no_rdma;
   }
-  const bool verbs_only =
-      source.mode == TransportMode::kVerbs || target.mode == TransportMode::kVerbs;
-  if (against.empty()) return {wire::Transport::kVerbs, verbs_only, "both sides have RDMA"};
-  if (!verbs_only) return {wire::Transport::kTcp, false, against};
-  const char* const side = source.mode == TransportMode::kVerbs ? "source" : "target";
+  const bool has_no_other = !may_use_tcp(source.mode) || !may_use_tcp(target.mode);
+  if (against.empty()) return {wire::Transport::kVerbs, has_no_other, "both sides have RDMA"};
+  if (!has_no_other) return {wire::Transport::kTcp, false, against};
+  const char* const side = may_use_tcp(source.mode) ? "target" : "source";
   return {wire::Transport::kNone, true,
           "the " + std::string(side) + " has --transport verbs, but " + against};
 }

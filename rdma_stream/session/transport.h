@@ -9,12 +9,31 @@
 
 namespace ppmr {
 
+class VerbsSource;
+class VerbsTarget;
+
 enum class TransportMode : uint16_t { kAuto = 1, kVerbs = 2, kTcp = 3 };  // --transport
 
 const char* to_string(TransportMode mode);
 const char* to_string(wire::Transport transport);
 // Parses "auto", "verbs" or "tcp". Errors: EINVAL.
 Result<TransportMode> parse_transport_mode(const std::string& text);
+// Whether bytes may travel over TCP, at first or later.
+bool may_use_tcp(TransportMode mode);
+
+// What the daemon of a source has opened for its sessions.
+struct SourceTransport {
+  TransportMode mode = TransportMode::kAuto;
+  VerbsSource* verbs = nullptr;  // null without RDMA; lives longer than the sessions
+  std::string why_no_verbs = "not set up";
+};
+
+// What the daemon of a target has opened for its sessions.
+struct TargetTransport {
+  TransportMode mode = TransportMode::kAuto;
+  VerbsTarget* verbs = nullptr;  // null without RDMA; lives longer than the sessions
+  std::string why_no_verbs = "not set up";
+};
 
 // Mode and devices of one side.
 struct TransportSide {
@@ -26,8 +45,8 @@ struct TransportSide {
 struct TransportDecision {
   // kNone if the sides have no transport in common.
   wire::Transport transport = wire::Transport::kNone;
-  // With kVerbs: the session must end if no RDMA connection works. It does not continue over TCP.
-  bool verbs_only = false;
+  // The session must end if this transport fails. It does not continue over TCP.
+  bool has_no_other = false;
   std::string why;  // the reason for this choice, for messages
 };
 

@@ -15,6 +15,7 @@
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/session/receiver.h"
 #include "rdma_stream/session/sender.h"
+#include "rdma_stream/verbs/verbs_source.h"
 #include "rdma_stream/verbs/verbs_target.h"
 #include "tests/stream/faulty_transport.h"
 #include "tests/stream/faulty_verbs.h"
