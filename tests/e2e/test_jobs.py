@@ -119,6 +119,75 @@ def test_mpich_job_continues_after_an_evacuation(make_hosts, need_command, ranks
     hosts.await_clean()
 
 
+MPI = {"openmpi": "mpirun", "mpich": "mpiexec.hydra"}
+
+
+@pytest.mark.parametrize(
+    "mib, library",
+    [
+        (96, "openmpi"),
+        (96, "mpich"),
+        pytest.param(1536, "openmpi", marks=pytest.mark.long),
+        pytest.param(1536, "mpich", marks=pytest.mark.long),
+    ],
+)
+def test_shared_window_of_mpi_is_whole_after_an_evacuation(make_hosts, need_command, mib, library):
+    need_command(MPI[library])
+    hosts = make_hosts(3)
+    home = hosts.lab.home
+    shutil.copy(REPOSITORY / "tests/workloads/mpi_shared_window.py", home)
+    program = ["/usr/bin/python3", home / "mpi_shared_window.py", library, mib]
+    words = ["--spares", "1", "--slots", "2", "--", MPI[library], "-n", "4", *program]
+    job = hosts.run([str(word) for word in words], environment=AS_ROOT)
+    job.await_lines(30)
+    [move] = hosts.evacuate("h2")
+    assert move["ok"] and move["to"] == "h3", move
+    rounds = len(job.lines)
+    job.await_lines(rounds + 30)
+    silence = job.longest_silence()
+    (home / "end").touch()
+    assert job.wait() == 0, job.error_text()
+    *numbers, first, second, third, fourth = job.output()
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+    assert sorted([first, second, third, fourth]) == [
+        f"rank {rank}: {mib << 20} bytes compared, 0 words wrong" for rank in range(4)
+    ]
+    # The window is copied while the ranks run; they stand still for what they have written since.
+    print(f"window of {mib} MiB: {silence:.2f} s without a line, {move['downtime_s']:.2f} s down")
+    hosts.await_clean()
+
+
+def test_job_writes_its_locked_hdf5_file_after_an_evacuation(make_hosts):
+    h5py = pytest.importorskip("h5py", reason="python3-h5py is missing")
+    hosts = make_hosts(3)
+    home = hosts.lab.home
+    shutil.copy(REPOSITORY / "tests/workloads/hdf5_writer.py", home)
+    program = f"/usr/bin/python3 {home}/hdf5_writer.py rows.h5"
+    remote = f"/run/ppmr/rsh h2 'cd {home}; exec {program}'"
+    job = hosts.run(["--spares", "1", "--slots", "1", "--", "sh", "-c", remote])
+    job.await_lines(20)
+
+    def refuse_a_second_writer():
+        with pytest.raises(BlockingIOError, match="unable to lock file"):
+            h5py.File(home / "rows.h5", "r+")
+
+    refuse_a_second_writer()
+    [move] = hosts.evacuate("h2")
+    assert move["ok"] and move["to"] == "h3", move
+    job.await_lines(len(job.lines) + 20)
+    refuse_a_second_writer()
+    print(f"{job.longest_silence():.2f} s without a line, {move['downtime_s']:.2f} s down")
+    (home / "end").touch()
+    assert job.wait() == 0, job.error_text()
+    rows = len(job.lines)
+    assert job.output() == [str(number) for number in range(1, rows + 1)]
+    with h5py.File(home / "rows.h5", "r") as file:
+        found = file["rows"][:]
+    assert found.shape == (rows, 1000)
+    assert found.ravel().tolist() == list(range(rows * 1000))
+    hosts.await_clean()
+
+
 def test_root_of_a_moved_node_grants_no_writes_and_no_privileges(make_hosts):
     hosts = make_hosts(2)
     show = "awk '$5 == \"/\" {print $6}' /proc/self/mountinfo"
