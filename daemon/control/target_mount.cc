@@ -32,6 +32,7 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kMounts = "/run/ppmr/to";
+constexpr const char* kConfigOption = "--config";
 constexpr size_t kHostMaxBytes = 253;  // of a name in DNS
 constexpr size_t kSaidMaxBytes = 4096;
 constexpr std::chrono::seconds kEndPatience{10};
@@ -106,25 +107,11 @@ std::string read_bounded(int from) {
   return text;
 }
 
-// The error of a daemon that has not started, without its name and without its reference to the
-// manual: this command has its own.
-std::string error_in(const std::string& said) {
-  constexpr std::string_view kName = "ppmr source: ";
-  std::istringstream lines(said);
-  std::string error;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kName)) line.erase(0, kName.size());
-    if (line.starts_with("exit status ")) continue;
-    error += (error.empty() ? "" : "\n") + line;
-  }
-  return error;
-}
-
 CommandResult<std::vector<std::string>> credentials(const TargetHost& host,
                                                     const std::string& key_file) {
   using Words = std::vector<std::string>;
   if (!key_file.empty()) return Words{"--key-file", key_file};
-  if (::access(kTargetMountConfig, F_OK) == 0) return Words{"--config", kTargetMountConfig};
+  if (::access(kTargetMountConfig, F_OK) == 0) return Words{kConfigOption, kTargetMountConfig};
   if (::access(kClusterKey, F_OK) == 0) return Words{"--key-file", kClusterKey};
   return failed(ExitCode::kUsage, host,
                 fmt::format("there is no {0}: make it with `ppmr keygen {0}` on one node and copy "
@@ -169,11 +156,29 @@ CommandResult<void> start_daemon(const TargetHost& host, const TargetMountOption
     return {};
   }
   const auto code = WIFEXITED(status) ? ExitCode{WEXITSTATUS(status)} : ExitCode::kFailure;
-  return failed(code, host,
-                text.empty() ? "the daemon of the source mount did not start" : error_in(text));
+  return failed(code, host, start_error(text, words->front() == kConfigOption, code));
 }
 
 }  // namespace
+
+std::string start_error(const std::string& said, bool has_config_file, ExitCode code) {
+  std::istringstream lines(said);
+  std::string error;
+  for (std::string line; std::getline(lines, line);) {
+    for (const std::string_view name : {"ppmr source: ", "ppmr: "}) {
+      if (line.starts_with(name)) line.erase(0, name.size());
+    }
+    if (line.starts_with("exit status ")) continue;
+    error += (error.empty() ? "" : "\n") + line;
+  }
+  if (error.empty()) error = "the daemon of the source mount did not start";
+  if (!has_config_file) return error;
+  if (code == ExitCode::kUsage) {
+    return fmt::format("{}\ncorrect {}: options of ppmr source, without target and mountpoint",
+                       error, kTargetMountConfig);
+  }
+  return fmt::format("{} (its options are in {})", error, kTargetMountConfig);
+}
 
 Result<TargetHost> parse_target_host(const std::string& text) {
   const auto refuse = [&] {

@@ -27,6 +27,10 @@ struct TargetHost {
 // Parses HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Errors: EINVAL.
 Result<TargetHost> parse_target_host(const std::string& text);
 
+// Returns why a daemon of a mount did not start: what it said, without its name and its reference
+// to the manual, because the command that started it has its own; and where its options are.
+std::string start_error(const std::string& said, bool has_config_file, ExitCode code);
+
 struct TargetMountOptions {
   std::string key_file;         // empty: kTargetMountConfig if it exists, else kClusterKey
   std::string state_directory;  // of the command's records, which the daemon settles

@@ -40,5 +40,21 @@ TEST(TargetHost, CannotLeaveTheDirectoryOfTheMounts) {
   EXPECT_FALSE(parse_target_host(std::string(254, 'a')));
 }
 
+TEST(StartError, IsWhatTheDaemonSaidWithoutItsNames) {
+  EXPECT_EQ(start_error("ppmr source: connect to h:1: refused\nexit status 4: see X", false,
+                        ExitCode::kPeerFailed),
+            "connect to h:1: refused");
+  EXPECT_EQ(start_error("", false, ExitCode::kFailure),
+            "the daemon of the source mount did not start");
+}
+
+TEST(StartError, NamesTheFileWithTheOptions) {
+  EXPECT_EQ(start_error("ppmr source: open a.crt: No such file", true, ExitCode::kUsage),
+            "open a.crt: No such file\n"
+            "correct /etc/ppmr/to.conf: options of ppmr source, without target and mountpoint");
+  EXPECT_EQ(start_error("ppmr source: refused", true, ExitCode::kPeerFailed),
+            "refused (its options are in /etc/ppmr/to.conf)");
+}
+
 }  // namespace
 }  // namespace ppmr

@@ -177,3 +177,82 @@ def test_daemon_made_on_demand_ends_at_sigterm_and_is_made_again(cluster, lab, n
     wait_until(lambda: not cluster.sources(here), 10, "the daemon to end")
     cluster.migrate(here, worker.pid, there.address).ok()
     check_moved(worker, nodes)
+
+
+CERTIFICATES = """
+tls-cert = {directory}/{name}.crt
+tls-key = {directory}/{name}.key
+tls-ca = {directory}/ca.crt
+allow-peer = {peer}
+"""
+
+
+@pytest.fixture
+def certified(ppmr, lab, nodes, authority):
+    """Two nodes, `one` and `two`, without a key: each has a certificate, which its target uses, and
+    which /etc/ppmr/to.conf names."""
+    names = {nodes.source: "one", nodes.target: "two"}
+    with ExitStack() as stack:
+        for node, name in names.items():
+            [peer] = set(names.values()) - {name}
+            options = authority.issue(name, peer)
+            make_own_etc(node)
+            for other, its_name in names.items():
+                node.run(["sh", "-c", f"echo {other.address} {its_name} >>/etc/hosts"])
+            lines = CERTIFICATES.format(directory=authority.directory, name=name, peer=peer)
+            node.run(["sh", "-c", "mkdir -p /etc/ppmr; cat >/etc/ppmr/to.conf"], input=lines)
+            options += ["--listen", ANY_PEER, "--state-dir", node.scratch("state")]
+            target = Daemon(node, "target", "/run/ppmr/in", [*options, "--allow-root-restart"])
+            stack.callback(target.kill)
+        yield names
+
+
+def make_own_etc(node):
+    """Lets the node change its /etc, which it shares with this machine."""
+    upper, work = node.scratch("etc", tmpfs=True) / "upper", node.private / "etc/work"
+    node.run(["mkdir", upper, work])
+    layers = f"lowerdir=/etc,upperdir={upper},workdir={work}"
+    node.run(["mount", "-t", "overlay", "-o", layers, "etc", "/etc"])
+
+
+def migrate_by_name(node, pid, to, *options):
+    words = ["migrate", "--pid", pid, "--to", to, "--state-dir", node.private / "state", "--json"]
+    return Running(node, [find_ppmr(), *words, *options]).wait()
+
+
+def set_to_conf(node, old, new):
+    node.run(["sed", "-i", f"s/{old}/{new}/", "/etc/ppmr/to.conf"])
+
+
+def test_process_goes_there_and_back_with_the_certificates_of_to_conf(certified, lab, nodes):
+    here, there = nodes.source, nodes.target
+    [worker] = start_workers(lab, nodes, 1)
+    there.keep_helpers_low()
+    migrate_by_name(here, worker.pid, "two").ok()
+    check_moved(worker, nodes)
+    mount = json.loads(here.run([find_ppmr(), "status", "/run/ppmr/to/two", "--json"]).stdout)
+    assert "tls-cert two" in json.dumps(mount)
+
+    migrate_by_name(there, worker.pid, "one").ok()
+    assert here.alive(worker.pid) and not there.alive(worker.pid)
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("allow-peer = two", "allow-peer = three", ["'two'", "--allow-peer"]),
+        ("one.crt", "two.crt", ["two.crt", "one.key"]),
+        ("one.crt", "none.crt", ["none.crt", "No such file"]),
+        ("tls-ca", "tls-authority", ["tls-authority"]),
+        ("allow-peer.*", "target = three", ["target"]),
+        ("allow-peer.*", "mountpoint = \\/mnt", ["mountpoint"]),
+    ],
+)
+def test_mistake_in_the_certificates_of_to_conf_is_named(certified, lab, nodes, old, new, words):
+    [worker] = start_workers(lab, nodes, 1)
+    set_to_conf(nodes.source, old, new)
+    done = migrate_by_name(nodes.source, worker.pid, "two")
+    assert done.code in (2, 4), done.output
+    assert all(word in done.err for word in [*words, "/etc/ppmr/to.conf"]), done.err
+    assert "ppmr source: " not in done.err and "ppmr: " not in done.err, done.err
+    check_stayed(worker, nodes)
