@@ -238,8 +238,9 @@ def measure(testbed, edge, steps, runs):
 def plan(testbed):
     runs = testbed.effort.application_runs
     if runs:
-        # The run is long enough for three moves: on two idle cores about 40 s, or 6 s.
-        edge, steps, guess = (40, 400, 50) if testbed.effort.sweeps else (16, 600, 6)
+        # The run is long enough for three moves: on two idle cores 14 to 40 s, or 6 s.
+        steps = testbed.effort.application_steps
+        edge, steps, guess = (40, steps, steps / 16) if testbed.effort.sweeps else (16, 600, 6)
         yield Item(
             SECTION,
             "run time",

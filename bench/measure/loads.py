@@ -240,10 +240,11 @@ def memory_rates(at, runs, seconds):
 
 
 class StreamTarget:
-    """network_benchmark --serve: receiver and image store without FUSE."""
+    """network_benchmark --serve: receiver and image store without FUSE. `key`: the options of both
+    sides."""
 
-    def __init__(self, at, address, port, store_bytes):
-        self.address = f"{address}:{port}"
+    def __init__(self, at, address, port, store_bytes, key):
+        self.address, self.key = f"{address}:{port}", key
         self._process = at.popen(
             mortal(
                 [
@@ -252,6 +253,7 @@ class StreamTarget:
                     self.address,
                     "--store",
                     store_bytes,
+                    *key,
                 ]
             ),
             stdout=subprocess.PIPE,
@@ -282,6 +284,7 @@ def stream_rates(at, target, bytes_, writers, chunk, pool, streams, runs):
             find_bench_program("network_benchmark"),
             "--target",
             target.address,
+            *target.key,
             "--bytes",
             bytes_,
             "--writers",

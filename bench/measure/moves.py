@@ -16,6 +16,7 @@ from lab.programs import SteadyWorker, check_continuity, find_program, gap_betwe
 from .loads import memory_facts
 from .host import available_memory_bytes
 from .migrate import can_migrate
+from .pictures import SERIES_MAX, drawn_ways
 from .plan import Item, Outcome
 from .rounds import rotate
 from .ways import LazyPagesMove, all_ways, room_in_pipes
@@ -196,6 +197,9 @@ def measure(testbed, count, mib_each):
         name=testbed.label("moves"),
     ) as mounts, room_in_pipes():
         ways, why_not = all_ways(testbed, mounts, migrating)
+        if effort.only_drawn:
+            drawn = drawn_ways([way.name for way in ways])
+            ways = [way for way in ways if way.name in drawn]
         timelines = {way.name: [] for way in ways}
         for number in range(effort.warm_ups + runs):
             for way in rotate(ways, number):
@@ -256,7 +260,7 @@ def plan(testbed):
             parameters,
             "s",
             lambda: measure(testbed, **parameters),
-            rounds * 8 * (1.5 + mib / 300),
+            rounds * (SERIES_MAX if effort.only_drawn else 8) * (1.5 + mib / 300),
         )
 
     for mib in effort.move_mib:

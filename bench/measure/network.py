@@ -1,6 +1,7 @@
-"""Network (the paper's second test): pool -> image store over TCP, without FUSE; compared with
-iperf3 with as many streams on the same path."""
+"""Network (the paper's second test): pool -> image store over TCP, encrypted, without FUSE; compared
+with iperf3 with as many streams on the same path."""
 from lab.node import LabError
+from lab.ppmr import make_key
 
 from .aggregation import CHUNKS, POOLS
 from .loads import StreamTarget, iperf, stream_rates
@@ -20,7 +21,9 @@ def measure(testbed, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=
     bytes_ = testbed.bytes_for(link)
     ppmr, tcp = [], []
     cpu = []
-    with StreamTarget(to, to.address, testbed.port(), max(2 * effort.bytes, 64 * MIB)) as target:
+    key = make_key(testbed.private / "network-key", *{at, to})
+    store = max(2 * effort.bytes, 64 * MIB)
+    with StreamTarget(to, to.address, testbed.port(), store, key) as target:
         # The ways alternate in blocks of rounds instead of single rounds, because every start of
         # the program costs a warm-up.
         blocks = 2 if runs > 1 else 1

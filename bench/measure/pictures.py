@@ -8,7 +8,25 @@ from .spread import size_text, spread
 # These colours are distinguishable in grey and by colour-blind people (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 SERIES_MAX = 6
+BESIDE_REDIS = "shapes/downtime/1 GiB"
+TIMELINES = ("size/1024 MiB", "processes/8")  # the moves that are drawn on one clock
 # The first ones of these are drawn, then others.
+# Series of the pictures. A picture of curves has a curve for some values of this parameter.
+DRAWN = {
+    ("aggregation", "writers and write size"): "writers",
+    ("aggregation", "chunk and pool size"): "chunk",
+    ("network", "links and streams"): None,
+    ("pipeline", "links and writers"): "writers",
+    ("pipeline", "write size"): None,
+    ("pipeline", "chunk and pool size"): "chunk",
+    ("restore", "from memory"): None,
+    ("moves", "size"): None,
+    ("moves", "processes"): None,
+    ("application", "run time"): None,
+    ("jobs", "run time"): None,
+    ("shapes", "first pass"): None,
+    ("shapes", "redis under load"): None,
+}
 WAYS_OF_MOVES = [
     "ppmr migrate, lazy",
     "ppmr, lazy",
@@ -37,6 +55,23 @@ def drawn_values(values, count):
     if last < count:
         return values
     return [values[place] for place in sorted({round(i * last / (count - 1)) for i in range(count)})]
+
+
+def drawn_items(items):
+    """Returns those items of a plan that the pictures show, and the move beside which README.md
+    puts the figures of redis."""
+    kept = []
+    for item in items:
+        by = DRAWN.get((item.section, item.series), "not drawn")
+        if by == "not drawn":
+            if item.key == BESIDE_REDIS:
+                kept.append(item)
+            continue
+        of_series = [one for one in items if (one.section, one.series) == (item.section, item.series)]
+        values = sorted({one.parameters[by] for one in of_series}) if by else []
+        if not by or item.parameters[by] in drawn_values(values, SERIES_MAX // 2):
+            kept.append(item)
+    return kept
 
 
 def until_complete(row):
@@ -233,7 +268,7 @@ def _pictures(pyplot, rows):
             "bytes of a write",
             title,
         )
-    for chapter in ("aggregation", "network", "pipeline"):
+    for chapter in ("aggregation", "pipeline"):
         found = rows.of(chapter, "chunk and pool size")
         if len(found) > 1:
             title = f"{chapter.capitalize()} bandwidth against pool size"
@@ -255,6 +290,7 @@ def _pictures(pyplot, rows):
         ("moves", "processes"),
         ("restore", "from memory"),
         ("application", "run time"),
+        ("jobs", "run time"),
     ):
         found = [until_complete(row) for row in rows.of(chapter, series) if row["results"]]
         if found:
@@ -273,7 +309,7 @@ def _pictures(pyplot, rows):
                 of_row = f"{title}: {name_of(row)}"
                 yield ("shapes", series), name, of_row, draw_row(pyplot, row, of_row)
     for row in rows.of("moves"):
-        if row.get("spans"):
+        if row.get("spans") and f"{row['series']}/{name_of(row)}" in TIMELINES:
             name = f"{row['series']}-{name_of(row)}".replace(" ", "-")
             title = f"A move on one clock: {row['series']} {name_of(row)}"
             yield ("moves", row["series"]), f"timeline-{name}.svg", title, phases(

@@ -282,7 +282,10 @@ def write(rows, directory):
         "Medians, with the lowest and highest sample in brackets. Ratios are of medians of one run. Only ratios can be compared between machines.",
         "",
     ]
-    if not rows.environment.get("effort", "").startswith("full"):
+    effort = rows.environment.get("effort", "")
+    if effort.startswith("pictures"):
+        text += ["What the pictures show, in few rounds: `bench/run --pictures`.", ""]
+    elif not effort.startswith("full"):
         text += [
             "**This was not a full run**: few samples of few bytes. It shows that everything works, not how fast ppmr is.",
             "",

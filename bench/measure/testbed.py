@@ -35,10 +35,12 @@ class Effort:
     dump_mib: int = 1024  # size of the process that is dumped
     crowd_mib: int = 1024  # total memory of 2, 4, 8 processes
     shape_mib: tuple = (64, 1024, 4096, 8192)  # memory of the trees of one process
-    busy_mib: int = 1024  # memory of the program that touches random pages, and of redis
+    busy_mib: int = 1024  # memory of redis
+    touched_mib: int = 1024  # memory of the program that touches random pages
     evacuated: int = 60  # processes that leave with one command
     watched_s: tuple = (1.5, 8.0)  # how long redis is watched before and after its move
     application_runs: int = 3
+    application_steps: int = 400
     job_programs: tuple = ("lammps", "ep", "cg", "ft")
     job_seconds: float = 60  # of an MPI program without job nodes
     job_rounds: int = 3
@@ -49,6 +51,7 @@ class Effort:
     job_nodes: tuple = (2, 4, 8, 16, 32)  # of the jobs that grow
     job_processes: tuple = (2, 50, 200)  # in the node that moves
     job_rest_s: float = 30  # how long agents are watched at rest
+    only_drawn: bool = False  # only the rows and ways that a picture shows
 
     @property
     def sweeps(self):
@@ -65,6 +68,19 @@ class Effort:
 
 EFFORTS = {
     "full": Effort("full", runs=5),
+    "pictures": Effort(
+        "pictures",
+        runs=3,
+        grid_runs=2,
+        move_mib=(64, 256, 1024),
+        move_runs=3,
+        shape_mib=(1024,),
+        touched_mib=256,  # with CRIU's lazy pages, 1 GiB takes two minutes
+        application_steps=250,
+        job_programs=("lammps", "cg"),
+        job_seconds=12,
+        only_drawn=True,
+    ),
     "quick": Effort(
         "quick",
         runs=2,
@@ -78,6 +94,7 @@ EFFORTS = {
         crowd_mib=256,
         shape_mib=(64,),
         busy_mib=64,
+        touched_mib=64,
         evacuated=6,
         watched_s=(0.5, 1.0),
         application_runs=1,
@@ -106,6 +123,7 @@ EFFORTS = {
         crowd_mib=64,
         shape_mib=(16,),
         busy_mib=16,
+        touched_mib=16,
         evacuated=2,
         watched_s=(0.4, 0.7),
         application_runs=0,

@@ -87,7 +87,7 @@ def measure(testbed, moves, mib):
 
 def plan(testbed, section, moves):
     effort = testbed.effort
-    mib = effort.busy_mib
+    mib = effort.touched_mib
     name = FIRST_PASS.rsplit("/", 1)[1] if mib == 1024 else f"{mib} MiB in random order"
     yield Item(
         section,

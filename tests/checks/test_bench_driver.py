@@ -12,7 +12,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
-from measure import epoch_costs, jobs, pictures, plan, report  # noqa: E402
+from measure import aggregation, application, epoch_costs, jobs, moves, network  # noqa: E402
+from measure import pictures, pipeline, plan, report, restore, shapes, stored, testbed  # noqa: E402
 from measure.pictures import drawn_curves, drawn_values, drawn_ways, until_complete  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
@@ -24,6 +25,7 @@ from measure.testbed import EFFORTS, flags  # noqa: E402
 from measure.touches import slower_than  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
+CHAPTERS = (aggregation, application, jobs, moves, network, pipeline, restore, shapes)
 
 
 def row(key, **changes):
@@ -448,7 +450,7 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
         )
     rows.add(
         row(
-            "moves/size/64 MiB",
+            "moves/size/1024 MiB",
             section="moves",
             series="size",
             unit="s",
@@ -476,7 +478,7 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
     assert names == {
         "aggregation-writes.svg",
         "moves-size.svg",
-        "timeline-size-64-MiB.svg",
+        "timeline-size-1024-MiB.svg",
         "shapes-first-pass.svg",
         "shapes-redis-under-load.svg",
     }
@@ -493,3 +495,47 @@ def test_run_with_epochs_is_compared_with_the_one_of_its_round():
     found = epoch_costs.rounds(effort, lambda every: (next(seconds[every]), 3 if every else 0))
     assert found.results[epoch_costs.NONE] == [10.0, 20.0]
     assert sorted(found.facts.values()) == pytest.approx([1.1, 3])
+
+
+def pictured(name, **changes):
+    section, series, _ = name.split("/")
+    return row(name, section=section, series=series, unit="s", **changes)
+
+
+def test_stored_run_replaces_all_pictures(tmp_path):
+    results = tmp_path / "results"
+    for old in (results / "pictures/old.svg", results / "jobs/pictures/old.svg"):
+        old.parent.mkdir(parents=True)
+        old.touch()
+    (results / "shapes").mkdir()  # has tables only
+    (results / "shapes/report.md").write_text("of another run")
+    rows = Rows(tmp_path / "rows.jsonl", MACHINE)
+    rows.add(pictured("restore/from memory/eager"))
+    rows.add(pictured("jobs/run time/LAMMPS"))
+    rows.add(pictured("shapes/downtime/1 GiB"))
+    reports = stored.store(rows, results)
+    assert reports == [results / "report.md", results / "jobs/report.md"]
+    assert {path.name for path in (results / "pictures").iterdir()} == {"restore-from-memory.svg"}
+    assert {path.name for path in (results / "jobs/pictures").iterdir()} == {"jobs-run-time.svg"}
+    kept = {path: [one["section"] for one in Rows(path.parent / "rows.jsonl")] for path in reports}
+    assert list(kept.values()) == [["restore", "shapes"], ["jobs"]]
+    assert (results / "shapes/report.md").read_text() == "of another run"
+
+
+def test_run_of_pictures_has_what_each_picture_shows():
+    bed = testbed.Testbed(EFFORTS["pictures"])
+    planned = [item for chapter in CHAPTERS for item in chapter.plan(bed)]
+    kept = pictures.drawn_items(planned)
+    assert {(one.section, one.series) for one in kept} >= set(pictures.DRAWN)
+    writers = {one.parameters["writers"] for one in kept if one.series == "links and writers"}
+    assert len(writers) == pictures.SERIES_MAX // 2
+    assert pictures.BESIDE_REDIS in [one.key for one in kept]
+    assert sum(one.guess_seconds for one in kept) < 60 * 60
+
+
+def test_stored_pictures_of_the_repository_are_all_shown_by_a_document():
+    results = REPOSITORY / "bench/results"
+    documents = [REPOSITORY / "README.md", *(REPOSITORY / "bench").rglob("*.md")]
+    text = "".join(path.read_text() for path in documents)
+    found = [path.name for path in results.rglob("*.svg")]
+    assert found and [name for name in found if f"pictures/{name}" not in text] == []
