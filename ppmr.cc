@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   if (argc == 1) {
     if (const auto done = ppmr::run_action_script()) return *done;
   }
-  CLI::App app("Move running processes between nodes through two mounts.", "ppmr");
+  CLI::App app("Move running processes between nodes.", "ppmr");
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   int exit_code = ppmr::to_int(ppmr::ExitCode::kSuccess);

@@ -195,7 +195,7 @@ void add_resolve(CLI::App& sub, ResolveCommand& resolve) {
 void add_evacuate_command(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "evacuate",
-      "Move all processes that match to the target of a source mount, each one independently");
+      "Move all processes that match to another node, each one independently");
   auto command = make_command<EvacuateOptions>(sub, exit_code);
   EvacuateCommand& evacuate = command->evacuate;
   const TargetOptions target = add_target_options(
@@ -223,7 +223,7 @@ void add_evacuate_command(CLI::App& app, int& exit_code) {
 void add_migrate_command(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "migrate",
-      "Move running processes to the target of a source mount; if anything fails, they continue "
+      "Move running processes to another node, while they run; if anything fails, they continue "
       "here");
   auto command = make_command<MigrateOrRecover>(sub, exit_code);
   MigrateCommand& migrate = command->migrate;

@@ -28,7 +28,7 @@ DRAWN = {
     ("shapes", "redis under load"): None,
 }
 WAYS_OF_MOVES = [
-    "ppmr migrate, lazy",
+    "ppmr migrate",
     "ppmr, lazy",
     "tmpfs + tar",
     "CRIU page server",

@@ -18,7 +18,7 @@ CHAPTERS = {
     "restore": "CRIU's restore alone, from images that are already in memory.",
     "moves": "A whole move: from the start of the dump until the program has written its first line on the target.",
     "application": "Run time of an MPI program, undisturbed and with migrations.",
-    "shapes": "Moves of trees of many shapes, with `ppmr migrate` in its three modes. Downtime: from the last sign of life of a tree before its move to the first one after it. "
+    "shapes": "Moves of trees of many shapes, with `ppmr migrate`: live (the default), `--post-copy` and `--eager`. Downtime: from the last sign of life of a tree before its move to the first one after it. "
     "Plain CRIU does not move the tree: dump into tmpfs and restore from there, together.",
     "epochs": "How long a process stands still for an epoch of `ppmr protect`, which reaches another node, and for a dump into tmpfs at its own node: the longest time without a sign of life.",
     "costs": "Moves of one process with and without encryption, with each method of compression, and while strangers connect: from the freeze until all memory is in place.",

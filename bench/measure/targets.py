@@ -150,7 +150,7 @@ TARGETS = (
     Target(
         "downtime of 1 GiB: the page server's against ppmr migrate's, lazily",
         5,
-        _downtime(ONE_GIB, "CRIU page server", "ppmr migrate, lazy"),
+        _downtime(ONE_GIB, "CRIU page server", "ppmr migrate"),
     ),
     *shape_targets.TARGETS,
     *job_targets.TARGETS,

@@ -362,8 +362,8 @@ def all_ways(testbed, mounts, migrating=False):
     ]
     if migrating:
         ways[2:2] = [
-            Named(f"{MigrateMove.name}, {kind}", MigrateMove(at, to, mounts, *options))
-            for kind, options in (("lazy", []), ("eager", ["--eager"]))
+            Named(" ".join([MigrateMove.name, *options]), MigrateMove(at, to, mounts, *options))
+            for options in ([], ["--eager"])
         ]
     why_not = {"criu-image-streamer": "not a Debian package, and this driver does not support it"}
     kind = filesystem_of(at, disk)
