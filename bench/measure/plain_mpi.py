@@ -1,15 +1,21 @@
 """`mpirun` without job nodes: in plain network namespaces on the bridges of job hosts, with the
-same MPI settings.
+same MPI settings, and in control groups like those of job nodes: the kernel shares the CPUs among
+groups first, so what else runs on this machine takes the same from both.
 
 mpirun starts its daemons through a stub that does what ssh would: it sends the command line to a
 server in the other namespace.
 """
+import contextlib
+import os
+import signal
 import subprocess
+from pathlib import Path
 
 from lab.job_hosts import BRIDGE, RunningCommand
-from lab.node import Commands
+from lab.node import Commands, wait_until
 
 NAMESPACE = "plain"
+GROUPS = f"ppmr-plain-{os.getpid()}"  # beside the group of all job nodes, ppmr-job
 PORT = 7400
 SERVER = f"""
 import json, socket, subprocess, threading
@@ -41,11 +47,40 @@ SETTINGS = {
 }
 
 
+class ControlGroups:
+    """A group for each node, in one for all of them."""
+
+    def __init__(self, names):
+        of_version_1 = Path("/sys/fs/cgroup/cpu")
+        base = of_version_1 if of_version_1.is_dir() else Path("/sys/fs/cgroup")
+        self.paths = [base / GROUPS, *(base / GROUPS / name for name in names)]
+        for path in self.paths:
+            if base != of_version_1:
+                (path.parent / "cgroup.subtree_control").write_text("+cpu")
+            path.mkdir(exist_ok=True)
+
+    def close(self):
+        """Ends what still runs in the groups: a server outlives the nsenter that started it."""
+        for path in reversed(self.paths):
+            for pid in (path / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            wait_until(lambda: self._is_removed(path), 20, f"{path} to be empty")
+
+    @staticmethod
+    def _is_removed(path):
+        try:
+            path.rmdir()
+        except OSError:  # busy: a process is ending
+            return False
+        return True
+
+
 class PlainNode(Commands):
     """A network namespace on a host, with a port on the host's bridge."""
 
-    def __init__(self, host, number):
-        self._host = host
+    def __init__(self, host, number, group):
+        self._host, self._group = host, group
         self.name, self.address = f"p{number}", f"10.78.1.{number}"
         port = f"plain{number}"
         inside = ["ip", "-n", NAMESPACE]
@@ -60,14 +95,17 @@ class PlainNode(Commands):
             host.run(words)
 
     def command(self, argv):
-        return self._host.command(["ip", "netns", "exec", NAMESPACE, *argv])
+        join = f'echo $$ >{self._group}/cgroup.procs && exec ip netns exec {NAMESPACE} "$@"'
+        return self._host.command(["sh", "-c", join, "sh", *argv])
 
 
 class PlainMpi:
     def __init__(self, hosts, names, slots):
         self._hosts = hosts
+        self._groups = ControlGroups(names)
         self.nodes = [
-            PlainNode(hosts.nodes[name], number) for number, name in enumerate(names, start=1)
+            PlainNode(hosts.nodes[name], number, group)
+            for number, (name, group) in enumerate(zip(names, self._groups.paths[1:]), start=1)
         ]
         with open(hosts.lab.home / "hosts", "a") as names_file:
             names_file.writelines(f"{node.address} {node.name}\n" for node in self.nodes)
@@ -102,3 +140,4 @@ class PlainMpi:
         for server in self._servers:
             server.kill()
             server.wait()
+        self._groups.close()
