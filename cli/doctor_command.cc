@@ -102,6 +102,8 @@ std::vector<DiskSpace> measure_disks(const Configuration& configuration) {
   const auto& records = configuration.state_directories;
   for (const std::string& path : records.empty() ? usual : records) {
     disks.push_back(measure_disk("records", path));
+    const Status usable = RecordStore::check(path);
+    if (!usable) disks.back().why_refused = usable.error().message;
   }
   for (const std::string& path : configuration.spill_directories) {
     disks.push_back(measure_disk("spilled images", path));
@@ -143,9 +145,11 @@ std::vector<TargetQuestion> targets_to_ask(const TargetQuestion& named,
 Diagnoses try_moves(const NodeFacts& node) {
   Diagnoses found;
   if (node.criu_path.empty() || node.user != 0) return found;
+  // If programs of root do not move, a right that only others need is not what is missing.
+  bool may_set_resources = node.has_capability(kCapSysResource);
   for (const uid_t user : {uid_t{0}, kNobody}) {
-    found.push_back(
-        judge_trial(user, try_criu(node.criu_path, user), node.has_capability(kCapSysResource)));
+    found.push_back(judge_trial(user, try_criu(node.criu_path, user), may_set_resources));
+    if (found.back().level != Level::kOk) may_set_resources = true;
   }
   return found;
 }

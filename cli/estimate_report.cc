@@ -69,6 +69,7 @@ std::string expected_text(const EstimateReport& report, const EstimatedMove& mov
   if (report.promised_downtime && estimate.downtime > *report.promised_downtime) {
     const std::string cause = !estimate.why.empty()      ? estimate.why
                               : !move.why_frozen.empty() ? move.why_frozen
+                              : estimate.is_crowd        ? "CRIU needs that for so many processes"
                                                          : "memory that no round can copy";
     text += line("", "the promise would not be kept: " + cause);
   }
@@ -104,13 +105,13 @@ json move_json(const EstimatedMove& move) {
 std::string estimate_text(const EstimateReport& report) {
   std::string text = line("target", report.target);
   if (!report.moves.empty()) {
-    text +=
-        line("rate",
-             fmt::format(
-                 "{}/s, {}",
-                 format_size(static_cast<uint64_t>(report.moves.front().estimate.rate_bytes_per_s)),
-                 report.rate_is_measured ? "as in the last move to this target"
-                                         : "assumed: no move to this target is recorded yet"));
+    text += line(
+        "rate",
+        fmt::format(
+            "{}/s, {}",
+            format_size(static_cast<uint64_t>(report.moves.front().estimate.rate_bytes_per_s)),
+            report.rate_is_measured ? "as in the last move to this target"
+                                    : "assumed: no move to this target was large enough to tell"));
   }
   milliseconds all{0};
   for (const EstimatedMove& move : report.moves) {

@@ -7,10 +7,11 @@ namespace ppmr {
 CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records,
                                      const std::string& digits, const std::string& directory) {
   if (digits.empty() || digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    return command_failure(ExitCode::kUsage,
-                           fmt::format("'{}' is not the ID of a migration: an ID has up to 32 "
-                                       "digits of 0-9 and a-f",
-                                       digits));
+    return command_failure(
+        ExitCode::kUsage,
+        fmt::format("'{}' is not the ID of a migration: an ID has up to 32 "
+                    "digits of 0-9 and a-f, and `ppmr history` lists those of this node",
+                    digits));
   }
   std::string chosen;
   for (const OwnershipRecord& record : records) {
@@ -27,7 +28,7 @@ CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records
   return command_failure(ExitCode::kUsage,
                          fmt::format("no migration with the ID {} has a record in {}: the records "
                                      "are on the nodes of the migration; `ppmr migrations` lists "
-                                     "those that are open, `ppmr history --json` all",
+                                     "those that are open, `ppmr history` all",
                                      digits, directory));
 }
 

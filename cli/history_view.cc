@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kNsPerSecond = 1e9;
+constexpr size_t kShownDigits = 8;                // of an ID: enough for `ppmr timeline`
 constexpr const char* kWouldMove = "would move";  // the result of a rehearsal
 
 // Escapes a text. Names of processes and peers can contain any bytes, also bytes that control a
@@ -121,15 +122,16 @@ bool has_failed(const PastMigration& migration) {
 }
 
 std::string history_text(const std::vector<PastMigration>& migrations, size_t columns) {
-  Table table({{.title = "BEGAN", .is_whole = true},
+  Table table({{.title = "ID", .is_whole = true},
+               {.title = "BEGAN", .is_whole = true},
                {"FROM"},
                {"TO"},
                {"PROCESSES"},
                {"DOWNTIME", true},
                {"RESULT"}});
   for (const PastMigration& past : migrations) {
-    table.add({local_time(past.began_ns), past.from, past.to, past.processes,
-               seconds_text(past.downtime_s),
+    table.add({past.id.substr(0, kShownDigits), local_time(past.began_ns), past.from, past.to,
+               past.processes, seconds_text(past.downtime_s),
                past.error.empty() ? past.result : past.result + ": " + past.error});
   }
   return table.text(columns);

@@ -101,6 +101,11 @@ TEST(HistoryView, NamesWithControlCharactersAreEscaped) {
   for (const char c : text) EXPECT_TRUE(c == '\n' || (c >= ' ' && c < 0x7f));
 }
 
+TEST(HistoryView, LineBeginsWithTheDigitsThatTimelineTakes) {
+  const std::string text = history_text({describe_migration(moved_away(), "node-a")});
+  EXPECT_NE(text.find("\naaaaaaaa  "), std::string::npos) << text;
+}
+
 TEST(HistoryView, ColumnsAreAligned) {
   auto longer = moved_away();
   longer.trees[0].name = "a-longer-name";

@@ -2,6 +2,7 @@
 // and takes the rate of an earlier move to the same target from the records.
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -44,10 +45,13 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
   EstimatedMove move;
   std::vector<WriteSample> written;
   uint64_t shared_bytes = 0;
+  size_t threads = 0;
   for (const size_t i : trees) {
     for (const ProcessStat& process : trees_[i].processes) {
       const auto line = read_command_line(process.pid);
       const bool is_shown = line && !line->empty();
+      const auto status = read_process_status(process.pid);
+      threads += status ? static_cast<size_t>(std::max(status->threads, 1)) : 1;
       move.processes.push_back({process.pid, is_shown ? *line : "[" + process.name + "]"});
     }
     move.memory_bytes += memory_bytes_[i];
@@ -65,6 +69,8 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
                                  .sample = move.sample,
                                  .rate_bytes_per_s = rate_bytes_per_s,
                                  .is_post_copy = settings_.plan.may_run_before_memory(),
+                                 .processes = move.processes.size(),
+                                 .threads = threads,
                                  .limits = settings_.live});
   return move;
 }

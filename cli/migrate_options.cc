@@ -194,8 +194,7 @@ void add_resolve(CLI::App& sub, ResolveCommand& resolve) {
 
 void add_evacuate_command(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
-      "evacuate",
-      "Move all processes that match to another node, each one independently");
+      "evacuate", "Move all processes that match to another node, each one independently");
   auto command = make_command<EvacuateOptions>(sub, exit_code);
   EvacuateCommand& evacuate = command->evacuate;
   const TargetOptions target = add_target_options(

@@ -72,7 +72,10 @@ std::string event_text(const json& event) {
   if (event.contains("pid"))
     who = fmt::format("{} {}", event.value("pid", 0), event.value("name", std::string("?")));
   if (what == "begun") {
-    return fmt::format("migration {} to {} has begun", event.value("migration", ""),
+    const auto more = event.value("trees", uint64_t{1}) - 1;
+    return fmt::format("migration {} of {} {}{} to {} has begun", event.value("migration", ""),
+                       event.value("first_pid", 0), event.value("first_name", std::string("?")),
+                       more == 0 ? "" : fmt::format(" and {} more", more),
                        event.value("target", ""));
   }
   if (what == "rdma-released") {

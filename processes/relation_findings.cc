@@ -97,9 +97,9 @@ Finding explain(const ProcessTable& table, const Relation& relation, const TreeO
     remedy = fmt::format("move {} with all of its descendants instead", name_process(table, root));
   } else if (!datagram) {
     remedy = fmt::format(
-        "they have no common ancestor that can be moved; start {} so that it shares nothing (for "
-        "example, with input and output redirected to files)",
-        list_of(relation.inside));
+        "they have no common ancestor that can be moved; start {} so that {} nothing (for example, "
+        "with input and output redirected to files)",
+        list_of(relation.inside), relation.inside.size() == 1 ? "it shares" : "they share");
   }
   if (datagram) {
     if (!remedy.empty()) remedy += ", or ";

@@ -237,7 +237,7 @@ def measure_run_time(testbed, name):
     for way, found in ratios.items():
         facts[f"{way}: times {PLAIN} of the same round, median"] = spread(found).median
     also = {
-        f"more than {PLAIN} of the same round": more,
+        f"more than {PLAIN} of the same round, s more": more,
         "between the first line and the last": {
             way: [run.between_lines for run in found] for way, found in runs.items()
         },

@@ -295,7 +295,8 @@ def _pictures(pyplot, rows):
         found = [until_complete(row) for row in rows.of(chapter, series) if row["results"]]
         if found:
             until = ", until all memory is in place" if chapter == "moves" else ""
-            title = f"{chapter.capitalize()}: {series}{until}"
+            beside = ", with and without moves, beside plain mpirun" if chapter == "jobs" else ""
+            title = f"{chapter.capitalize()}: {series}{until}{beside}"
             yield (chapter, series), f"{chapter}-{series.replace(' ', '-')}.svg", title, bars(
                 pyplot, found, title
             )

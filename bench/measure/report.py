@@ -30,7 +30,7 @@ CHAPTERS = {
     "machine moves": "Whole moves between these machines.",
 }
 FASTER_IS = {"GB/s": "more", "s": "less", "µs": "less"}
-NOT_COMPARED = ("MB", "MiB")
+NOT_COMPARED = ("MB", "MiB", "s more")
 # Chapters whose samples are of one way: a ratio between them has no meaning.
 ONE_WAY = ("ceilings", "job growth")
 # The ways that a wide table compares with the first way. Any other table compares all ways.
@@ -284,7 +284,10 @@ def write(rows, directory):
     ]
     effort = rows.environment.get("effort", "")
     if effort.startswith("pictures"):
-        text += ["What the pictures show, in few rounds: `bench/run --pictures`.", ""]
+        chapters = {row["section"] for row in rows}
+        drawn_chapters = {chapter for chapter, _ in pictures.DRAWN}
+        only = "" if chapters == drawn_chapters else "".join(f" --only {one}" for one in sorted(chapters))
+        text += [f"What the pictures show, in few rounds: `bench/run --pictures{only}`.", ""]
     elif not effort.startswith("full"):
         text += [
             "**This was not a full run**: few samples of few bytes. It shows that everything works, not how fast ppmr is.",

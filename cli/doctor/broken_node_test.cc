@@ -195,9 +195,13 @@ TEST_F(Doctor, SpaceIsMeasuredWhereADirectoryWillBe) {
   EXPECT_EQ(disk.why_unknown, "");
   EXPECT_GT(disk.free_bytes, 0u);
   ResourceFacts facts = good_resources();
-  facts.disks = {{.what = "records", .path = "/full", .free_bytes = 1, .why_unknown = ""}};
+  facts.disks = {
+      {.what = "records", .path = "/full", .free_bytes = 1, .why_unknown = "", .why_refused = ""}};
   expect(find(check_resources(facts, kPool), "disk"), Level::kProblem, "records in /full",
          "Free space");
+  facts.disks[0].why_refused = "/full: other users may write to it";
+  expect(find(check_resources(facts, kPool), "disk"), Level::kProblem, "other users may write",
+         "owner and mode");
 }
 
 TEST_F(Doctor, DevicePortThatIsDownIsAWarningAndAMissingDeviceIsNot) {
@@ -281,6 +285,20 @@ TEST_F(Doctor, ConfigurationNamesTheTargetsOfSources) {
   EXPECT_EQ(targets[0].address, "one:7440");
   EXPECT_EQ(targets[0].credentials.key_file, "/k");
   EXPECT_EQ(targets[1].address, "two:7440");
+}
+
+TEST_F(Doctor, OptionsOfTheMountsOfToAreCheckedAsTheyAreUsedAndHaveNoUnit) {
+  write("to.conf", "tls-cert = /etc/one.crt\n");
+  const auto found = read_configuration(root_);
+  ASSERT_EQ(found.files, std::vector<std::string>{root_ + "/to.conf"});
+  ASSERT_EQ(found.credentials.size(), 1u);
+  EXPECT_EQ(found.credentials[0].certificate.certificate, "/etc/one.crt");
+  const auto arguments = check_arguments(found.files[0]);
+  ASSERT_GT(arguments.size(), 2u);
+  EXPECT_EQ(arguments[0], "source");
+  EXPECT_NE(std::find(arguments.begin(), arguments.end(), "--target"), arguments.end());
+  EXPECT_TRUE(all_ok(judge_units({}, found.files)));
+  EXPECT_TRUE(check_arguments("/etc/ppmr/other.conf").empty());
 }
 
 TEST_F(Doctor, ConfigurationThatADaemonRefusesIsAProblem) {

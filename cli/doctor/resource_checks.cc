@@ -77,6 +77,10 @@ Diagnosis check_disk(const DiskSpace& disk) {
                                disk.path, disk.why_unknown),
                    "Create the directory, or name another one");
   }
+  if (!disk.why_refused.empty()) {
+    return problem("disk", "no migration begins: " + disk.why_refused,
+                   "Change owner and mode of the directory, or name another one");
+  }
   if (disk.free_bytes < kRecordsSpaceMinBytes) {
     return problem("disk",
                    fmt::format("only {} are free for {} in {}", format_size(disk.free_bytes),
@@ -125,7 +129,7 @@ ResourceFacts gather_resource_facts(const std::string& root) {
 }
 
 DiskSpace measure_disk(const std::string& what, const std::string& path) {
-  DiskSpace disk{.what = what, .path = path, .free_bytes = 0, .why_unknown = ""};
+  DiskSpace disk{.what = what, .path = path, .free_bytes = 0, .why_unknown = "", .why_refused = ""};
   std::filesystem::path place = path;
   struct statvfs space {};
   int error = 0;

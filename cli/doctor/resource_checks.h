@@ -15,6 +15,7 @@ struct DiskSpace {
   std::string path;
   uint64_t free_bytes = 0;
   std::string why_unknown;  // why the space is unknown; empty: it is known
+  std::string why_refused;  // why no migration uses the directory; empty: it may be used
 };
 
 struct ResourceFacts {

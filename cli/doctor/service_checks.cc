@@ -27,12 +27,20 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kCheckPatience{10'000};
 
+constexpr const char* kToFile = "to.conf";
+
+// Returns the command to which the file belongs; empty if the name does not show it.
 std::string role_of(const std::string& file) {
-  if (fs::path(file).filename() == "target.conf") return "target";
-  return fs::path(file).parent_path().filename() == "protect.d" ? "protect" : "source";
+  const fs::path path = fs::absolute(file);
+  if (path.filename() == "target.conf") return "target";
+  if (path.filename() == kToFile) return "source";
+  const fs::path directory = path.parent_path().filename();
+  return directory == "source.d" ? "source" : directory == "protect.d" ? "protect" : "";
 }
 
+// Empty: no unit starts a daemon with this file.
 std::string unit_of(const std::string& file) {
+  if (fs::path(file).filename() == kToFile) return "";
   if (role_of(file) == "target") return "ppmr-target.service";
   return fmt::format("ppmr-{}@{}.service", role_of(file), fs::path(file).stem().string());
 }
@@ -161,18 +169,33 @@ void check_mount(const MountEntry& mount, Diagnoses& found) {
 
 }  // namespace
 
-Configuration read_configuration(const std::string& directory) {
-  Configuration found;
+std::vector<std::string> configuration_files(const std::string& directory) {
+  std::vector<std::string> files;
   std::error_code error;
-  if (const fs::path target = fs::path(directory) / "target.conf"; fs::exists(target, error)) {
-    found.files.push_back(target.string());
+  for (const char* each : {"target.conf", kToFile}) {
+    const fs::path file = fs::path(directory) / each;
+    if (fs::exists(file, error)) files.push_back(file.string());
   }
   for (const char* each : {"source.d", "protect.d"}) {
     for (const auto& entry : fs::directory_iterator(fs::path(directory) / each, error)) {
-      if (entry.path().extension() == ".conf") found.files.push_back(entry.path().string());
+      if (entry.path().extension() == ".conf") files.push_back(entry.path().string());
     }
   }
-  std::sort(found.files.begin(), found.files.end());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> check_arguments(const std::string& file) {
+  const std::string role = role_of(file);
+  if (role.empty()) return {};
+  if (fs::path(file).filename() != kToFile) return {role, "--config", file, "--check"};
+  // With what --to adds. This directory is on every node; a check mounts nothing.
+  return {role, "/run", "--target", "localhost:7440", "--config", file, "--check"};
+}
+
+Configuration read_configuration(const std::string& directory) {
+  Configuration found;
+  found.files = configuration_files(directory);
   std::set<std::pair<std::string, std::string>> known = {{"", ""}};
   for (const std::string& file : found.files) read_file(file, found, known);
   return found;
@@ -187,8 +210,9 @@ Diagnoses check_configuration(const Configuration& configuration, const std::str
   }
   Diagnoses found;
   for (const std::string& file : configuration.files) {
-    const auto checked =
-        run_command({ppmr, role_of(file), "--config", file, "--check"}, kCheckPatience);
+    std::vector<std::string> command = check_arguments(file);
+    command.insert(command.begin(), ppmr);
+    const auto checked = run_command(command, kCheckPatience);
     if (checked && checked->succeeded) {
       found.push_back(ok("configuration", file + " is good"));
     } else {
@@ -237,7 +261,7 @@ Diagnoses judge_units(const std::vector<UnitState>& units, const std::vector<std
   }
   for (const std::string& file : files) {
     const std::string unit = unit_of(file);
-    if (known.contains(unit)) continue;
+    if (unit.empty() || known.contains(unit)) continue;
     found.push_back(warning("unit",
                             fmt::format("{} is configured, but {} was never started", file, unit),
                             fmt::format("Run `systemctl enable --now {}` if it should run", unit)));

@@ -24,8 +24,13 @@ struct Configuration {
   };
   std::vector<Target> targets;  // of the sources; each address once
 };
-// `directory` contains target.conf, source.d/NAME.conf and protect.d/NAME.conf.
+// `directory` contains target.conf, to.conf, source.d/NAME.conf and protect.d/NAME.conf.
 Configuration read_configuration(const std::string& directory);
+// Returns the configuration files in the directory, sorted.
+std::vector<std::string> configuration_files(const std::string& directory);
+// Returns the arguments with which ppmr checks the file; empty if its name does not show whose it
+// is.
+std::vector<std::string> check_arguments(const std::string& file);
 
 // Lets each daemon check its file, as `ppmr config check` does. `ppmr`: the path of the program.
 Diagnoses check_configuration(const Configuration& configuration, const std::string& directory,

@@ -181,11 +181,12 @@ Diagnosis compare_clocks(int64_t ahead_ns) {
     return ok("target-clock",
               fmt::format("the clocks of both nodes agree to {} s", kClocksDifferMaxS));
   }
-  return warning("target-clock",
-                 fmt::format("the target's clock is {:.1f} s {} this one: the records of both nodes "
-                             "have other times, but downtimes are right",
-                             std::abs(ahead_s), ahead_s > 0 ? "ahead of" : "behind"),
-                 "Synchronise the clocks of both nodes (chrony or systemd-timesyncd)");
+  return warning(
+      "target-clock",
+      fmt::format("the target's clock is {:.1f} s {} this one: the records of both nodes "
+                  "have other times, but downtimes are right",
+                  std::abs(ahead_s), ahead_s > 0 ? "ahead of" : "behind"),
+      "Synchronise the clocks of both nodes (chrony or systemd-timesyncd)");
 }
 
 Diagnoses check_target(const TargetQuestion& question, const NodeFacts& here) {

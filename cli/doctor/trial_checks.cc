@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <sstream>
@@ -54,6 +55,11 @@ Result<pid_t> start_program(uid_t user) {
   if (user != 0) {
     argv.insert(argv.begin(), {"setpriv", fmt::format("--reuid={}", user),
                                fmt::format("--regid={}", user), "--clear-groups"});
+  }
+  // The program gets no descriptor that this process has inherited: one of another mount namespace,
+  // or a pipe of the operator's shell, would stop its dump.
+  if (close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
+    return system_failure("close_range", "the inherited descriptors");
   }
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return system_failure("open", "/dev/null");

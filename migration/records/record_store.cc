@@ -112,8 +112,16 @@ Result<RecordStore> RecordStore::open(const std::string& directory) {
   std::error_code error;
   fs::create_directories(fs::path(directory).parent_path(), error);
   if (auto made = make_private_directory(directory); !made) return failure(made.error());
+  if (Status checked = check(directory); !checked) return failure(checked.error());
+  return RecordStore(directory);
+}
+
+Status RecordStore::check(const std::string& directory) {
   struct stat info;
-  if (stat(directory.c_str(), &info) != 0) return system_failure("stat", directory);
+  if (stat(directory.c_str(), &info) != 0) {
+    if (errno == ENOENT) return {};
+    return system_failure("stat", directory);
+  }
   if (!S_ISDIR(info.st_mode)) return system_failure("use state directory", directory, ENOTDIR);
   if ((info.st_mode & 0022) != 0 || info.st_uid != geteuid()) {
     return failure(EPERM,
@@ -121,7 +129,7 @@ Result<RecordStore> RecordStore::open(const std::string& directory) {
                        ": other users may write to it, but its records decide where processes run: "
                        "chown it to the user that runs ppmr, and chmod it to 700");
   }
-  return RecordStore(directory);
+  return {};
 }
 
 // The time of a contact is the modification time of the record's directory.

@@ -34,6 +34,8 @@ class RecordStore {
   // Creates the directory (0700) if it is missing. Errors: of the file system; EPERM if other users
   // may write to it.
   static Result<RecordStore> open(const std::string& directory);
+  // Checks a directory like open(), but creates nothing. A missing one passes.
+  static Status check(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
 

@@ -452,6 +452,9 @@ TEST_F(RecordStoreTest, RefusesADirectoryThatOtherUsersMayWriteTo) {
   const auto store = RecordStore::open(path);
   ASSERT_FALSE(store);
   EXPECT_EQ(store.error().errno_value, EPERM);
+  EXPECT_FALSE(RecordStore::check(path));
+  EXPECT_TRUE(RecordStore::check(path + "/missing"));
+  EXPECT_FALSE(std::filesystem::exists(path + "/missing"));
 }
 
 TEST_F(RecordStoreTest, RefusesAnIdThatIsAPath) {

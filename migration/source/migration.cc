@@ -216,7 +216,12 @@ Status Migration::prepare() {
     if (!noted) return noted;
   }
   audit_begin(begun->record);
-  report_.event({{"event", "begun"}, {"target", agent_.node_name()}});
+  const TreeRecord& first = begun->record.trees.front();
+  report_.event({{"event", "begun"},
+                 {"target", agent_.node_name()},
+                 {"first_pid", first.root},
+                 {"first_name", first.name},
+                 {"trees", begun->record.trees.size()}});
   return {};
 }
 

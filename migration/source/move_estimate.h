@@ -20,6 +20,8 @@ struct EstimateInput {
   std::optional<WriteSample> sample;  // nullopt: nothing is copied while they run
   double rate_bytes_per_s = 0;        // of the way to the target; 0: unknown
   bool is_post_copy = false;
+  size_t processes = 1;
+  size_t threads = 1;  // of all processes
   LiveLimits limits;
 };
 
@@ -31,6 +33,7 @@ struct MoveEstimate {
   std::chrono::milliseconds downtime{0};  // from the freeze until the processes run
   bool stays = false;                     // --on-timeout cancel
   std::string why;                        // the promise cannot be kept; empty: it can
+  bool is_crowd = false;  // most of the downtime is for the number of processes and threads
 };
 
 // Pure.

@@ -69,6 +69,22 @@ TEST(MoveEstimate, MemoryThatNoRoundCopiesTravelsWhileFrozen) {
   EXPECT_GT(estimate_move(input).downtime, alone.downtime + milliseconds(1000));
 }
 
+TEST(MoveEstimate, EachProcessAndThreadTakesTimeOfCriu) {
+  EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
+  const auto alone = estimate_move(input);
+  EXPECT_FALSE(alone.is_crowd);
+  input.processes = input.threads = 300;
+  const auto crowd = estimate_move(input);
+  EXPECT_GT(crowd.downtime, alone.downtime + milliseconds(3500));
+  EXPECT_LT(crowd.downtime, alone.downtime + milliseconds(5000));
+  EXPECT_TRUE(crowd.is_crowd);
+  input.is_post_copy = true;
+  EXPECT_GT(estimate_move(input).downtime, milliseconds(3500));
+  input.processes = 1;
+  input.threads = 2000;
+  EXPECT_GT(estimate_move(input).downtime, milliseconds(1500));
+}
+
 TEST(MoveEstimate, SharedMemoryTravelsBeforeTheFreezeAndIsComparedInIt) {
   EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
   const auto alone = estimate_move(input);

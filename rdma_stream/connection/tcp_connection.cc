@@ -487,6 +487,11 @@ Result<UniqueFd> bind_to(const addrinfo& info, const std::string& address) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   }
   if (::bind(socket.get(), info.ai_addr, info.ai_addrlen) != 0) {
+    if (errno == EADDRINUSE) {
+      return failure(EADDRINUSE, "listen on " + address +
+                                     ": Address already in use: `ss -lntp` shows the program that "
+                                     "uses it: end it, or choose another port");
+    }
     return system_failure("listen on", address);
   }
   return socket;

@@ -58,6 +58,7 @@ TEST(TcpConnection, RefusesASecondListenerOnAPort) {
   auto second = tcp_listener((*first)->address());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().errno_value, EADDRINUSE);
+  EXPECT_NE(second.error().message.find("ss -lntp"), std::string::npos) << second.error().message;
 }
 
 TEST(TcpConnection, WriteTimesOutWhenThePeerDoesNotRead) {

@@ -1,6 +1,7 @@
 """`ppmr doctor` on healthy and on broken nodes. It must name each fault, and leave nothing
 behind."""
 import json
+import os
 import re
 import socket
 import subprocess
@@ -78,6 +79,29 @@ def test_healthy_pair_has_no_problem_and_doctor_leaves_no_trace(doctor, acceptin
     assert [peer["name"] for peer in after["peers"]] == [peer["name"] for peer in before["peers"]]
     assert after["checkpoints"] == before["checkpoints"] == []
     assert accepting.records("target") == []
+
+
+def test_trial_does_not_fail_because_of_descriptors_that_doctor_inherits(ppmr, nodes, tmp_path):
+    """A pipe of a shell, and a file of another mount namespace: both would stop a dump."""
+    pipe = os.pipe()
+    with open("/dev/null") as foreign:
+        words = [ppmr, "doctor", "--directory", tmp_path / "none", "--json"]
+        inherited = (foreign.fileno(), *pipe)
+        report = Report(nodes.source.run(words, check=False, pass_fds=inherited))
+    for end in pipe:
+        os.close(end)
+    assert report.of("trial-root")["level"] == "ok", report.of("trial-root")
+
+
+def test_directory_of_records_that_others_may_write_to_is_a_problem(ppmr, nodes, tmp_path):
+    at, records = nodes.source, nodes.source.scratch("records")
+    at.run(["chmod", "777", records])
+    (tmp_path / "target.conf").write_text(f"mountpoint = /mnt\nstate-dir = {records}\n")
+    words = [ppmr, "doctor", "--directory", tmp_path, "--json"]
+    found = Report(at.run(words, check=False)).of("disk")
+    assert found["level"] == "problem" and "other users may write to it" in found["message"]
+    at.run(["chmod", "700", records])
+    assert Report(at.run(words, check=False)).of("disk")["level"] == "ok"
 
 
 def test_json_page_documents_every_check_and_field(doctor, accepting):

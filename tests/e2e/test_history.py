@@ -36,7 +36,8 @@ def test_history_shows_moves_and_failures_at_both_nodes(ppmr, lab, nodes, migrat
     assert at_target["role"] == "target" and at_target["migration"] == at_source[0]["migration"]
     assert at_target["downtime_s"] < 0
     titles, first, *_ = history(ppmr, migrations, "source").splitlines()
-    assert titles.split() == ["BEGAN", "FROM", "TO", "PROCESSES", "DOWNTIME", "RESULT"]
+    assert titles.split() == ["ID", "BEGAN", "FROM", "TO", "PROCESSES", "DOWNTIME", "RESULT"]
+    assert first.startswith(at_source[0]["migration"][:8] + " ")
     assert first.endswith("moved") and f"{moved.pid} " in first
     titles, *shown = history(ppmr, migrations, "source", "--failed").splitlines()
     assert len(shown) == 1 and f"{stayed.pid} " in shown[0] and "stayed: " in shown[0]

@@ -197,7 +197,7 @@ def test_progress_in_a_file_is_one_plain_line_for_each_phase(lab, nodes, migrati
     assert ESCAPE not in done.stdout + done.stderr
     who = f"{worker.pid} steady_worker: "
     lines = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
-    assert re.fullmatch(r"migration [0-9a-f]{32} to target has begun", lines[0])
+    assert re.fullmatch(r"migration [0-9a-f]{32} of \d+ \w+ to target has begun", lines[0])
     assert [re.sub(r"^[0-9.]+ \w+ ", "", line.removeprefix(who)) for line in lines[1:]] == [
         "copying its memory while it runs",
         "round 1, 48.1 MiB",

@@ -226,6 +226,7 @@ def set_to_conf(node, old, new):
 
 def test_process_goes_there_and_back_with_the_certificates_of_to_conf(certified, lab, nodes):
     here, there = nodes.source, nodes.target
+    here.run([find_ppmr(), "config", "check"])
     [worker] = start_workers(lab, nodes, 1)
     there.keep_helpers_low()
     migrate_by_name(here, worker.pid, "two").ok()
@@ -251,6 +252,8 @@ def test_process_goes_there_and_back_with_the_certificates_of_to_conf(certified,
 def test_mistake_in_the_certificates_of_to_conf_is_named(certified, lab, nodes, old, new, words):
     [worker] = start_workers(lab, nodes, 1)
     set_to_conf(nodes.source, old, new)
+    checked = nodes.source.run([find_ppmr(), "config", "check"], check=False)
+    assert (checked.returncode == 0) == (words[0] == "'two'"), checked.stderr  # known of a peer only
     done = migrate_by_name(nodes.source, worker.pid, "two")
     assert done.code in (2, 4), done.output
     assert all(word in done.err for word in [*words, "/etc/ppmr/to.conf"]), done.err
