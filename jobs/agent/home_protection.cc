@@ -51,13 +51,12 @@ Result<HomeJobs::NewConnection> HomeJobs::reconnect(const std::string& id, uid_t
 
 std::string HomeJobs::find_silent_host(const JobRecord& job) const {
   if (job.protection.every_ms == 0 || !can_roll_back(job.protection)) return "";
-  const int64_t limit_ns = std::chrono::nanoseconds(options_.dead_after).count();
   MutexLock lock(mutex_);
   for (const JobNodePlace& node : job.nodes) {
     const HostContact contact = contacts_.of(node.host);
-    if (contact.contact != Contact::kSilent || unix_time_ns() - contact.since_ns < limit_ns) {
-      continue;
-    }
+    const bool is_lost =
+        contact.contact == Contact::kSilent && Clock::now() - contact.since >= options_.dead_after;
+    if (!is_lost) continue;
     return fmt::format("host {} does not answer: {}", node.host, contact.reason);
   }
   return "";

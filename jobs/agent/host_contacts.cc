@@ -44,7 +44,7 @@ std::string explain_silence(const std::string& host, const Error& error,
 void HostContacts::note_answer(const std::string& host, Time now) {
   Entry& entry = entries_[host];
   if (entry.contact.contact != Contact::kAnswers) {
-    entry.contact = {.contact = Contact::kAnswers, .since_ns = realtime_ns()};
+    entry.contact = {.contact = Contact::kAnswers, .since_ns = realtime_ns(), .since = now};
   }
   entry.asked_or_heard = entry.heard = now;
 }
@@ -55,7 +55,8 @@ void HostContacts::note_failure(const std::string& host, const Error& error, Tim
   entry.asked_or_heard = std::max(entry.asked_or_heard, asked_at);
   const Contact contact = contact_of(error);
   if (contact != entry.contact.contact) {
-    entry.contact = {.contact = contact, .since_ns = realtime_ns()};
+    entry.contact = {
+        .contact = contact, .since_ns = realtime_ns(), .since = std::chrono::steady_clock::now()};
   }
   entry.contact.reason = contact == Contact::kAnswers ? "" : error.message;
 }

@@ -15,8 +15,9 @@ namespace ppmr {
 
 struct HostContact {
   Contact contact = Contact::kAnswers;
-  int64_t since_ns = 0;  // begin of this contact; Unix time
-  std::string reason{};  // why the host does not answer
+  int64_t since_ns = 0;                           // begin of this contact; Unix time, to be shown
+  std::chrono::steady_clock::time_point since{};  // the same, to measure from
+  std::string reason{};                           // why the host does not answer
 };
 
 // Returns what the error of a request to a host says about the host.

@@ -50,6 +50,15 @@ TEST_F(Contacts, HostThatDoesNotAnswerIsSilentUntilItDoes) {
   EXPECT_EQ(contacts.of("a").reason, "");
 }
 
+TEST_F(Contacts, SilenceIsMeasuredWithAClockThatNobodySets) {
+  const auto before = std::chrono::steady_clock::now();
+  fail("a", ETIMEDOUT, 3);
+  EXPECT_GE(contacts.of("a").since, before);
+  EXPECT_LE(contacts.of("a").since, std::chrono::steady_clock::now());
+  contacts.note_answer("a", kStart + seconds(4));
+  EXPECT_EQ(contacts.of("a").since, kStart + seconds(4));
+}
+
 TEST_F(Contacts, SilentHostIsAskedAgain) {
   due(0);
   fail("a", ETIMEDOUT, 3);

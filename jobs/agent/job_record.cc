@@ -148,7 +148,9 @@ json public_view(const JobRecord& job,
     view["state"] = to_string(node_state(!node.moving_to.empty(), shown[node.host]));
     nodes.push_back(std::move(view));
   }
-  return view_of(job, std::move(hosts), std::move(nodes));
+  json view = view_of(job, std::move(hosts), std::move(nodes));
+  view["now_ns"] = unix_time_ns();
+  return view;
 }
 
 json to_json(const JobRecord& job) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -63,8 +64,11 @@ bool may_move_later(const json& answer) {
   return false;
 }
 
-std::string age_of(int64_t since_ns) {
-  return format_time(std::chrono::microseconds((unix_time_ns() - since_ns) / 1000));
+// Returns the age of a time in the job by the clock that gave it: that of the job's home, which may
+// differ from this host's.
+std::string age_of(int64_t since_ns, const json& job) {
+  const int64_t now_ns = job.value("now_ns", unix_time_ns());
+  return format_time(std::chrono::microseconds(std::max<int64_t>(0, now_ns - since_ns) / 1000));
 }
 
 // Of a call of the job agent that has failed.
@@ -77,14 +81,14 @@ std::string explain(const Error& error, const std::string& socket) {
       error.message, socket);
 }
 
-std::string describe_protection(const json& protection) {
+std::string describe_protection(const json& protection, const json& job) {
   const auto agreed = protection.value("agreed", uint64_t{0});
   const auto rollbacks = protection.value("rollbacks", 0u);
   const std::string reason = protection.value("rolling_back", "");
   std::string text = "protected: no epoch yet";
   if (agreed > 0) {
     text = fmt::format("epoch {} is {} old: {}, pause {} ms", agreed,
-                       age_of(protection.value("agreed_ns", int64_t{0})),
+                       age_of(protection.value("agreed_ns", int64_t{0}), job),
                        format_size(protection.value("bytes", uint64_t{0})),
                        protection.value("pause_ms", int64_t{0}));
   }
@@ -116,15 +120,15 @@ void print_job(const json& job) {
     const std::string reason = host.value("reason", "");
     if (!reason.empty()) nodes += fmt::format("{}({})", nodes.empty() ? "" : " ", reason);
     hosts.add({host.value("name", ""), host.value("state", ""),
-               age_of(host.value("since_ns", int64_t{0})), nodes});
+               age_of(host.value("since_ns", int64_t{0}), job), nodes});
   }
   print_to(stdout, "{}", hosts.text(columns_of_output(stdout)));
   if (const auto found = job.find("protection"); found != job.end()) {
-    print_to(stdout, "  {}\n", describe_protection(*found));
+    print_to(stdout, "  {}\n", describe_protection(*found, job));
   }
   for (const json& node : job.at("nodes")) {
     for (const json& move : node.at("moves")) {
-      print_to(stdout, "  {} ago: {}\n", age_of(move.value("ended_ns", int64_t{0})),
+      print_to(stdout, "  {} ago: {}\n", age_of(move.value("ended_ns", int64_t{0}), job),
                describe(node.value("name", ""), move));
     }
   }
