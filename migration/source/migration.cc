@@ -14,6 +14,7 @@
 #include "migration/relay/audit_events.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/changed_limits.h"
+#include "migration/source/pause.h"
 #include "migration/source/rival.h"
 #include "preflight/rdma_release/rdma_release.h"
 #include "processes/control_groups.h"
@@ -256,9 +257,12 @@ std::vector<pid_t> Migration::roots() const {
 }
 
 Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
-  auto answer = agent_.insist(
-      {{"op", "look"}, {"id", id_}, {"version", target_.version}, {"timeout_ms", wait.count()}},
-      patience);
+  auto answer = agent_.insist({{"op", "look"},
+                               {"id", id_},
+                               {"version", target_.version},
+                               {"timeout_ms", wait.count()},
+                               {"paused", pause_began_ns(store_.path_of(id_, kRole)) > 0}},
+                              patience);
   if (!answer) return failure(answer.error());
   auto record = record_in(*answer);
   if (record) {

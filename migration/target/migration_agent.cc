@@ -26,6 +26,7 @@
 #include "migration/target/epoch_requests.h"
 #include "migration/target/restore_remains.h"
 #include "migration/target/supervisors.h"
+#include "migration/target/tree_arrival.h"
 #include "mount/mount_table.h"
 #include "preflight/policy/restart_policy.h"
 #include "preflight/preflight.h"
@@ -108,6 +109,7 @@ class Agent {
   json decide(const json& request) const;
   json epoch(const json& request) const;
   json carry_out(const TargetStep& step) const;
+  void note_contact(const OwnershipRecord& record, bool is_paused) const;
   OwnershipRecord note_seen(const OwnershipRecord& record) const;
   json refusal_with(const Error& error, const std::string& id) const;
   std::string missing(const OwnershipRecord& record) const;
@@ -237,7 +239,7 @@ Result<OwnershipRecord> Agent::read_of_peer(const json& request) const {
 json Agent::look(const json& request) const {
   const std::string id = request.at("id");
   auto record = read_of_peer(request);
-  if (record) store_.note_contact(id, kRole);
+  if (record) note_contact(*record, request.value("paused", false));
   const uint64_t version = request.value("version", uint64_t{0});
   const milliseconds timeout(
       std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
@@ -253,6 +255,16 @@ json Agent::look(const json& request) const {
   }
   answer["missing_bytes"] = std::move(missing);
   return answer;
+}
+
+// A supervisor that waits for a tree ends its wait if nothing arrives, but not during a pause.
+void Agent::note_contact(const OwnershipRecord& record, bool is_paused) const {
+  store_.note_contact(record.id, kRole);
+  if (!is_paused) return;
+  for (size_t tree = 0; tree < record.trees.size(); ++tree) {
+    (void)write_number(store_.work_path(record.id, kRole, tree) + kPausedFile,
+                       static_cast<uint64_t>(realtime_ns()));
+  }
 }
 
 json Agent::carry_out(const TargetStep& step) const {

@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "base/number_file.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "mount/mount_table.h"
@@ -58,27 +59,29 @@ Status TreeArrival::begin() {
   return {};
 }
 
-// Returns how much has arrived of all trees: a tree waits until the others are copied, too.
-uint64_t TreeArrival::arrived_bytes(const std::string& socket) const {
+// Of all trees: a tree waits until the others are copied, too. Returns nothing if the daemon does
+// not answer.
+std::optional<TreeArrival::Progress> TreeArrival::progress(const std::string& socket) const {
   std::set<std::string> names;
   for (const TreeRecord& tree : record_.trees) {
     names.insert({tree.checkpoint, memory_checkpoint(record_.plan, tree)});
   }
+  Progress made{.arrived_bytes = files_ ? files_->parts() : 0,
+                .paused_at_ns = read_number(work_ + kPausedFile)};
   const auto status = call(socket, to_request(request::Status{}), kDaemonPatience);
-  if (!status) return 0;
-  uint64_t bytes = files_ ? files_->parts() : 0;
+  if (!status) return std::nullopt;
   for (const json& checkpoint : status->value("checkpoints", json::array())) {
     if (names.contains(checkpoint.value("name", "")))
-      bytes += checkpoint.value("bytes", uint64_t{0});
+      made.arrived_bytes += checkpoint.value("bytes", uint64_t{0});
   }
-  return bytes;
+  return made;
 }
 
 Result<uint64_t> TreeArrival::await_sealed() const {
   if (is_taken_over(tree())) return 0;
   auto socket = control_socket_of(record_);
   if (!socket) return failure(socket.error());
-  uint64_t bytes = 0;
+  Progress made;
   auto last_progress = Clock::now();
   auto looked_at = last_progress;
   for (;;) {
@@ -102,9 +105,9 @@ Result<uint64_t> TreeArrival::await_sealed() const {
     }
     if (Clock::now() - looked_at >= kProgressInterval) {
       looked_at = Clock::now();
-      if (const uint64_t now = arrived_bytes(*socket); now != 0 && now != bytes) {
+      if (const auto now = progress(*socket); now && *now != made) {
         last_progress = Clock::now();
-        bytes = now;
+        made = *now;
       }
     }
     if (Clock::now() - last_progress > milliseconds(record->hold_limit_ms)) {

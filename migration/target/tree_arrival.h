@@ -15,6 +15,9 @@
 
 namespace ppmr {
 
+// A number in the work directory: when the source last told that an operator pauses the migration.
+inline constexpr const char* kPausedFile = "/paused-at";
+
 // The socket of the target's daemon. Errors: those of find_mount().
 Result<std::string> control_socket_of(const OwnershipRecord& record);
 
@@ -31,9 +34,9 @@ class TreeArrival {
   // Files in memory and shared memory arrive from now on. Errors: of the daemon.
   Status begin();
   // Waits until the source has sealed the checkpoint. Rounds and the dump may take any time, but
-  // must not pause for longer than the hold limit. Returns the inode of its directory; 0 for a tree
-  // that is taken over. Errors: ECANCELED if the migration was aborted in the meantime; ETIMEDOUT
-  // without progress; of the daemon.
+  // must not stall for longer than the hold limit, unless an operator pauses them. Returns the
+  // inode of its directory; 0 for a tree that is taken over. Errors: ECANCELED if the migration was
+  // aborted in the meantime; ETIMEDOUT without progress; of the daemon.
   Result<uint64_t> await_sealed() const;
   // The memory must come from the peer that asks for the restore. It may still be on its way.
   // Errors: EPERM.
@@ -52,7 +55,13 @@ class TreeArrival {
   void remove_mounts() const;
 
  private:
-  uint64_t arrived_bytes(const std::string& socket) const;
+  // What changes while the migration goes on, or is paused by an operator.
+  struct Progress {
+    uint64_t arrived_bytes = 0;
+    uint64_t paused_at_ns = 0;
+    bool operator==(const Progress&) const = default;
+  };
+  std::optional<Progress> progress(const std::string& socket) const;
   std::string files_directory() const;
   const TreeRecord& tree() const { return record_.trees[tree_]; }
 

@@ -162,6 +162,26 @@ def test_rate_of_a_move_is_changed_while_it_copies(nodes, migrations, checker):
     assert late.returncode != 0 and "it is finished" in late.stderr
 
 
+def test_pause_may_be_longer_than_the_time_limit_of_a_held_process(migrations, nodes, checker):
+    """The target once took a pause for a source that sends nothing any more."""
+    running = migrations.start_migrate(checker.pid, options=["--max-rate", "4M", "--timeout", "3"])
+    wait_until(
+        lambda: migrations.target.status()["store"]["used_bytes"] > 2 * MIB, 20, "a round to begin"
+    )
+    [record] = migrations.records("source")
+    steer = [find_ppmr(), "migrate", "--state-dir", migrations.states["source"]]
+    migrations.source_at.run([*steer, "--pause", record["id"]])
+    began = time.monotonic()
+    wait_until(
+        lambda: not running.running() or time.monotonic() > began + 6, 20, "twice the time limit"
+    )
+    assert [each["state"] for each in migrations.records("target")] == ["restoring"]
+    migrations.source_at.run([*steer, "--set", record["id"], "max-rate=0"])
+    migrations.source_at.run([*steer, "--resume", record["id"]])
+    skip_if_kernel_cannot(running.wait().ok())
+    checker.check_runs_at(nodes.target)
+
+
 @pytest.mark.parametrize("end", ["resume", "cancel"])
 def test_move_pauses_until_it_is_resumed_or_cancelled(nodes, migrations, checker, end):
     running = migrations.start_migrate(checker.pid, options=["--max-rate", "4M"])
