@@ -42,8 +42,10 @@ ExecPaths=
 NoExecPaths=
 """
 CAP_SYS_RESOURCE = 24
+# Its shared memory is below its data, not in /dev/shm, which no other node has.
 POSTGRES = (
-    "/usr/lib/postgresql/15/bin/postgres -c config_file=/etc/postgresql/15/main/postgresql.conf"
+    "/usr/lib/postgresql/15/bin/postgres -c config_file=/etc/postgresql/15/main/postgresql.conf "
+    "-c dynamic_shared_memory_type=mmap"
 )
 PSQL = "setpriv --reuid=postgres --regid=postgres --clear-groups psql -XAtq"
 
