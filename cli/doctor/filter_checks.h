@@ -8,7 +8,7 @@
 
 namespace ppmr {
 
-// None if there are no rules. Pure.
+// Returns a warning about rules that CRIU has left; nothing if there are none. Pure.
 Diagnoses check_left_locks(const std::vector<LockedConnection>& left);
 
 }  // namespace ppmr

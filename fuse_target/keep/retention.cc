@@ -12,8 +12,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 }  // namespace
 
 std::string series_of(const std::string& name) {
-  // Backwards over digits and what separates the parts of a date. 'T' and 'Z' only beside digits,
-  // as in 2026-11-28T10:00Z.
+  // Cuts a date off the end: goes back as long as there are digits or separators of a date. 'T' and
+  // 'Z' are separators only beside digits, as in 2026-11-28T10:00Z.
   size_t end = name.size();
   bool has_digit = false;
   while (end > 0) {

@@ -56,7 +56,9 @@ Status CommandRelay::start(const CommandRequest& request) {
   auto input = make_pipe();
   auto output = make_pipe();
   auto errors = make_pipe();
-  if (!input || !output || !errors) return failure(EMFILE, "cannot create pipes");
+  for (const auto* pipe : {&input, &output, &errors}) {
+    if (!*pipe) return failure(pipe->error());
+  }
   const auto pid = spawn({.argv = request.argv,
                           .files = {{input->read.get(), STDIN_FILENO},
                                     {output->write.get(), STDOUT_FILENO},

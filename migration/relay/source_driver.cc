@@ -190,8 +190,8 @@ Status resume_source(const RecordStore& store, const OwnershipRecord& record) {
     if (Status container = settle_container_at_source(record, tree); !container) {
       settled = container;
     }
-    // Also tasks that do not stand still yet: the SIGSTOP of the hook is pending until CRIU has let
-    // them go.
+    // Resumes tasks that do not stand still yet, too: the SIGSTOP of the hook stays pending until
+    // CRIU has let them go.
     if (auto tasks = FrozenTasks::open(tasks_to_resume(tree)); record.tasks_stopped && tasks) {
       tasks->resume();
     }

@@ -335,7 +335,7 @@ Result<SealedTree> TreeDump::dump_and_seal() {
   return SealedTree{sealed->bytes + memory->bytes, sealed->files + memory->files};
 }
 
-// What was sent apart counts with the images.
+// Seals the images. Their size includes the files that were sent apart.
 Result<SealedTree> TreeDump::seal_images() {
   auto sealed = seal(options_.record.checkpoint);
   if (sealed && files_) sealed->bytes += files_->sent_bytes();

@@ -19,7 +19,8 @@
 
 namespace ppmr {
 
-// CRIU's image of a deleted file, by a hexadecimal number, and its name without the data.
+// The names of images of a deleted file, to which CRIU appends a hexadecimal number: as CRIU writes
+// it, and without the data.
 inline constexpr const char* kDeletedFile = "ghost-file-";
 inline constexpr const char* kDeletedApart = "ghost-apart-";
 

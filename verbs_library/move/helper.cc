@@ -47,7 +47,7 @@ struct Visitor {
   Time last_heard;
 };
 
-// The address of the machine, for devices whose GIDs are none.
+// Returns the first IPv4 address of this machine, for devices whose GIDs are no IP addresses.
 std::string address_of_machine() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "127.0.0.1";
