@@ -265,5 +265,5 @@ def plan(testbed):
 
     for mib in effort.move_mib:
         yield item("size", f"{mib} MiB", {"count": 1, "mib_each": mib})
-    for count in PROCESSES[1:] if effort.sweeps else []:
+    for count in (2, 8) if effort.only_drawn else PROCESSES[1:] if effort.sweeps else []:
         yield item("processes", str(count), {"count": count, "mib_each": effort.crowd_mib // count})

@@ -35,8 +35,7 @@ class Effort:
     dump_mib: int = 1024  # size of the process that is dumped
     crowd_mib: int = 1024  # total memory of 2, 4, 8 processes
     shape_mib: tuple = (64, 1024, 4096, 8192)  # memory of the trees of one process
-    busy_mib: int = 1024  # memory of redis
-    touched_mib: int = 1024  # memory of the program that touches random pages
+    busy_mib: int = 1024  # memory of the program that touches random pages, and of redis
     evacuated: int = 60  # processes that leave with one command
     watched_s: tuple = (1.5, 8.0)  # how long redis is watched before and after its move
     application_runs: int = 3
@@ -59,7 +58,7 @@ class Effort:
 
     @property
     def shape_warm_ups(self):
-        return self.warm_ups if self.sweeps else 0
+        return self.warm_ups if self.sweeps and not self.only_drawn else 0
 
     def thin(self, values):
         values = list(values)
@@ -75,8 +74,7 @@ EFFORTS = {
         move_mib=(64, 256, 1024),
         move_runs=3,
         shape_mib=(1024,),
-        touched_mib=256,  # with CRIU's lazy pages, 1 GiB takes two minutes
-        application_steps=250,
+        application_steps=200,
         job_programs=("lammps", "cg"),
         job_seconds=12,
         only_drawn=True,
@@ -94,7 +92,6 @@ EFFORTS = {
         crowd_mib=256,
         shape_mib=(64,),
         busy_mib=64,
-        touched_mib=64,
         evacuated=6,
         watched_s=(0.5, 1.0),
         application_runs=1,
@@ -123,7 +120,6 @@ EFFORTS = {
         crowd_mib=64,
         shape_mib=(16,),
         busy_mib=16,
-        touched_mib=16,
         evacuated=2,
         watched_s=(0.4, 0.7),
         application_runs=0,
