@@ -1,5 +1,5 @@
-"""Network (the paper's second test): pool -> image store over TCP, encrypted, without FUSE; compared
-with iperf3 with as many streams on the same path."""
+"""Network (the paper's second test): pool -> image store over TCP, encrypted, without FUSE;
+compared with iperf3 with as many streams on the same path."""
 from lab.node import LabError
 from lab.ppmr import make_key
 

@@ -9,7 +9,8 @@ from .spread import size_text, spread
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 SERIES_MAX = 6
 BESIDE_REDIS = "shapes/downtime/1 GiB"
-TIMELINES = ("size/1024 MiB", "processes/8")  # the moves that are drawn on one clock
+# The moves that are drawn on one clock.
+TIMELINES = ("size/1024 MiB", "processes/8")
 # The first ones of these are drawn, then others.
 # Series of the pictures. A picture of curves has a curve for some values of this parameter.
 DRAWN = {

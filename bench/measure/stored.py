@@ -1,7 +1,7 @@
 """Stores a run in the repository: `bench/results`. All pictures there are then of one run.
 
-A chapter that has a folder with pictures of its own, bench/results/CHAPTER, gets its rows there;
-all other rows are in bench/results itself.
+A chapter that has a folder of its own there, with pictures, gets its rows in it; all other rows are
+in `bench/results` itself.
 """
 import shutil
 

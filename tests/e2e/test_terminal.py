@@ -161,7 +161,7 @@ def test_progress_and_watch_show_a_migration_on_terminals(lab, nodes, migrations
             terminal.wait_for(
                 rf"{worker.pid} steady_worker +round 1 .* of .*B  +\d+%  .*/s  .* left"
             )
-            assert terminal.text.count("steady_worker") == 1, terminal.text
+            assert len(re.findall(r"(?m)^ +\d+ steady_worker ", terminal.text)) == 1, terminal.text
             screen.wait_for(
                 rf"(?s)migrations\n +\w{{8}} +{worker.pid} .* \d+%  .*/s  .*left  .* of .* to target"
             )
@@ -184,7 +184,7 @@ def test_progress_on_a_narrow_terminal_without_colours_does_not_wrap(lab, nodes,
         nodes.source, command, columns=30, rows=40, environment={"NO_COLOR": "1"}
     ) as terminal:
         terminal.wait_for(r"(?m)^ +\d+ steady_worker .*>$")
-        assert terminal.text.count("steady_work") == 1, terminal.text
+        assert len(re.findall(r"(?m)^ +\d+ steady_work", terminal.text)) == 1, terminal.text
         assert terminal.end(60) == 0
         assert not COLOUR.search(terminal.raw)
     worker.node = nodes.target
