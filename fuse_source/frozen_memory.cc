@@ -30,11 +30,11 @@ constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
 // The memory that one thread sends. Threads: one.
 class MemoryPass {
  public:
-  MemoryPass(const MemorySlots& slots, SourceNodePointer node, const FrozenMemory::Read& read,
+  MemoryPass(const MemorySlots& slots, SourceNodePointer node, const FrozenMemory::Reader& reader,
              WantedBlocks& blocks, uint64_t file_offset)
       : slots_(slots),
         node_(std::move(node)),
-        read_(read),
+        reader_(reader),
         blocks_(blocks),
         file_offset_(file_offset) {}
 
@@ -51,7 +51,7 @@ class MemoryPass {
 
   const MemorySlots& slots_;
   const SourceNodePointer node_;
-  const FrozenMemory::Read& read_;
+  const FrozenMemory::Reader& reader_;
   WantedBlocks& blocks_;
   const uint64_t file_offset_;  // of the first block; all other offsets here count from it
   std::vector<std::span<const std::byte>> parts_;
@@ -74,12 +74,12 @@ class WantedSender {
   // From now on the target can request blocks. Errors: EBUSY.
   Status admit_wants();
   // Throws std::system_error when the thread cannot be started.
-  void start(const FrozenMemory::Read& read);
+  void start(const FrozenMemory::Reader& reader);
   // Ends the thread and returns its error.
   Status finish();
 
  private:
-  void run(const FrozenMemory::Read& read, SlotLease reserve, bool keep_reserve);
+  void run(const FrozenMemory::Reader& reader, SlotLease reserve, bool keep_reserve);
 
   const MemorySlots& slots_;
   const SourceNodePointer node_;
@@ -99,18 +99,18 @@ Status WantedSender::admit_wants() {
   return begun;
 }
 
-void WantedSender::start(const FrozenMemory::Read& read) {
+void WantedSender::start(const FrozenMemory::Reader& reader) {
   reserves_ = slots_.transfers.may_reserve(slots_.pool.slot_count());
   SlotLease reserve;
   if (reserves_) reserve = slots_.pool.try_acquire();
-  thread_ = std::thread([this, &read, reserve = std::move(reserve)]() mutable {
-    run(read, std::move(reserve), reserves_);
+  thread_ = std::thread([this, &reader, reserve = std::move(reserve)]() mutable {
+    run(reader, std::move(reserve), reserves_);
   });
 }
 
-void WantedSender::run(const FrozenMemory::Read& read, SlotLease reserve, bool keep_reserve) {
+void WantedSender::run(const FrozenMemory::Reader& reader, SlotLease reserve, bool keep_reserve) {
   status_ = without_exceptions([&] {
-    MemoryPass pass(slots_, node_, read, blocks_, file_offset_);
+    MemoryPass pass(slots_, node_, reader, blocks_, file_offset_);
     return pass.send_wanted(std::move(reserve), keep_reserve);
   });
   if (status_) return;
@@ -182,7 +182,11 @@ Status MemoryPass::send_wanted(SlotLease reserve, bool keep_reserve) {
 Status MemoryPass::send(SlotLease& lease, const WantedBlocks::Part& taken,
                         std::chrono::milliseconds patience_for_parts) {
   const std::span<std::byte> slot = lease.payload().first(taken.length);
-  if (Status read = read_(taken.offset, slot); !read) return read;
+  if (Status read = reader_.read(taken.offset, slot); !read) {
+    if (UniqueFd filler = reader_.still_fills())
+      slots_.lent.keep(std::move(lease), std::move(filler));
+    return read;
+  }
   find_nonzero(slot, parts_);
   const auto offset_of = [&](const std::byte* at) {
     return taken.offset + static_cast<uint64_t>(at - slot.data());
@@ -250,8 +254,8 @@ Status send_frozen_memory(const MemorySlots& slots, const SourceNodePointer& nod
   // so drain those first.
   if (Status drained = node->writer->drain(slots.mount_ends); !drained) return drained;
   for (const FrozenMemory::Part& part : memory.first) wanted.blocks().want(part.offset, part.bytes);
-  wanted.start(memory.read_wanted);
-  MemoryPass pass(slots, node, memory.read, wanted.blocks(), memory.file_offset);
+  wanted.start(memory.wanted_reader);
+  MemoryPass pass(slots, node, memory.reader, wanted.blocks(), memory.file_offset);
   if (Status sent = pass.send_all(); !sent) return sent;
   if (Status sent = wanted.finish(); !sent) return sent;
   // Set the size explicitly, because the memory may end in zeros.

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "buffer_pool/buffer_pool.h"
+#include "fuse_source/lent_slots.h"
 #include "fuse_source/memory_transfers.h"
 #include "fuse_source/source_tree.h"
 #include "rdma_stream/session/file_stream.h"
@@ -15,8 +17,14 @@ namespace ppmr {
 
 // The memory of frozen processes, as the content of one file.
 struct FrozenMemory {
-  // Fills `slot` with the bytes at `offset`. Each function is called by one thread.
-  using Read = std::function<Status(uint64_t offset, std::span<std::byte> slot)>;
+  // Who fills slots. Each is used by one thread.
+  struct Reader {
+    // Fills `slot` with the bytes at `offset`.
+    std::function<Status(uint64_t offset, std::span<std::byte> slot)> read;
+    // After read() has failed: the socket to a process that may still fill the slot, until it
+    // replies or ends; empty if there is none.
+    std::function<UniqueFd()> still_fills = [] { return UniqueFd(); };
+  };
   struct Part {
     uint64_t offset = 0;
     uint64_t bytes = 0;
@@ -24,8 +32,8 @@ struct FrozenMemory {
 
   uint64_t bytes = 0;
   std::vector<Part> first;  // sent before the other parts. Any values are allowed
-  Read read;
-  Read read_wanted;
+  Reader reader;
+  Reader wanted_reader;
   // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
   // include it.
   uint64_t file_offset = 0;
@@ -37,6 +45,7 @@ struct FrozenMemory {
 struct MemorySlots {
   BufferPool& pool;
   MemoryTransfers& transfers;
+  LentSlots& lent;
   // Blocks until a slot is free. Errors: the checkpoint has failed, or the mount ends.
   std::function<Result<SlotLease>(const SourceCheckpoint&, const Interrupted&)> wait;
   Interrupted mount_ends;

@@ -90,7 +90,8 @@ Status SourceMount::add_files(const request::AddFiles& request,
 // processes.
 Status SourceMount::send_memory(const request::SendMemory& request,
                                 std::vector<UniqueFd> received) {
-  FrozenMemory memory{.bytes = request.memory_bytes, .first = {}, .read = {}, .read_wanted = {}};
+  FrozenMemory memory{
+      .bytes = request.memory_bytes, .first = {}, .reader = {}, .wanted_reader = {}};
   memory.file_offset = request.file_offset;
   if (memory.bytes % kPageSizeBytes != 0 || memory.bytes > kMemoryMaxBytes ||
       memory.file_offset % kPageSizeBytes != 0 || memory.file_offset > kMemoryMaxBytes) {
@@ -110,12 +111,14 @@ Status SourceMount::send_memory(const request::SendMemory& request,
   const auto give_up = [&] { return stopping_ || (node && !node->checkpoint->status()); };
   RemoteMemory first_pass(std::move(received[0]), pool_->memory(), patience, give_up);
   RemoteMemory wanted(std::move(received[1]), pool_->memory(), patience, give_up);
-  memory.read = [&](uint64_t offset, std::span<std::byte> slot) {
-    return first_pass.read(offset, slot);
+  const auto reader_of = [](RemoteMemory& remote) {
+    return FrozenMemory::Reader{
+        .read = [&](uint64_t offset,
+                    std::span<std::byte> slot) { return remote.read(offset, slot); },
+        .still_fills = [&] { return remote.take_unanswered(); }};
   };
-  memory.read_wanted = [&](uint64_t offset, std::span<std::byte> slot) {
-    return wanted.read(offset, slot);
-  };
+  memory.reader = reader_of(first_pass);
+  memory.wanted_reader = reader_of(wanted);
   memory.arrives = request.until != request::SendMemory::kUntilRead;
   return send_memory(name, memory);
 }

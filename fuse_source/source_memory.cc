@@ -9,7 +9,7 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
     return failure(ENOENT, "send memory to '" + name + "': no such file in this mount");
   }
   if (Status open = opened(node, true); !open) return open;
-  const MemorySlots slots{*pool_, transfers_,
+  const MemorySlots slots{*pool_, transfers_, lent_slots_,
                           [this](const SourceCheckpoint& checkpoint, const Interrupted& ends) {
                             return wait_for_slot(checkpoint, ends);
                           },

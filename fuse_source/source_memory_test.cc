@@ -72,8 +72,8 @@ class FrozenProcess {
     };
     return {.bytes = kBlocks * kBlock,
             .first = {},
-            .read = read(std::make_shared<MemoryReader>(reader->for_another_thread())),
-            .read_wanted = read(std::make_shared<MemoryReader>(std::move(*reader)))};
+            .reader = {read(std::make_shared<MemoryReader>(reader->for_another_thread()))},
+            .wanted_reader = {read(std::make_shared<MemoryReader>(std::move(*reader)))}};
   }
 
  private:

@@ -195,6 +195,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   MemoryTransfers transfers_;
 
   // Declared last: the threads end before the members that they use.
+  LentSlots lent_slots_;
   QuietFlusher flusher_;
   SealRequests seal_requests_;
 };

@@ -150,6 +150,7 @@ TEST_F(PageReaderTest, ReaderThatDoesNotReplyCausesATimeout) {
   RemoteMemory impatient(std::move(ours_[0]), pool_.bytes(), std::chrono::milliseconds(1),
                          [] { return false; });
   EXPECT_EQ(impatient.read(0, pool_.bytes().first(kPage)).error().errno_value, ETIMEDOUT);
+  EXPECT_TRUE(impatient.take_unanswered()) << "the slot was given away while it is written to";
   bool gives_up = false;
   RemoteMemory patient(std::move(ours_[1]), pool_.bytes(), std::nullopt,
                        [&] { return std::exchange(gives_up, true); });

@@ -38,9 +38,15 @@ RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
 Status RemoteMemory::read(uint64_t offset, std::span<std::byte> slot) {
   const ReadRequest request{offset, slot.size(), static_cast<uint64_t>(slot.data() - pool_)};
   if (Status sent = send_message(socket_.get(), request, kReader); !sent) return sent;
+  is_unanswered_ = true;
   if (Status replied = await_reply(); !replied) return replied;
+  is_unanswered_ = false;
   const auto reply = receive_message<ReadReply>(socket_.get(), kReader);
   return reply ? reply->status(kReader) : failure(reply.error());
+}
+
+UniqueFd RemoteMemory::take_unanswered() {
+  return is_unanswered_ ? std::move(socket_) : UniqueFd();
 }
 
 Status RemoteMemory::await_reply() {

@@ -26,10 +26,15 @@ class RemoteMemory {
   // of the page reader; EPIPE if the page reader has ended; ETIMEDOUT; ECANCELED.
   Status read(uint64_t offset, std::span<std::byte> slot);
 
+  // If the reader has not replied to the last read(), it may still fill that slot. Returns the
+  // socket then, on which it replies or ends; empty otherwise. Ends the use of this object.
+  UniqueFd take_unanswered();
+
  private:
   Status await_reply();
 
-  const UniqueFd socket_;
+  UniqueFd socket_;
+  bool is_unanswered_ = false;
   const std::byte* const pool_;
   const std::optional<std::chrono::milliseconds> patience_;
   const std::function<bool()> give_up_;
