@@ -39,6 +39,10 @@ AgentEndpoint parse_endpoint(const nlohmann::json& json) {
   return endpoint;
 }
 
+nlohmann::json request_about(const std::string& id, const char* operation) {
+  return {{"op", operation}, {"id", id}, {"node_id", read_node_id()}};
+}
+
 AgentClient::AgentClient(AgentEndpoint endpoint) : endpoint_(std::move(endpoint)) {}
 AgentClient::~AgentClient() = default;
 
@@ -67,9 +71,7 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
   if (!connection_) {
     if (auto connected = connect(patience); !connected) return failure(connected.error());
   }
-  nlohmann::json named = request;
-  named["node_id"] = read_node_id();
-  Status sent = write_agent_frame(*connection_, json_text(named));
+  Status sent = write_agent_frame(*connection_, json_text(request));
   if (sent) {
     auto text = read_agent_frame(*connection_, patience);
     if (text) {

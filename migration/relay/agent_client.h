@@ -25,6 +25,9 @@ struct AgentEndpoint {
 // nlohmann::json::exception if a field is missing.
 AgentEndpoint parse_endpoint(const nlohmann::json& json);
 
+// Returns a request of this node to the target's agent about one of its migrations.
+nlohmann::json request_about(const std::string& id, const char* operation);
+
 // Threads: one.
 class AgentClient {
  public:

@@ -121,7 +121,7 @@ Result<OwnershipRecord> SourceDriver::carry_out(SourceStep step, AgentClient& ag
 
 Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceAction action,
                                           AgentClient& agent, milliseconds patience) {
-  json request = {{"op", "look"}, {"id", id_}, {"version", 0}, {"timeout_ms", 0}};
+  json request = request_about(id_, "look");
   switch (action) {
     case SourceAction::kKillTasks:
       if (Status killed = kill_ ? kill_() : kill_tasks_of(record); !killed) {
@@ -134,10 +134,13 @@ Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceA
     case SourceAction::kAskTarget:
       break;
     case SourceAction::kTellRun:
-      request = {{"op", "decide"}, {"id", id_}, {"state", "running"}};
+      request = request_about(id_, "decide");
+      request["state"] = "running";
       break;
     case SourceAction::kTellAborted:
-      request = {{"op", "decide"}, {"id", id_}, {"state", "aborted"}, {"error", record.error}};
+      request = request_about(id_, "decide");
+      request["state"] = "aborted";
+      request["error"] = record.error;
       break;
     case SourceAction::kAwaitMemory:
       store_.note_contact(id_, MigrationRole::kSource);

@@ -257,12 +257,11 @@ std::vector<pid_t> Migration::roots() const {
 }
 
 Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
-  auto answer = agent_.insist({{"op", "look"},
-                               {"id", id_},
-                               {"version", target_.version},
-                               {"timeout_ms", wait.count()},
-                               {"paused", pause_began_ns(store_.path_of(id_, kRole)) > 0}},
-                              patience);
+  json request = request_about(id_, "look");
+  request["version"] = target_.version;
+  request["timeout_ms"] = wait.count();
+  request["paused"] = pause_began_ns(store_.path_of(id_, kRole)) > 0;
+  auto answer = agent_.insist(request, patience);
   if (!answer) return failure(answer.error());
   auto record = record_in(*answer);
   if (record) {

@@ -77,7 +77,7 @@ Status Migration::commit() {
   if (Status held = check_held(); !held) return held;
   for (;;) {
     const auto asked_at = Clock::now();
-    const auto answer = agent_.insist({{"op", "vote"}, {"id", id_}}, kVotePatience);
+    const auto answer = agent_.insist(request_about(id_, "vote"), kVotePatience);
     auto voter = answer ? parse_record(answer->value("record", nlohmann::json()))
                         : Result<OwnershipRecord>(failure(answer.error()));
     if (!voter) {
@@ -252,8 +252,9 @@ Status Migration::abort(const Error& why) {
   // A checkpoint that was sealed in the meantime belongs to the target, and only the target can
   // remove it.
   if (end->peer_notified) {
-    (void)agent_.insist({{"op", "decide"}, {"id", id_}, {"state", "aborted"}},
-                        kNotifyAbortPatience);
+    auto request = request_about(id_, "decide");
+    request["state"] = "aborted";
+    (void)agent_.insist(request, kNotifyAbortPatience);
   }
   return {};
 }
