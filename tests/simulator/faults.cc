@@ -110,9 +110,9 @@ bool World::can_be_saved(size_t number) const {
   const bool there = (tree.copy != Copy::kNone || tree.images_sealed) && memory;
   if (committed) return there;
   const bool frozen = source != nullptr && source->state() >= kFrozen;
+  // A restore that has failed since is tried again.
   const bool voted = frozen && target != nullptr && target->state() == kReady &&
-                     target->incarnation == nodes_[kTarget].incarnation() &&
-                     target->first_error().empty();
+                     target->incarnation == nodes_[kTarget].incarnation();
   return there && voted && tree.images_sealed && !scenario_.plan.may_run_before_memory() &&
          std::all_of(trees_.begin(), trees_.end(),
                      [](const Tree& each) { return each.images_sealed && each.memory_here; });
