@@ -143,8 +143,8 @@ NAMES_IN_PLACES = re.compile(
 
 
 def missing_places(root, text):
-    """Paths in a text that are not in the tree, and names that a text places in a file ("`wait()` in
-    `base/clock.h`") and that this file does not have."""
+    """Paths in a text that are not in the tree, and names that a text places in a file without them
+    ("`wait()` in `base/clock.h`")."""
     text = " ".join(text.split())
     folders = top_folders(root)
     problems = []
