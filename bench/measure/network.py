@@ -21,7 +21,7 @@ def measure(testbed, link, streams=2, writers=1, chunk=MIB, pool=64 * MIB, runs=
     bytes_ = testbed.bytes_for(link)
     ppmr, tcp = [], []
     cpu = []
-    key = make_key(testbed.private / "network-key", *{at, to})
+    key = make_key(testbed.private / f"network-key-{testbed.port()}", *{at, to})
     store = max(2 * effort.bytes, 64 * MIB)
     with StreamTarget(to, to.address, testbed.port(), store, key) as target:
         # The ways alternate in blocks of rounds instead of single rounds, because every start of
