@@ -14,9 +14,9 @@
 //
 // A request is {"op":kName, and the fields}. Fields that a struct does not name are ignored, so
 // that a newer sender can add some. A field may be a number, a string, an optional, a time in
-// milliseconds, a struct with fields(), or a vector or map of those. A number with a fraction is
-// at least 0: parse_json() refuses the message of one that no integer can hold. What is not known
-// is an empty optional, never -1.
+// milliseconds, a struct with fields(), or a vector or map of those. A number with a fraction
+// must not be negative: parse_json() refuses a message with a number that fits no unsigned integer.
+// Leave out an unknown number (an empty optional); do not send -1.
 #pragma once
 
 #include <cerrno>

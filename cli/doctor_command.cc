@@ -145,7 +145,7 @@ std::vector<TargetQuestion> targets_to_ask(const TargetQuestion& named,
 Diagnoses try_moves(const NodeFacts& node) {
   Diagnoses found;
   if (node.criu_path.empty() || node.user != 0) return found;
-  // If programs of root do not move, a right that only others need is not what is missing.
+  // Programs of root need no CAP_SYS_RESOURCE. If they do not move either, the cause is another.
   bool may_set_resources = node.has_capability(kCapSysResource);
   for (const uid_t user : {uid_t{0}, kNobody}) {
     found.push_back(judge_trial(user, try_criu(node.criu_path, user), may_set_resources));

@@ -15,7 +15,8 @@
 
 namespace ppmr {
 
-// A number in the work directory: when the source last told that an operator pauses the migration.
+// A file in the work directory. Its number is the time at which the source last reported a pause by
+// an operator (CLOCK_REALTIME, ns).
 inline constexpr const char* kPausedFile = "/paused-at";
 
 // The socket of the target's daemon. Errors: those of find_mount().

@@ -2,7 +2,7 @@
 machines with systemd. They keep what they have in memory, and systemd supervises them there.
 
 CRIU cannot move processes of other users where this machine lacks CAP_SYS_RESOURCE. There the
-services run as root; PostgreSQL, which refuses that, is told that it is another user.
+services run as root. PostgreSQL refuses that; a preloaded library makes it see another user.
 """
 import json
 import re

@@ -163,7 +163,7 @@ def test_rate_of_a_move_is_changed_while_it_copies(nodes, migrations, checker):
 
 
 def test_pause_may_be_longer_than_the_time_limit_of_a_held_process(migrations, nodes, checker):
-    """The target once took a pause for a source that sends nothing any more."""
+    """The target once treated a pause like a source that had stopped sending."""
     running = migrations.start_migrate(checker.pid, options=["--max-rate", "4M", "--timeout", "3"])
     wait_until(
         lambda: migrations.target.status()["store"]["used_bytes"] > 2 * MIB, 20, "a round to begin"
