@@ -242,6 +242,16 @@ def test_slow_link_does_not_hold_the_process(nodes, ledger, protection):
     protection.wait_for_epochs(2, timeout=90)
 
 
+def test_protection_goes_on_when_the_source_is_renamed(nodes, ledger, migrations):
+    """Another host name is another identity of the source, if its key is shared."""
+    protection = Protection(migrations, ledger.pid)
+    protection.wait_for_epochs(2)
+    nodes.source.run(["hostname", "renamed"])
+    migrations.source.kill()
+    migrations.restart_dead()
+    protection.wait_for_epochs(2)
+
+
 def test_criu_that_hangs_does_not_hold_the_process(nodes, ledger, migrations, tmp_path):
     """It is stopped while its parasite code is in the process: the epoch fails, and the process
     runs on."""
