@@ -29,6 +29,16 @@ POLL_S = 0.001
 BIN_S = 0.1
 BEATS_PER_S = 200  # the clients note the first and the last answer of each 10 ms
 LOST = "service lost"
+ENDED = "XZ"
+STOPPED = "tT" + ENDED
+
+
+def state_of(stat):
+    """Returns the letter of proc(5), or X if there is no such process any more."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "X"
 
 
 class Clients:
@@ -44,23 +54,24 @@ class Clients:
         self._watching, self._gate = None, threading.Lock()
 
     def hold_when_frozen(self, stat):
-        """Holds the packets as soon as CRIU has stopped the process with this file
-        /proc/PID/stat."""
+        """Holds the packets while the process with this file /proc/PID/stat is stopped, and from
+        its end on. A stop is no freeze if the process goes on: ppmr stops it for a moment when it
+        looks at it, and when it begins to track its memory."""
         self._watching = stat
         self._frozen = threading.Thread(target=self._watch, args=(stat,), daemon=True)
         self._frozen.start()
 
     def _watch(self, stat):
+        holding = False
         while True:
             with self._gate:
                 if self._watching is not stat:
                     return
-                try:
-                    state = stat.read_text().rpartition(")")[2].split()[0]
-                except (OSError, IndexError):
-                    state = "X"
-                if state in "tTXZ":
-                    self.moving.hold()
+                state = state_of(stat)
+                if (state in STOPPED) != holding:
+                    holding = not holding
+                    self.moving.hold() if holding else self.moving.let_through()
+                if state in ENDED:
                     self._watching = None
                     return
             time.sleep(POLL_S)

@@ -18,6 +18,7 @@ class MovingAddress:
     moving.share()            the target has the address, too; packets go to the source
     moving.hold()             the clients' packets wait on their node. TCP's timers there, which
                               double, then do not delay what follows
+    moving.let_through()      they go where they went before
     moving.go_on(node)        they go to that node
     """
 
@@ -82,7 +83,7 @@ class MovingAddress:
         self._neighbours = clients.popen(
             ["ip", "-force", "-batch", "-"], stdin=subprocess.PIPE, text=True
         )
-        self._change(f"neigh replace {self._router[1]} nud permanent")
+        self.let_through()
 
     def share(self):
         self._target.run(["ip", "address", "replace", f"{self.address}/32", "dev", "lo"])
@@ -91,9 +92,12 @@ class MovingAddress:
     def hold(self):
         self._change(f"neigh del {self._router[0]}")
 
+    def let_through(self):
+        self._change(f"neigh replace {self._router[1]} nud permanent")
+
     def go_on(self, node):
         self._route_to(node)
-        self._change(f"neigh replace {self._router[1]} nud permanent")
+        self.let_through()
 
     def _change(self, words):
         self._neighbours.stdin.write(words + "\n")
