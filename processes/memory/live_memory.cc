@@ -80,6 +80,17 @@ std::vector<PageRange> overlay(const std::vector<PageRange>& ranges,
   return merged;
 }
 
+std::vector<PageRange> within(const std::vector<PageRange>& ranges,
+                              const std::vector<AddressRange>& memory) {
+  std::vector<PageRange> kept;
+  for (const AddressRange& part : memory) {
+    for_each_part(ranges, part, [&](uint64_t start, uint64_t end, std::optional<uint64_t> place) {
+      if (place) append(kept, {start, end, *place});
+    });
+  }
+  return kept;
+}
+
 std::string direct_writes(pid_t pid) {
   const auto descriptors = read_descriptors(pid);
   if (!descriptors) return "";
@@ -216,9 +227,11 @@ Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
     if (round.shares) return tables->list(written, add_page);
     return add(written.start, written.end), Status{};
   };
-  if (Status taken = (*tracked)->tracker.take_written(*memory, add_region); !taken) return taken;
-  // A page that another process has sent has no place of its own.
-  (*tracked)->places = overlay(overlay((*tracked)->places, outdated), placed);
+  if (Status taken = (*tracked)->tracker->take_written(*memory, add_region); !taken) return taken;
+  // A page that another process has sent has no place of its own. Nor has one where there is no
+  // mapping now: one that is made there before the next look is not seen to be new.
+  std::vector<PageRange>& places = (*tracked)->places;
+  places = overlay(overlay(within(places, *memory), outdated), placed);
   return {};
 }
 
@@ -232,7 +245,7 @@ void LiveMemory::take_back(uint64_t kept_bytes) {
       const uint64_t kept = kept_bytes > range.offset ? kept_bytes - range.offset : 0;
       lost.push_back({range.start + kept, range.end, kNoPlace});
       are_counted = are_counted &&
-                    tracked.tracker.count_as_written({range.start + kept, range.end}).has_value();
+                    tracked.tracker->count_as_written({range.start + kept, range.end}).has_value();
     }
     tracked.places = overlay(tracked.places, lost);
     // Without its tracking, all memory of the process is sent again.
@@ -248,7 +261,7 @@ uint64_t LiveMemory::count_written_bytes() const {
     auto tables = PageTables::open(pid);
     if (!memory || !tables) continue;
     for (const AddressRange& range : *memory) {
-      (void)tables->scan(range, ScanFor::kInUse, [&](const ScannedRegion& region) -> Status {
+      (void)tables->find_pages_in_use(range, [&](const ScannedRegion& region) -> Status {
         if (!region.is_unwritten) bytes += region.range.bytes();
         return {};
       });

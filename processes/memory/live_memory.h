@@ -20,6 +20,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -75,7 +76,7 @@ class LiveMemory {
  private:
   struct Tracked {
     ProcessIdentity process;
-    WriteTracker tracker;
+    std::unique_ptr<WriteTracker> tracker;
     std::vector<PageRange> places;  // of the newest copies, by address
   };
   struct Round {
@@ -96,6 +97,10 @@ class LiveMemory {
 // Returns what lets the kernel or a device write into the memory of a process without its page
 // tables, so that no tracker sees it (a file open with O_DIRECT, io_uring, RDMA); empty: nothing.
 std::string direct_writes(pid_t pid);
+
+// Returns the parts of `ranges` that are in `memory` (both by address, not overlapping).
+std::vector<PageRange> within(const std::vector<PageRange>& ranges,
+                              const std::vector<AddressRange>& memory);
 
 // Replaces the places of `ranges` (by address, not overlapping) by those of `newer`; kNoPlace
 // removes a page.

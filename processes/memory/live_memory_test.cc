@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "processes/memory/memory_reader.h"
+#include "processes/memory/write_protection.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -182,10 +183,11 @@ TEST_F(LiveMemoryTest, ListsMemoryBeforeALockedFile) {
 }
 
 TEST_F(LiveMemoryTest, LeavesOutMemoryThatWasOnlyRead) {
-  auto tables = PageTables::open(getpid());
-  ASSERT_TRUE(tables);
-  const Status scanned = tables->scan({0, 0x1000}, ScanFor::kInUse, [](auto&) { return Status{}; });
-  if (!scanned) GTEST_SKIP() << "NOT TESTED: pages of zeros: " << scanned.error().message;
+  const Status scanned = PageTables::open(getpid())->scan({0, 0x1000}, ScanFor::kInUse,
+                                                          [](auto&) { return Status{}; });
+  if (!scanned && geteuid() != 0) {
+    GTEST_SKIP() << "NOT TESTED: pages of zeros: before Linux 6.7 only root sees them";
+  }
   const auto child = start_child([&] {
     for (size_t i = 0; i < 8; ++i) (void)*static_cast<volatile std::byte*>(memory_ + i * kPage);
     touch(memory_, 5, 1);
@@ -247,6 +249,18 @@ TEST(Overlay, ReplacesPlaces) {
   EXPECT_EQ(plain(overlay({{5, 6, 0}}, {{1, 2, 50}, {8, 9, 60}})),
             (Plain{{1, 2, 50}, {5, 6, 0}, {8, 9, 60}}));
   EXPECT_EQ(plain(overlay({{0, 10, 0}}, {{2, 4, kNoPlace}})), (Plain{{0, 2, 0}, {4, 10, 4}}));
+}
+
+TEST(Within, KeepsThePlacesInsideOfMappings) {
+  const auto kept = within({{1, 5, 10}, {7, 9, 30}}, {{2, 4}, {8, 20}, {30, 40}});
+  ASSERT_EQ(kept.size(), 2U);
+  EXPECT_EQ(kept[0].start, 2U);
+  EXPECT_EQ(kept[0].end, 4U);
+  EXPECT_EQ(kept[0].offset, 11U);
+  EXPECT_EQ(kept[1].start, 8U);
+  EXPECT_EQ(kept[1].end, 9U);
+  EXPECT_EQ(kept[1].offset, 31U);
+  EXPECT_TRUE(within({{1, 5, 10}}, {}).empty());
 }
 
 // A process that does what the test asks of it, between rounds.
@@ -409,9 +423,13 @@ TEST_F(LiveRounds, SendAgainWhatWasTakenBack) {
   EXPECT_EQ(live_->sent_bytes(), first);
   const uint64_t again = round(process);
   EXPECT_GE(again, 2 * kPage);
-  EXPECT_LT(again, first / 2);
+  if (WriteProtection::is_possible()) {
+    EXPECT_LT(again, first / 2);
+  }
   finish(process);
-  EXPECT_LT(*place(task_, memory_, 5), first);
+  if (WriteProtection::is_possible()) {
+    EXPECT_LT(*place(task_, memory_, 5), first);
+  }
   EXPECT_GE(*place(task_, memory_, 3), first);
   EXPECT_GE(*place(task_, memory_, 40), first);
 }
@@ -460,6 +478,72 @@ TEST_F(LiveRounds, FollowMappingsBetweenTwoRounds) {
   process.does('a');
   round(process);
   EXPECT_LT(finish(process), 16 * kPage);
+}
+
+// The copy of a page that was discarded is not its content, although nothing was written since.
+TEST_F(LiveRounds, ForgetPagesThatWereDiscardedAndRead) {
+  constexpr size_t kHugeBytes = size_t{2} << 20;
+  void* mapped =
+      mmap(nullptr, 3 * kHugeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const auto at = (reinterpret_cast<uint64_t>(mapped) + kHugeBytes - 1) / kHugeBytes * kHugeBytes;
+  auto* const huge = reinterpret_cast<std::byte*>(at);
+  madvise(huge, kHugeBytes, MADV_HUGEPAGE);
+  touch(huge, 0, kHugeBytes / kPage);
+  touch(memory_, 0, kPages);
+  const LiveProcess process([&](char) {
+    for (std::byte* const page : {huge, memory_ + 8 * kPage}) {
+      madvise(page, page == huge ? kHugeBytes : kPage, MADV_DONTNEED);
+      (void)*static_cast<volatile std::byte*>(page);
+    }
+  });
+  const uint64_t first = round(process);
+  process.does('a');
+  finish(process);
+  for (const auto& found :
+       {place(task_, huge, 0), place(task_, huge, 9), place(task_, memory_, 8)}) {
+    EXPECT_TRUE(!found || *found >= first) << "its old copy is taken for its content";
+  }
+  EXPECT_LT(*place(task_, memory_, 9), first);
+  munmap(mapped, 3 * kHugeBytes);
+}
+
+TEST_F(LiveRounds, FollowAMappingInThePlaceOfAnEarlierOne) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process([&](char what) {
+    if (what == 'a') munmap(memory_ + 8 * kPage, 4 * kPage);
+    if (what != 'b') return;
+    mmap(memory_ + 8 * kPage, 4 * kPage, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    memory_[9 * kPage] = std::byte{43};
+  });
+  const uint64_t first = round(process);
+  process.does('a');
+  round(process);
+  process.does('b');
+  finish(process);
+  EXPECT_FALSE(place(task_, memory_, 8));
+  EXPECT_GE(*place(task_, memory_, 9), first);
+}
+
+// Each thread writes its own pages, so none of its writes can be lost unnoticed.
+TEST_F(LiveRounds, LoseNoWriteOfThreadsThatNeverStop) {
+  static constexpr size_t kThreads = 4;
+  constexpr int kRounds = 30;
+  touch(memory_, 0, kPages);
+  const LiveProcess process([&](char) {
+    for (size_t number = 0; number < kThreads; ++number) {
+      std::thread([this, number] {
+        for (uint32_t turn = 0;; ++turn) {
+          const size_t page = number + kThreads * (turn * 7 % (kPages / kThreads));
+          std::memcpy(memory_ + page * kPage, &turn, sizeof(turn));
+        }
+      }).detach();
+    }
+  });
+  process.does('a');
+  for (int i = 0; i < kRounds; ++i) round(process);
+  finish(process);
 }
 
 // A process with children that share its memory. They stop, do one thing at a time, and stop again.
@@ -657,7 +741,8 @@ TEST_F(LiveRounds, LeaveNothingInTheProcess) {
   const size_t before = count();
   round(process);
   EXPECT_EQ(count(), before);
-  EXPECT_NE(read_process_file(process.pid(), "smaps")->find(" uw"), std::string::npos);
+  const bool shows = read_process_file(process.pid(), "smaps")->find(" uw") != std::string::npos;
+  EXPECT_EQ(shows, WriteProtection::is_possible());
   live_.emplace();
   EXPECT_EQ(read_process_file(process.pid(), "smaps")->find(" uw"), std::string::npos);
   process.does('x');

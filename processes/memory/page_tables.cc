@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "processes/memory/lazy_mapping.h"
 #include "processes/memory/page_index.h"
@@ -114,23 +115,27 @@ Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
 }
 
 Status PageTables::list(AddressRange range, const VisitEntry& visit) {
-  entries_.resize(kEntriesPerRead);
+  // `visit` may list, too.
+  std::vector<uint64_t> entries = std::move(entries_);
+  entries.resize(std::max<uint64_t>(
+      entries.size(), std::min<uint64_t>(kEntriesPerRead, range.bytes() / kPageBytes)));
   while (range.start < range.end) {
-    const size_t count = std::min<uint64_t>(entries_.size(), range.bytes() / kPageBytes);
+    const size_t count = std::min<uint64_t>(entries.size(), range.bytes() / kPageBytes);
     const auto wanted = static_cast<ssize_t>(count * sizeof(uint64_t));
     const auto at = static_cast<off_t>(range.start / kPageBytes * sizeof(uint64_t));
-    const ssize_t got = pread(file_.get(), entries_.data(), static_cast<size_t>(wanted), at);
+    const ssize_t got = pread(file_.get(), entries.data(), static_cast<size_t>(wanted), at);
     if (got < 0) return system_failure("read", "the page tables of a process");
     if (got != wanted) {  // it has ended, or executes another program
       return failure(ESRCH, "read the page tables of a process: they have gone");
     }
     for (size_t i = 0; i < count; ++i) {
-      const PageEntry entry(entries_[i]);
+      const PageEntry entry(entries[i]);
       if (!entry.is_in_use() || entry.is_guard()) continue;
       if (Status visited = visit(range.start + i * kPageBytes, entry); !visited) return visited;
     }
     range.start += count * kPageBytes;
   }
+  entries_ = std::move(entries);
   return {};
 }
 
@@ -140,9 +145,25 @@ Status PageTables::find_pages_in_use(AddressRange range, const Visit& visit) {
     if (scanned || scanned.error().errno_value != ENOTTY) return scanned;
     can_scan_ = false;  // an older kernel
   }
-  return list(range, [&](uint64_t address, PageEntry) {
-    return visit({{address, address + kPageBytes}, false});
+  return find_by_entries(range, visit);
+}
+
+Status PageTables::find_by_entries(AddressRange range, const Visit& visit) {
+  if (!zeros_) zeros_.emplace();
+  ScannedRegion region;
+  const Status listed = list(range, [&](uint64_t address, PageEntry entry) -> Status {
+    if (zeros_->has(entry)) return {};
+    const bool is_unwritten = !entry.is_soft_dirty();
+    const uint64_t end = address + kPageBytes;
+    if (region.range.end == address && region.is_unwritten == is_unwritten) {
+      region.range.end = end;
+      return {};
+    }
+    const ScannedRegion found = std::exchange(region, {{address, end}, is_unwritten});
+    return found.range.bytes() == 0 ? Status{} : visit(found);
   });
+  if (!listed || region.range.bytes() == 0) return listed;
+  return visit(region);
 }
 
 uint64_t frame_of_zeros() {

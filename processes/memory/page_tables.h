@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "processes/memory/page_scan.h"
+#include "processes/memory/zero_pages.h"
 
 namespace ppmr {
 
@@ -33,6 +35,9 @@ class PageEntry {
   bool is_present() const { return (bits_ & kPresent) != 0; }
   // The page traps on access and has no bytes (MADV_GUARD_INSTALL).
   bool is_guard() const { return (bits_ & kGuard) != 0; }
+  // Written since the soft-dirty bits of the process were cleared, or in a mapping made since.
+  // Never set by a kernel without CONFIG_MEM_SOFT_DIRTY.
+  bool is_soft_dirty() const { return (bits_ & kSoftDirty) != 0; }
   // No other process maps the page.
   bool is_exclusive() const { return (bits_ & kExclusive) != 0; }
   // The frame, or the place in the swap space; 0 if the kernel does not show it.
@@ -45,6 +50,7 @@ class PageEntry {
   static constexpr uint64_t kSwapped = uint64_t{1} << 62;
   static constexpr uint64_t kGuard = uint64_t{1} << 58;  // since Linux 6.15
   static constexpr uint64_t kExclusive = uint64_t{1} << 56;
+  static constexpr uint64_t kSoftDirty = uint64_t{1} << 55;
   static constexpr uint64_t kFrame = (uint64_t{1} << 55) - 1;
 
   uint64_t bits_;
@@ -53,7 +59,7 @@ class PageEntry {
 // A region of pages in use that a scan has found.
 struct ScannedRegion {
   AddressRange range;
-  // Tracked, and not written since the last scan that protected it.
+  // Not written since the tracker of the process has looked last; true or false if it has none.
   bool is_unwritten = false;
 };
 
@@ -81,15 +87,17 @@ class PageTables {
   // Calls `visit` for each page in use. Guard pages are left out. Errors: ESRCH if the process has
   // ended or executes another program; those of `visit`.
   Status list(AddressRange range, const VisitEntry& visit);
-  // Like scan() for pages in use, on every kernel. Before Linux 6.7 no region is unwritten.
+  // Like scan() for pages in use, on every kernel.
   Status find_pages_in_use(AddressRange range, const Visit& visit);
 
  private:
   explicit PageTables(UniqueFd file);
+  Status find_by_entries(AddressRange range, const Visit& visit);
 
   UniqueFd file_;
   std::vector<uint64_t> entries_;
   std::vector<ScannedPages> regions_;
+  std::optional<ZeroPages> zeros_;
   bool can_scan_ = true;
   bool knows_guards_ = true;
 };

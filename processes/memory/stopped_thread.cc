@@ -37,18 +37,24 @@ Status StoppedThread::trace(int request, const char* what, void* data) const {
   return system_failure(what, fmt::format("thread {}", thread_));
 }
 
-Result<StoppedThread> StoppedThread::stop(pid_t thread) {
+Result<StoppedThread> StoppedThread::ask_to_stop(pid_t thread) {
   if (ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACESYSGOOD) != 0) {
     return system_failure("trace", fmt::format("thread {}", thread));
   }
   StoppedThread stopped(thread);
   if (Status done = stopped.trace(PTRACE_INTERRUPT, "stop"); !done) return failure(done.error());
-  if (Status done = stopped.await_event_stop(); !done) return failure(done.error());
+  return stopped;
+}
+
+Result<StoppedThread> StoppedThread::stop(pid_t thread) {
+  auto stopped = ask_to_stop(thread);
+  if (!stopped) return stopped;
+  if (Status done = stopped->await_stopped(); !done) return failure(done.error());
   return stopped;
 }
 
 // The stop that was asked for comes after the signals that arrive.
-Status StoppedThread::await_event_stop() const {
+Status StoppedThread::await_stopped() const {
   for (;;) {
     const auto status = await_stop();
     if (!status) return failure(status.error());
@@ -104,7 +110,7 @@ Status StoppedThread::run_to_call_stop() {
 Status StoppedThread::run_to_restart_stop() {
   if (Status done = trace(PTRACE_INTERRUPT, "stop"); !done) return done;
   if (Status done = trace(PTRACE_CONT, "continue"); !done) return done;
-  return await_event_stop();
+  return await_stopped();
 }
 
 }  // namespace ppmr

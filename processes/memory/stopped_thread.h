@@ -20,6 +20,9 @@ class StoppedThread {
   // Errors: EPERM without the right, or if another process traces it; ETIMEDOUT if it does not
   // stop; ESRCH.
   static Result<StoppedThread> stop(pid_t thread);
+  // The two steps of stop(), for many threads at once.
+  static Result<StoppedThread> ask_to_stop(pid_t thread);
+  Status await_stopped() const;
   StoppedThread(StoppedThread&& other) noexcept;
   ~StoppedThread();  // the thread continues
 
@@ -36,7 +39,6 @@ class StoppedThread {
  private:
   explicit StoppedThread(pid_t thread) : thread_(thread) {}
   Result<int> await_stop() const;  // the status of waitpid(2)
-  Status await_event_stop() const;
   bool was_call_dispatched(int status) const;
 
   pid_t thread_ = 0;          // 0: none is stopped

@@ -1,4 +1,4 @@
-#include "processes/memory/write_tracker.h"
+#include "processes/memory/write_protection.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -52,27 +52,24 @@ Result<UniqueFd> create_in(const ProcessIdentity& process) {
 Status enable(const UniqueFd& events) {
   uffdio_api api{.api = UFFD_API, .features = kAsynchronous | kProtectsUnused, .ioctls = 0};
   if (ioctl(events.get(), UFFDIO_API, &api) == 0) return {};
-  return failure(EOPNOTSUPP, "the kernel does not track written memory (Linux 6.7 does)");
-}
-
-// With a userfaultfd of this process: a process that cannot be tracked must not be disturbed.
-Status check_kernel() {
-  const UniqueFd own(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
-  if (!own) return failure(EOPNOTSUPP, "the kernel has no userfaultfd");
-  return enable(own);
+  return failure(EOPNOTSUPP, "the kernel does not protect memory asynchronously (Linux 6.7 does)");
 }
 
 }  // namespace
 
-Result<WriteTracker> WriteTracker::attach(const ProcessIdentity& process) {
-  if (Status possible = check_kernel(); !possible) return failure(possible.error());
+bool WriteProtection::is_possible() {
+  const UniqueFd own(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
+  return own && enable(own);
+}
+
+Result<std::unique_ptr<WriteTracker>> WriteProtection::attach(const ProcessIdentity& process) {
   auto events = create_in(process);
   if (!events) return failure(events.error());
   if (Status enabled = enable(*events); !enabled) return failure(enabled.error());
-  return WriteTracker(process.pid, std::move(*events));
+  return std::unique_ptr<WriteTracker>(new WriteProtection(process.pid, std::move(*events)));
 }
 
-Status WriteTracker::track(const AddressRange& range) const {
+Status WriteProtection::track(const AddressRange& range) const {
   uffdio_register request{
       .range = {range.start, range.bytes()}, .mode = UFFDIO_REGISTER_MODE_WP, .ioctls = 0};
   if (ioctl(events_.get(), UFFDIO_REGISTER, &request) == 0) return {};
@@ -85,7 +82,7 @@ Status WriteTracker::track(const AddressRange& range) const {
   return system_failure("track", fmt::format("the memory of process {}", pid_));
 }
 
-Status WriteTracker::count_as_written(const AddressRange& range) const {
+Status WriteProtection::count_as_written(const AddressRange& range) const {
   uffdio_writeprotect request{.range = {range.start, range.bytes()}, .mode = 0};
   if (ioctl(events_.get(), UFFDIO_WRITEPROTECT, &request) == 0) return {};
   return system_failure("stop protecting", fmt::format("the memory of process {}", pid_));
@@ -93,8 +90,8 @@ Status WriteTracker::count_as_written(const AddressRange& range) const {
 
 // A protecting scan that meets memory that is not tracked may have protected pages before it that
 // it did not report. Then all pages count as written.
-Status WriteTracker::take_written(PageTables& tables, const AddressRange& range,
-                                  const std::function<Status(const AddressRange& written)>& visit) {
+Status WriteProtection::take_written(PageTables& tables, const AddressRange& range,
+                                     const Visit& visit) {
   ScanFor what = ScanFor::kWritten;
   std::vector<AddressRange> written;
   for (int attempt = 1;; ++attempt) {
@@ -115,8 +112,7 @@ Status WriteTracker::take_written(PageTables& tables, const AddressRange& range,
   return {};
 }
 
-Status WriteTracker::take_written(const std::vector<AddressRange>& memory,
-                                  const std::function<Status(const AddressRange& written)>& visit) {
+Status WriteProtection::take_written(const std::vector<AddressRange>& memory, const Visit& visit) {
   auto tables = PageTables::open(pid_);
   if (!tables) return failure(tables.error());
   for (const AddressRange& range : memory) {

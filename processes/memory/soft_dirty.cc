@@ -1,0 +1,127 @@
+#include "processes/memory/soft_dirty.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/number_file.h"
+#include "base/unique_fd.h"
+#include "processes/memory/page_index.h"
+#include "processes/memory/stopped_process.h"
+
+namespace ppmr {
+namespace {
+
+constexpr const char* kMergesPages = "/sys/kernel/mm/ksm/run";
+
+// A page that was just written has its bit set, if there are such bits.
+Result<PageEntry> entry_of_written_page() {
+  void* page =
+      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return system_failure("map", "a page");
+  *static_cast<volatile char*>(page) = 1;
+  const auto address = reinterpret_cast<uint64_t>(page);
+  PageEntry found(0);
+  Status listed;
+  auto tables = PageTables::open(getpid());
+  if (tables) {
+    listed =
+        tables->list({address, address + kPageBytes}, [&](uint64_t, PageEntry entry) -> Status {
+          found = entry;
+          return {};
+        });
+  }
+  munmap(page, kPageBytes);
+  if (!tables) return failure(tables.error());
+  if (!listed) return failure(listed.error());
+  return found;
+}
+
+Status check_kernel() {
+  const auto written = entry_of_written_page();
+  if (!written) return failure(written.error());
+  if (!written->is_soft_dirty()) {
+    return failure(EOPNOTSUPP,
+                   "the kernel does not track written memory: Linux 6.7 does, and older ones with "
+                   "soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)");
+  }
+  if (written->frame() == 0) {
+    return failure(EPERM,
+                   "before Linux 6.7 only root (CAP_SYS_ADMIN) can track the memory of a process");
+  }
+  if (read_number(kMergesPages) == 1) {
+    return failure(EOPNOTSUPP, fmt::format("the kernel merges equal pages ({} is 1), which hides "
+                                           "writes before Linux 6.7",
+                                           kMergesPages));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WriteTracker>> SoftDirty::attach(const ProcessIdentity& process) {
+  if (Status possible = check_kernel(); !possible) return failure(possible.error());
+  // What cannot be stopped later is better known now, before all of its memory is sent.
+  const Status stops = with_stopped_process(process.pid, [] { return Status{}; });
+  if (!stops) return failure(stops.error());
+  return std::unique_ptr<WriteTracker>(new SoftDirty(process));
+}
+
+// Twice: the bit of a page that the kernel is just moving is cleared, but the page is not protected
+// (clear_soft_dirty() of fs/proc/task_mmu.c). The second time it has been moved, and a page that is
+// moved only then was protected the first time.
+Status SoftDirty::clear() const {
+  const std::string path = fmt::format("/proc/{}/clear_refs", process_.pid);
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file) return system_failure("open", path, errno == ENOENT ? ESRCH : errno);
+  if (!is_alive(process_)) return failure(ESRCH, fmt::format("process {} has ended", process_.pid));
+  constexpr char kSoftDirtyBits = '4';
+  for (int time = 0; time < 2; ++time) {
+    if (pwrite(file.get(), &kSoftDirtyBits, 1, 0) == 1) continue;
+    return system_failure("clear the soft-dirty bits of", fmt::format("process {}", process_.pid));
+  }
+  return {};
+}
+
+// A page that is written after clear(), and that the list still has as it was, is in the next look.
+Status SoftDirty::take_all(const std::vector<AddressRange>& memory, const Visit& visit) {
+  if (Status cleared = clear(); !cleared) return cleared;
+  are_cleared_ = true;
+  auto tables = PageTables::open(process_.pid);
+  if (!tables) return failure(tables.error());
+  for (const AddressRange& range : memory) {
+    const Status found = tables->find_pages_in_use(
+        range, [&](const ScannedRegion& region) { return visit(region.range); });
+    if (!found) return found;
+  }
+  return {};
+}
+
+Status SoftDirty::take_written(const std::vector<AddressRange>& memory, const Visit& visit) {
+  if (!are_cleared_) return take_all(memory, visit);
+  std::vector<AddressRange> written;
+  const Status taken = with_stopped_process(process_.pid, [&]() -> Status {
+    auto tables = PageTables::open(process_.pid);
+    if (!tables) return failure(tables.error());
+    const auto add = [&](const ScannedRegion& region) -> Status {
+      if (!region.is_unwritten) written.push_back(region.range);
+      return {};
+    };
+    for (const AddressRange& range : memory) {
+      if (Status found = tables->find_pages_in_use(range, add); !found) return found;
+    }
+    return clear();
+  });
+  if (!taken) return taken;
+  for (const AddressRange& range : written) {
+    if (Status visited = visit(range); !visited) return visited;
+  }
+  return {};
+}
+
+Status SoftDirty::count_as_written(const AddressRange&) const {
+  return failure(EOPNOTSUPP, "soft-dirty bits cannot be set from outside");
+}
+
+}  // namespace ppmr

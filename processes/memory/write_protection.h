@@ -1,0 +1,37 @@
+// Tracks writes with asynchronous write-protection (Linux 6.7), through a userfaultfd of the
+// process, made from outside with two injected system calls. The kernel answers the faults itself,
+// so no thread handles them and the process does not wait.
+//
+//   UFFDIO_REGISTER (write-protect)     the kernel tracks mappings
+//   PAGEMAP_SCAN that protects          reports the pages written since, in one step
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "processes/memory/write_tracker.h"
+
+namespace ppmr {
+
+class WriteProtection : public WriteTracker {
+ public:
+  // Whether this kernel has it. Asks with a userfaultfd of this process: a process that cannot be
+  // tracked must not be disturbed.
+  static bool is_possible();
+  static Result<std::unique_ptr<WriteTracker>> attach(const ProcessIdentity& process);
+
+  Status take_written(const std::vector<AddressRange>& memory, const Visit& visit) override;
+  Status count_as_written(const AddressRange& range) const override;
+
+ private:
+  WriteProtection(pid_t pid, UniqueFd events) : pid_(pid), events_(std::move(events)) {}
+  Status track(const AddressRange& range) const;
+  Status take_written(PageTables& tables, const AddressRange& range, const Visit& visit);
+
+  pid_t pid_ = 0;
+  UniqueFd events_;  // the userfaultfd
+};
+
+}  // namespace ppmr
