@@ -92,10 +92,12 @@ TEST_F(Doctor, EachMissingSystemCallIsReported) {
   const auto found = check_kernel({.userfaultfd = EPERM,
                                    .pagemap_scan = ENOTTY,
                                    .process_vm_readv = ENOSYS,
-                                   .landlock = EOPNOTSUPP});
+                                   .landlock = EOPNOTSUPP,
+                                   .untracked_writes = "the kernel does not track"});
   expect(find(found, "userfaultfd"), Level::kProblem, "userfaultfd is not usable",
          "vm.unprivileged_userfaultfd=1");
   expect(find(found, "pagemap-scan"), Level::kWarning, "PAGEMAP_SCAN", "6.7");
+  expect(find(found, "live-moves"), Level::kWarning, "stand still", "CONFIG_MEM_SOFT_DIRTY");
   expect(find(found, "process-access"), Level::kProblem, "process_vm_readv", "CROSS_MEMORY");
   expect(find(found, "confinement"), Level::kWarning, "Landlock", "lsm=landlock");
 }

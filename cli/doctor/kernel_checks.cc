@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "base/unique_fd.h"
+#include "processes/memory/write_tracker.h"
 
 namespace ppmr {
 namespace {
@@ -79,6 +80,14 @@ Diagnosis userfaultfd_of(int error) {
                                 : "Use a kernel with CONFIG_USERFAULTFD, or move with --eager");
 }
 
+Diagnosis live_moves_of(const std::string& obstacle) {
+  if (obstacle.empty()) return ok("live-moves", "memory is copied while its process runs");
+  return warning("live-moves",
+                 obstacle + ": processes stand still while all of their memory is sent",
+                 "Use Linux 6.7 or later, or a kernel with CONFIG_MEM_SOFT_DIRTY, and run ppmr as "
+                 "root");
+}
+
 void check_fuse(const KernelFacts& facts, Diagnoses& found) {
   if (facts.fuse_device == ENOENT || facts.fuse_device == ENXIO || facts.fuse_device == ENODEV) {
     found.push_back(problem("fuse", "there is no /dev/fuse, so ppmr cannot mount",
@@ -108,6 +117,9 @@ KernelFacts gather_kernel_facts(const std::string& root) {
   facts.process_vm_readv = try_process_vm_readv();
   facts.pidfd_open = try_pidfd_open();
   facts.landlock = try_landlock();
+  if (const Status tracks = WriteTracker::check_kernel(); !tracks) {
+    facts.untracked_writes = tracks.error().message;
+  }
   facts.seccomp_filters = exists(root + "/proc/sys/kernel/seccomp/actions_avail");
   for (const char* name : {"mnt", "net", "pid", "time"}) {
     if (!exists(root + "/proc/self/ns/" + name)) facts.missing_namespaces.emplace_back(name);
@@ -146,6 +158,7 @@ Diagnoses check_kernel(const KernelFacts& facts) {
                             "which takes longer for large processes",
                             "Use Linux 6.7 or later if downtimes matter"));
   }
+  found.push_back(live_moves_of(facts.untracked_writes));
   if (facts.missing_namespaces.empty()) {
     found.push_back(ok("namespaces", "mount, network, pid and time namespaces are there"));
   } else {

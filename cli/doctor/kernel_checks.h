@@ -14,6 +14,7 @@ struct KernelFacts {
   int process_vm_readv = 0;
   int pidfd_open = 0;
   int landlock = 0;
+  std::string untracked_writes;  // why no process can move live; empty: it can
   bool seccomp_filters = true;
   std::vector<std::string> missing_namespaces;  // of "mnt", "net", "pid", "time"
   int fuse_device = 0;                          // errno of opening /dev/fuse

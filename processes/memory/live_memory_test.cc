@@ -771,6 +771,19 @@ TEST_F(LiveRounds, LeaveNothingInTheProcess) {
   process.does('x');
 }
 
+// Two trackers of one process would take each other's pages.
+TEST_F(LiveRounds, ShareNoProcessWithAnotherTracker) {
+  touch(memory_, 0, kPages);
+  const LiveProcess process([](char) {});
+  round(process);
+  LiveMemory other;
+  const auto index = other.next_round(process.pid());
+  ASSERT_FALSE(index);
+  EXPECT_EQ(index.error().errno_value, EBUSY) << index.error().message;
+  live_.reset();
+  EXPECT_TRUE(other.next_round(process.pid()));
+}
+
 // Interrupted system calls go on, unless the kernel itself never restarts them (epoll_wait(2),
 // sigtimedwait(2), see signal(7)).
 TEST_F(LiveRounds, DisturbNoSystemCall) {

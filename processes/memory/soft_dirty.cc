@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "base/number_file.h"
-#include "base/unique_fd.h"
 #include "processes/memory/page_index.h"
 #include "processes/memory/stopped_process.h"
 
@@ -38,7 +40,9 @@ Result<PageEntry> entry_of_written_page() {
   return found;
 }
 
-Status check_kernel() {
+}  // namespace
+
+Status SoftDirty::check_kernel() {
   const auto written = entry_of_written_page();
   if (!written) return failure(written.error());
   if (!written->is_soft_dirty()) {
@@ -58,28 +62,30 @@ Status check_kernel() {
   return {};
 }
 
-}  // namespace
-
 Result<std::unique_ptr<WriteTracker>> SoftDirty::attach(const ProcessIdentity& process) {
   if (Status possible = check_kernel(); !possible) return failure(possible.error());
+  const std::string path = fmt::format("/proc/{}/clear_refs", process.pid);
+  UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file) return system_failure("open", path, errno == ENOENT ? ESRCH : errno);
+  if (!is_alive(process)) return failure(ESRCH, fmt::format("process {} has ended", process.pid));
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return system_failure("lock", path);
+    return failure(EBUSY, fmt::format("another ppmr tracks what process {} writes", process.pid));
+  }
   // What cannot be stopped later is better known now, before all of its memory is sent.
   const Status stops = with_stopped_process(process.pid, [] { return Status{}; });
   if (!stops) return failure(stops.error());
-  return std::unique_ptr<WriteTracker>(new SoftDirty(process));
+  return std::unique_ptr<WriteTracker>(new SoftDirty(process.pid, std::move(file)));
 }
 
 // Twice: the bit of a page that the kernel is just moving is cleared, but the page is not protected
 // (clear_soft_dirty() of fs/proc/task_mmu.c). The second time it has been moved, and a page that is
-// moved only then was protected the first time.
+// moved only then was protected the first time. Fails with ESRCH if the process has ended.
 Status SoftDirty::clear() const {
-  const std::string path = fmt::format("/proc/{}/clear_refs", process_.pid);
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!file) return system_failure("open", path, errno == ENOENT ? ESRCH : errno);
-  if (!is_alive(process_)) return failure(ESRCH, fmt::format("process {} has ended", process_.pid));
   constexpr char kSoftDirtyBits = '4';
   for (int time = 0; time < 2; ++time) {
-    if (pwrite(file.get(), &kSoftDirtyBits, 1, 0) == 1) continue;
-    return system_failure("clear the soft-dirty bits of", fmt::format("process {}", process_.pid));
+    if (pwrite(file_.get(), &kSoftDirtyBits, 1, 0) == 1) continue;
+    return system_failure("clear the soft-dirty bits of", fmt::format("process {}", pid_));
   }
   return {};
 }
@@ -88,7 +94,7 @@ Status SoftDirty::clear() const {
 Status SoftDirty::take_all(const std::vector<AddressRange>& memory, const Visit& visit) {
   if (Status cleared = clear(); !cleared) return cleared;
   are_cleared_ = true;
-  auto tables = PageTables::open(process_.pid);
+  auto tables = PageTables::open(pid_);
   if (!tables) return failure(tables.error());
   for (const AddressRange& range : memory) {
     const Status found = tables->find_pages_in_use(
@@ -101,8 +107,8 @@ Status SoftDirty::take_all(const std::vector<AddressRange>& memory, const Visit&
 Status SoftDirty::take_written(const std::vector<AddressRange>& memory, const Visit& visit) {
   if (!are_cleared_) return take_all(memory, visit);
   std::vector<AddressRange> written;
-  const Status taken = with_stopped_process(process_.pid, [&]() -> Status {
-    auto tables = PageTables::open(process_.pid);
+  const Status taken = with_stopped_process(pid_, [&]() -> Status {
+    auto tables = PageTables::open(pid_);
     if (!tables) return failure(tables.error());
     const auto add = [&](const ScannedRegion& region) -> Status {
       if (!region.is_unwritten) written.push_back(region.range);

@@ -5,36 +5,42 @@
 //   bit 55 in /proc/PID/pagemap         the page was written since, or its mapping is new
 //
 // The bits are read in one step and cleared in another one, and what is written between the two
-// would be lost. So all threads of the process stand still for both: 10 ms for each GiB. The first
-// look takes all pages, and needs no such stop.
+// would be lost. So all threads of the process stand still for both, each a walk over its page
+// tables. The first look takes all pages, and needs no such stop.
 //
-// A process has one set of bits. Others who clear them meanwhile hide writes: `criu pre-dump`, and
-// programs that look for their own writes in this way. The kernel itself hides them when it merges
-// equal pages (KSM), so attach() refuses that.
+// A process has one set of bits. Whoever clears them meanwhile hides writes: another ppmr, which a
+// lock on the file excludes; `criu pre-dump`; and programs that look for their own writes in this
+// way. The kernel itself hides them when it merges
+// equal pages (KSM), so check_kernel() refuses that.
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "processes/memory/write_tracker.h"
 
 namespace ppmr {
 
 class SoftDirty : public WriteTracker {
  public:
-  // Errors: EPERM without the right to see frames of pages (CAP_SYS_ADMIN): without them, a page
-  // that was discarded and then read looks as if it had not changed.
+  // Errors: EOPNOTSUPP; EBUSY (attach); EPERM without the right to see frames of pages
+  // (CAP_SYS_ADMIN): without them, a page that was discarded and then read looks as if it had not
+  // changed.
+  static Status check_kernel();
   static Result<std::unique_ptr<WriteTracker>> attach(const ProcessIdentity& process);
 
   Status take_written(const std::vector<AddressRange>& memory, const Visit& visit) override;
   Status count_as_written(const AddressRange& range) const override;
 
  private:
-  explicit SoftDirty(const ProcessIdentity& process) : process_(process) {}
+  SoftDirty(pid_t pid, UniqueFd file) : pid_(pid), file_(std::move(file)) {}
   Status take_all(const std::vector<AddressRange>& memory, const Visit& visit);
   Status clear() const;
 
-  ProcessIdentity process_;
+  pid_t pid_ = 0;
+  UniqueFd file_;  // clear_refs of this process, locked
   bool are_cleared_ = false;
 };
 

@@ -5,6 +5,10 @@
 
 namespace ppmr {
 
+Status WriteTracker::check_kernel() {
+  return WriteProtection::is_possible() ? Status{} : SoftDirty::check_kernel();
+}
+
 Result<std::unique_ptr<WriteTracker>> WriteTracker::attach(const ProcessIdentity& process) {
   if (WriteProtection::is_possible()) return WriteProtection::attach(process);
   return SoftDirty::attach(process);

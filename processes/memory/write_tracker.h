@@ -26,6 +26,8 @@ class WriteTracker {
   // Threads of the process stand still for some hundred microseconds. Errors: EOPNOTSUPP if the
   // kernel cannot track; those of InjectedCalls and StoppedThread.
   static Result<std::unique_ptr<WriteTracker>> attach(const ProcessIdentity& process);
+  // Whether this kernel tracks writes for this user. Errors: EOPNOTSUPP, EPERM.
+  static Status check_kernel();
   virtual ~WriteTracker() = default;
 
   // Calls `visit` for the regions of `memory` that were written since the last call, and tracks
