@@ -7,6 +7,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "daemon/command_line/size_option.h"
 #include "daemon/command_line/table.h"
 
 namespace ppmr {
@@ -98,10 +99,6 @@ std::string local_time(int64_t at_ns) {
   return {text.data(), ::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts)};
 }
 
-std::string seconds_text(double seconds) {
-  return seconds < 0 ? "-" : fmt::format("{:.3f} s", seconds);
-}
-
 }  // namespace
 
 PastMigration describe_migration(const OwnershipRecord& record, const std::string& node) {
@@ -131,7 +128,7 @@ std::string history_text(const std::vector<PastMigration>& migrations, size_t co
                {"RESULT"}});
   for (const PastMigration& past : migrations) {
     table.add({past.id.substr(0, kShownDigits), local_time(past.began_ns), past.from, past.to,
-               past.processes, seconds_text(past.downtime_s),
+               past.processes, format_seconds(past.downtime_s),
                past.error.empty() ? past.result : past.result + ": " + past.error});
   }
   return table.text(columns);

@@ -22,11 +22,6 @@ double seconds(int64_t from_ns, int64_t to_ns) {
   return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) / 1e9 : -1;
 }
 
-std::string cell(double seconds) {
-  return seconds < 0 ? "-"
-                     : format_time(std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
-}
-
 const char* result_of(const MigrationOutcome& outcome);
 
 // From this part of the downtime on, the uncertainty of the clocks is shown beside it.
@@ -147,8 +142,8 @@ namespace {
 std::string downtime_cell(const TreeOutcome& tree) {
   const double downtime = times_of(tree).downtime;
   const double uncertainty = clock_uncertainty_of(tree);
-  if (downtime < 0 || uncertainty < downtime * kUncertaintyShown) return cell(downtime);
-  return cell(downtime) + " +-" + cell(uncertainty);
+  if (downtime < 0 || uncertainty < downtime * kUncertaintyShown) return format_seconds(downtime);
+  return format_seconds(downtime) + " +-" + format_seconds(uncertainty);
 }
 
 }  // namespace
@@ -170,8 +165,9 @@ std::string summary_text(const std::vector<MigrationOutcome>& outcomes, size_t c
       text += fmt::format(
           "warning: {} {}: stood still for {} (dump {}, seal {}, restart {}), longer than "
           "--max-downtime ({})\n",
-          tree.plan.root.pid, tree.plan.name, cell(times.downtime), cell(times.dump),
-          cell(times.seal), cell(times.restart), cell(promised.count()));
+          tree.plan.root.pid, tree.plan.name, format_seconds(times.downtime),
+          format_seconds(times.dump), format_seconds(times.seal), format_seconds(times.restart),
+          format_seconds(promised.count()));
     }
   }
   return text;

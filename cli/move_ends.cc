@@ -1,5 +1,9 @@
 #include "cli/move_ends.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
+
 #include "daemon/control/endpoint_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
@@ -16,6 +20,21 @@ CommandResult<std::string> find_mountpoint(const MoveEndsOptions& options) {
   auto made = make_target_mount(*host, {options.key_file, options.state_directory});
   if (!made) return tl::unexpected(made.error());
   return host->mountpoint;
+}
+
+// A mount that is there already keeps its credentials.
+CommandResult<void> check_key_file(const std::string& mountpoint, const nlohmann::json& endpoint,
+                                   const MoveEndsOptions& options) {
+  if (options.target_host.empty() || options.key_file.empty()) return {};
+  const std::string used = endpoint.value("key_file", "");
+  std::error_code unknown;
+  if (std::filesystem::equivalent(used, options.key_file, unknown)) return {};
+  return command_failure(
+      ExitCode::kUsage,
+      fmt::format("--key-file {}: {} is mounted already, with {}: leave out --key-file, or unmount "
+                  "it first: fusermount3 -u {}",
+                  options.key_file, mountpoint, used.empty() ? "a certificate" : "the key " + used,
+                  mountpoint));
 }
 
 }  // namespace
@@ -48,6 +67,9 @@ CommandResult<MoveEnds> find_move_ends(const MoveEndsOptions& options) {
   auto endpoint = read_endpoint(ends.mount.source);
   if (!endpoint) return command_failure(ExitCode::kFailure, endpoint.error().message);
   ends.endpoint = *endpoint;
+  if (auto same = check_key_file(*mountpoint, *endpoint, options); !same) {
+    return tl::unexpected(same.error());
+  }
   if (parse_endpoint(ends.endpoint).address.empty()) {
     return command_failure(ExitCode::kUsage,
                            *mountpoint + " has no target: it was started with --discard");

@@ -14,20 +14,12 @@ double seconds(int64_t from_ns, int64_t to_ns) {
   return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) / 1e9 : -1;
 }
 
-std::string cell(double seconds) {
-  if (seconds < 0) return "-";
-  return format_time(std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
-}
-
 std::vector<std::string> row_of(const MigrationOutcome& outcome, const TreeOutcome& tree) {
   const bool would_move = outcome.exit_code == ExitCode::kSuccess;
   const RehearsalTimes times = rehearsal_times_of(tree);
-  return {std::to_string(tree.plan.root.pid),
-          tree.plan.name,
-          would_move ? kWouldMove : kWouldStay,
-          cell(times.freeze),
-          cell(times.downtime),
-          would_move ? format_size(tree.sealed.bytes) : "-"};
+  return {std::to_string(tree.plan.root.pid),   tree.plan.name,
+          would_move ? kWouldMove : kWouldStay, format_seconds(times.freeze),
+          format_seconds(times.downtime),       would_move ? format_size(tree.sealed.bytes) : "-"};
 }
 
 std::vector<std::string> row_of_excluded(const std::string& tree) {

@@ -87,6 +87,11 @@ std::string format_time(std::chrono::microseconds time) {
   return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
 }
 
+std::string format_seconds(double seconds) {
+  if (seconds < 0) return "-";
+  return format_time(std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)));
+}
+
 CLI::Option* add_size_option(CLI::App& app, const std::string& name, size_t& size_bytes,
                              const std::string& description) {
   auto* option = app.add_option_function<std::string>(

@@ -27,6 +27,8 @@ Result<std::chrono::milliseconds> parse_time(std::string_view text);
 std::string format_size(uint64_t size_bytes);
 // Formats a time: "3 ms", "1.2 s", "4 min 3 s", "2 h 5 min".
 std::string format_time(std::chrono::microseconds time);
+// The same of seconds; "-" for a negative number, which is unknown.
+std::string format_seconds(double seconds);
 
 // Without the option the value stays unchanged; --help shows this value as the default.
 CLI::Option* add_size_option(CLI::App& app, const std::string& name, size_t& size_bytes,

@@ -99,6 +99,20 @@ def test_second_move_uses_the_mount_of_the_first_and_a_killed_daemon_is_replaced
     assert again == mountpoint and other != pid
 
 
+def test_mount_that_has_another_key_is_named(cluster, lab, nodes):
+    here, there = nodes.source, nodes.target
+    workers = start_workers(lab, nodes, 2)
+    cluster.migrate(here, workers[0].pid, there.address).ok()
+    [mountpoint] = cluster.sources(here)
+    used, cluster.key = cluster.key, make_key(lab.directory / "private/other", here)
+    refused = cluster.migrate(here, workers[1].pid, there.address)
+    assert refused.code == 2
+    assert f"{mountpoint} is mounted already" in str(refused.events) + refused.output
+    check_stayed(workers[1], nodes)
+    cluster.key = used
+    cluster.migrate(here, workers[1].pid, there.address).ok()
+
+
 def test_moves_that_begin_at_once_share_a_mount(cluster, lab, nodes):
     workers = start_workers(lab, nodes, 4)
     moves = [cluster.start(nodes.source, one.pid, nodes.target.address) for one in workers]
