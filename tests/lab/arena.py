@@ -102,6 +102,13 @@ class Wrong(LabError):
     """The oracle's objection."""
 
 
+def is_settled(role, record):
+    """As OwnershipRecord::is_settled(): an aborted move is over when its processes go on."""
+    if role == "source" and record["state"] == "aborted":
+        return record["peer_notified"] and record["tasks_resumed"]
+    return record["state"] in ("finished", "aborted")
+
+
 class Arena:
     """Two nodes with mounts on which cases are played one after the other."""
 
@@ -422,9 +429,9 @@ class Arena:
 
         def open_records():
             records = [
-                record for role in ("source", "target") for record in self._records(role, witness)
+                (role, one) for role in ("source", "target") for one in self._records(role, witness)
             ]
-            return [one for one in records if one["state"] not in ("finished", "aborted")]
+            return [one for role, one in records if not is_settled(role, one)]
 
         try:
             wait_until(
