@@ -22,7 +22,8 @@ double known_rate(const RecordStore& store, const std::string& target) {
   auto records = store.list_for_display(0);
   if (!records) return 0;
   std::erase_if(*records, [&](const OwnershipRecord& record) {
-    return read_number(rate_file(store.path_of(record.id, record.role))) > 0;
+    const PaceFiles pace = pace_files(store.path_of(record.id, record.role));
+    return read_number(pace.rate) > 0 || read_number(pace.cpu_share) > 0;
   });
   return rate_of_earlier_moves(*records, target);
 }

@@ -11,6 +11,7 @@
 #include "cli/evacuate_command.h"
 #include "cli/migrate_command.h"
 #include "cli/option_helpers.h"
+#include "cli/pace_options.h"
 #include "cli/pause_command.h"
 #include "cli/pid_check.h"
 #include "cli/recover_command.h"
@@ -86,18 +87,10 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
   add_time_option(sub, "--max-time", migrate.limits.max_time, "time limit for these rounds")
       ->excludes(stop_and_copy)
       ->excludes(eager);
-  sub.add_option_function<std::string>(
-         "--max-rate",
-         [&limits = migrate.limits](const std::string& text) {
-           const auto set = parse_changed_limits({"max-rate=" + text});
-           if (!set) throw CLI::ValidationError("--max-rate", set.error().message);
-           limits.max_rate_bytes_per_s = set->max_rate_bytes_per_s.value_or(0);
-         },
-         "bytes per second of these rounds, for each process and its descendants; default: as many "
-         "as possible")
-      ->type_name("SIZE")
-      ->excludes(stop_and_copy)
-      ->excludes(eager);
+  const PaceOptions pace = add_pace_options(sub, migrate.limits);
+  for (CLI::Option* option : {pace.max_rate, pace.cpu_share}) {
+    option->excludes(stop_and_copy)->excludes(eager);
+  }
   sub.add_option_function<std::string>(
          "--on-timeout",
          [&limits = migrate.limits](const std::string& text) {
@@ -257,8 +250,8 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
           ->expected(0, 1)
           ->type_name("ID");
   sub.add_option("--set", command->set.digits,
-                 "change max-rate=SIZE, max-downtime=TIME or max-time=TIME of a migration of this "
-                 "node while it copies memory")
+                 "change max-rate=SIZE, cpu-share=PERCENT, max-downtime=TIME or max-time=TIME of a "
+                 "migration of this node while it copies memory")
       ->type_name("ID LIMIT=VALUE...");
   const auto add_pause = [&](const char* name, bool resume, const char* what) {
     const auto set = [command, resume](const std::string& digits) {
@@ -283,6 +276,7 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
       ->excludes("--max-downtime")
       ->excludes("--max-time")
       ->excludes("--max-rate")
+      ->excludes("--cpu-share")
       ->excludes("--on-timeout");
   add_timeout(
       sub, command,

@@ -22,8 +22,8 @@ struct MoveEndsOptions {
 };
 
 // With --to: makes the mount if it is not there yet. Errors: kUsage for a mount that is none of a
-// source, or one that --to has made with another key; kNotMounted; kMigrationAborted if it is drained; kFailure; those of make_target_mount()
-// and of the daemon.
+// source, or one that --to has made with another key; kNotMounted; kMigrationAborted if it is
+// drained; kFailure; those of make_target_mount() and of the daemon.
 CommandResult<MoveEnds> find_move_ends(const MoveEndsOptions& options);
 
 }  // namespace ppmr

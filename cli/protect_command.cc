@@ -18,8 +18,8 @@
 #include "cli/migrate_command.h"
 #include "cli/move_ends.h"
 #include "cli/option_helpers.h"
+#include "cli/pace_options.h"
 #include "cli/pid_check.h"
-#include "cli/set_command.h"
 #include "cli/status_view.h"
 #include "daemon/command_line/config_file.h"
 #include "daemon/command_line/output.h"
@@ -440,15 +440,7 @@ void add_protect_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   add_time_option(sub, "--max-pause", command->limits.max_downtime,
                   "how long the process may stand still for an epoch");
-  sub.add_option_function<std::string>(
-         "--max-rate",
-         [&limits = command->limits](const std::string& text) {
-           const auto set = parse_changed_limits({"max-rate=" + text});
-           if (!set) throw CLI::ValidationError("--max-rate", set.error().message);
-           limits.max_rate_bytes_per_s = set->max_rate_bytes_per_s.value_or(0);
-         },
-         "bytes per second while the process runs; default: as many as possible")
-      ->type_name("SIZE");
+  add_pace_options(sub, command->limits);
   sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
       ->capture_default_str();
   sub.add_flag("--wait", command->waits, "if it does not run, wait until it does; for a service")

@@ -18,11 +18,11 @@ namespace ppmr {
 // `ppmr protect`: keeps a copy of a running process, seconds old, in the memory of another node.
 struct ProtectCommand {
   int pid = 0;
-  std::string pid_file;   // names the pid when the process runs
-  std::string container;  // of runc
-  std::string unit;       // of systemd
-  std::string name;       // empty: that of the unit or container, or program and pid
-  std::vector<std::string> mountpoints;   // source mounts, one for each partner
+  std::string pid_file;                  // names the pid when the process runs
+  std::string container;                 // of runc
+  std::string unit;                      // of systemd
+  std::string name;                      // empty: that of the unit or container, or program and pid
+  std::vector<std::string> mountpoints;  // source mounts, one for each partner
   std::vector<std::string> target_hosts;  // instead of them
   std::string key_file;
   std::chrono::milliseconds every{30'000};

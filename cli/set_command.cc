@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -26,6 +27,18 @@ Status set_time(std::string_view value, std::optional<milliseconds>& time) {
   return {};
 }
 
+Status set_share(std::string_view value, std::optional<uint64_t>& share) {
+  if (value.ends_with('%')) value.remove_suffix(1);
+  uint64_t percent = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), percent);
+  if (error != std::errc() || end != value.data() + value.size() || percent < 1 || percent > 100) {
+    return failure(EINVAL,
+                   fmt::format("'{}' is no share of a processor: must be 1 to 100 percent", value));
+  }
+  share = percent;
+  return {};
+}
+
 // "100MiB/s" is what people type.
 Status set_rate(std::string_view value, std::optional<uint64_t>& rate) {
   if (value.ends_with("/s")) value.remove_suffix(2);
@@ -42,10 +55,11 @@ Status set_limit(std::string_view text, ChangedLimits& limits) {
   const std::string_view value =
       equals == std::string_view::npos ? std::string_view() : text.substr(equals + 1);
   if (name == "max-rate") return set_rate(value, limits.max_rate_bytes_per_s);
+  if (name == "cpu-share") return set_share(value, limits.cpu_share_percent);
   if (name == "max-downtime") return set_time(value, limits.max_downtime);
   if (name == "max-time") return set_time(value, limits.max_time);
-  return failure(EINVAL, fmt::format("'{}' is not max-rate=SIZE, max-downtime=TIME or "
-                                     "max-time=TIME",
+  return failure(EINVAL, fmt::format("'{}' is not max-rate=SIZE, cpu-share=PERCENT, "
+                                     "max-downtime=TIME or max-time=TIME",
                                      text));
 }
 
@@ -76,7 +90,9 @@ Result<ChangedLimits> parse_changed_limits(const std::vector<std::string>& words
       any = true;
     }
   }
-  if (!any) return failure(EINVAL, "nothing to change: name max-rate=, max-downtime= or max-time=");
+  if (!any)
+    return failure(EINVAL,
+                   "nothing to change: name max-rate=, cpu-share=, max-downtime= or max-time=");
   return limits;
 }
 

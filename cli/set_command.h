@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// Parses "max-rate=100MiB", "max-downtime=1s" and "max-time=2m", also several in one word with
-// commas between them. Errors: EINVAL.
+// Parses "max-rate=100MiB", "cpu-share=25%", "max-downtime=1s" and "max-time=2m", also several in
+// one word with commas between them. Errors: EINVAL.
 Result<ChangedLimits> parse_changed_limits(const std::vector<std::string>& words);
 
 // `ppmr migrate --set ID LIMIT=VALUE...`: changes the limits of a live move of this node while it

@@ -20,7 +20,7 @@ struct TakeoverCommand {
   bool discard = false;
   uint64_t epoch = 0;       // the number of an older one; 0: the newest
   bool cuts_files = false;  // --truncate
-  bool rolls_back = false;   // a part of a whole, for who leads it
+  bool rolls_back = false;  // a part of a whole, for who leads it
   std::string fence;
   std::string instead_of;  // the partner that takes over before this one
   // Wait until the source has been silent for so long.

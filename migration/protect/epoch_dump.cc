@@ -66,15 +66,14 @@ Status EpochDump::create_checkpoint() {
 
 Status EpochDump::prepare() {
   if (Status created = create_checkpoint(); !created) return created;
-  const uint64_t rate_bytes_per_s = options_.limits.max_rate_bytes_per_s;
-  if (Status limited = write_number(rate_file(options_.work), rate_bytes_per_s); !limited) {
-    return limited;
-  }
+  const ChangedLimits limits{.max_rate_bytes_per_s = options_.limits.max_rate_bytes_per_s,
+                             .cpu_share_percent = options_.limits.cpu_share_percent};
+  if (Status limited = write_changed_limits(options_.work, limits); !limited) return limited;
   auto memory = MemoryFile::create({.mount = options_.to.mount,
                                     .local_file = options_.to.local_file,
                                     .checkpoint = options_.checkpoint + kMemorySuffix,
                                     .work = options_.work,
-                                    .rate = rate_file(options_.work),
+                                    .pace = pace_files(options_.work),
                                     .first_offset = memory_offset_});
   if (!memory) return failure(memory.error());
   memory_.emplace(std::move(*memory));

@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Each file holds one number, which is replaced at once: the rate in bytes per second, times in
-// milliseconds.
+// Each file holds one number, which is replaced at once: the rate in bytes per second, the share in
+// percent, times in milliseconds.
 std::string downtime_file(const std::string& directory) { return directory + "/max-downtime"; }
 std::string time_file(const std::string& directory) { return directory + "/max-time"; }
 
@@ -35,7 +35,10 @@ Status check_max_rate(uint64_t rate_bytes_per_s) {
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed) {
   Status written;
   if (changed.max_rate_bytes_per_s) {
-    written = write_number(rate_file(directory), *changed.max_rate_bytes_per_s);
+    written = write_number(pace_files(directory).rate, *changed.max_rate_bytes_per_s);
+  }
+  if (written && changed.cpu_share_percent) {
+    written = write_number(pace_files(directory).cpu_share, *changed.cpu_share_percent);
   }
   if (written) written = write_time(downtime_file(directory), changed.max_downtime);
   if (written) written = write_time(time_file(directory), changed.max_time);
@@ -47,6 +50,8 @@ void read_changed_limits(const std::string& directory, LiveLimits& limits) {
   read_time(time_file(directory), limits.max_time);
 }
 
-std::string rate_file(const std::string& directory) { return directory + "/max-rate"; }
+PaceFiles pace_files(const std::string& directory) {
+  return {.rate = directory + "/max-rate", .cpu_share = directory + "/cpu-share"};
+}
 
 }  // namespace ppmr

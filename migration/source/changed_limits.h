@@ -1,6 +1,6 @@
 // The limits of a live move that an operator changes from another terminal while memory is copied:
 // `ppmr migrate --set ID LIMITS`. They are in files beside the record. The coordinator reads them
-// after each round, and the page reader reads the rate all the time.
+// after each round, and the page reader reads the rate and the share all the time.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "migration/source/live_rounds.h"
+#include "processes/memory/pace.h"
 
 namespace ppmr {
 
@@ -18,6 +19,7 @@ constexpr uint64_t kMaxRateMinBytesPerS = uint64_t{1} << 20;
 
 struct ChangedLimits {
   std::optional<uint64_t> max_rate_bytes_per_s;  // 0: as fast as it goes
+  std::optional<uint64_t> cpu_share_percent;     // 1 to 100: all that is free
   std::optional<std::chrono::milliseconds> max_downtime;
   std::optional<std::chrono::milliseconds> max_time;
 };
@@ -29,7 +31,7 @@ Status check_max_rate(uint64_t rate_bytes_per_s);
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
 // Reads the limits that an operator has changed into `limits`, and leaves the others.
 void read_changed_limits(const std::string& directory, LiveLimits& limits);
-// Returns the file of the rate, which the page reader reads (processes/memory/pace.h).
-std::string rate_file(const std::string& directory);
+// Returns the files that the page reader reads: the rate, and the share of a processor.
+PaceFiles pace_files(const std::string& directory);
 
 }  // namespace ppmr

@@ -30,6 +30,8 @@ struct LiveLimits {
   OnTimeout on_timeout = OnTimeout::kFreeze;
   // At first; of the rounds of one tree; 0: as fast as it goes.
   uint64_t max_rate_bytes_per_s = 0;
+  // Of one processor, at the source, at first; 0: as much as is free.
+  uint64_t cpu_share_percent = 0;
   // How long the tree stands still without memory to send, as measured before; nullopt: unknown.
   std::optional<std::chrono::nanoseconds> fixed_part;
   // How often the target has room for the memory of the trees. It keeps all rounds until the trees
@@ -53,6 +55,7 @@ struct Round {
   uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
   uint64_t max_rate_bytes_per_s = 0;  // --max-rate when it began; 0: none
+  uint64_t cpu_share_percent = 0;     // --cpu-share when it began; 0: none
 };
 
 enum class NextStep { kRound, kFreeze, kCancel };

@@ -79,10 +79,10 @@ Result<MemoryFile> MemoryFile::create_local(MemoryFilePlace place) {
 }
 
 Status MemoryFile::copy(const PageIndex& index, MemoryReader::Tree tree, uint64_t file_offset,
-                        const std::string& rate) {
+                        const PaceFiles& files) {
   auto reader = MemoryReader::create(index, tree);
   if (!reader) return failure(reader.error());
-  PacedReading pace(rate);
+  PacedReading pace(files);
   for (uint64_t at = 0; at < index.memory_bytes;) {
     const auto part =
         std::span(buffer_).first(std::min<uint64_t>(kCopyBytes, index.memory_bytes - at));
@@ -97,20 +97,22 @@ Status MemoryFile::copy(const PageIndex& index, MemoryReader::Tree tree, uint64_
 
 Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOptions& options) {
   const auto began = Clock::now();
-  const uint64_t max_rate_bytes_per_s = read_number(place_.rate);
+  const uint64_t max_rate_bytes_per_s = read_number(place_.pace.rate);
+  const uint64_t cpu_share_percent = read_number(place_.pace.cpu_share);
   if (is_local()) {
     const uint64_t file_offset = live.sent_bytes() - place_.first_offset;
     const auto index = live.next_round(root);
     if (!index) return failure(index.error());
     if (options.on_begin) options.on_begin(index->memory_bytes);
-    const Status copied = copy(*index, MemoryReader::Tree::kRuns, file_offset, place_.rate);
+    const Status copied = copy(*index, MemoryReader::Tree::kRuns, file_offset, place_.pace);
     if (!copied) return failure(copied.error());
-    return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s};
+    return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s,
+                 cpu_share_percent};
   }
   const std::string path = fmt::format("{}/{}-{}", place_.work, kPageIndexFile, rounds_);
-  const std::string pause = options.may_pause ? place_.pause : "";
-  auto reader = PageReaderProcess::start({.index = path, .rate = place_.rate, .pause = pause},
-                                         MemoryReader::Tree::kRuns);
+  PaceFiles pace = place_.pace;
+  if (!options.may_pause) pace.pause.clear();
+  auto reader = PageReaderProcess::start({path, pace}, MemoryReader::Tree::kRuns);
   if (!reader) return failure(reader.error());
   const uint64_t file_offset = live.sent_bytes() - place_.first_offset;
   const auto index = live.next_round(root);
@@ -122,12 +124,12 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOp
                               .file_offset = file_offset,
                               .first = {},
                               .reader_timeout = kReaderPatience};
-  if (!pause.empty()) request.reader_timeout = {};  // a pause can be long
+  if (!pace.pause.empty()) request.reader_timeout = {};  // a pause can be long
   const Status sent = ask_to_send(request, *reader);
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
   ++rounds_;
-  return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s};
+  return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s, cpu_share_percent};
 }
 
 Status MemoryFile::start_anew() {
@@ -142,8 +144,7 @@ Status MemoryFile::start_anew() {
 
 Status MemoryFile::prepare_frozen() {
   if (is_local()) return {};
-  auto reader = PageReaderProcess::start(
-      {.index = place_.work + "/" + kPageIndexFile, .rate = "", .pause = ""});
+  auto reader = PageReaderProcess::start({place_.work + "/" + kPageIndexFile, {}});
   if (!reader) return failure(reader.error());
   reader_.emplace(std::move(*reader));
   return {};
@@ -162,7 +163,7 @@ Status MemoryFile::send_frozen(const FrozenMemoryIndex& index, SentWhen when,
                                std::optional<milliseconds> patience) {
   if (is_local()) {
     const Status copied =
-        copy(index.unsent, MemoryReader::Tree::kFrozen, index.sent_bytes - place_.first_offset, "");
+        copy(index.unsent, MemoryReader::Tree::kFrozen, index.sent_bytes - place_.first_offset, {});
     close();
     return copied;
   }

@@ -33,8 +33,7 @@ struct MemoryFilePlace {
   std::string local_file;
   std::string checkpoint;  // the name of the file in the mount
   std::string work;        // a directory for page indexes
-  std::string rate;        // see PageReaderFiles
-  std::string pause;       // likewise; empty: its rounds are never paused
+  PaceFiles pace;          // of the rounds
   // Where the file begins in the places of the page index: epochs share them.
   uint64_t first_offset = 0;
 };
@@ -87,7 +86,7 @@ class MemoryFile {
   static Result<MemoryFile> create_local(MemoryFilePlace place);
   // Copies the pages of the index to the local file.
   Status copy(const PageIndex& index, MemoryReader::Tree tree, uint64_t file_offset,
-              const std::string& rate);
+              const PaceFiles& files);
   Status ask_to_send(const request::SendMemory& request, PageReaderProcess& reader,
                      std::optional<std::chrono::milliseconds> patience = {}) const;
 

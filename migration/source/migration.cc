@@ -213,6 +213,8 @@ Status Migration::prepare() {
     ChangedLimits limits{.max_downtime = settings_.live.max_downtime};
     const uint64_t rate = settings_.live.max_rate_bytes_per_s;
     if (rate > 0) limits.max_rate_bytes_per_s = rate;
+    const uint64_t share = settings_.live.cpu_share_percent;
+    if (share > 0) limits.cpu_share_percent = share;
     const Status noted = write_changed_limits(store_.path_of(id_, kRole), limits);
     if (!noted) return noted;
   }

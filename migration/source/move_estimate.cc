@@ -52,8 +52,12 @@ nanoseconds time_of_tasks(size_t processes, size_t threads) {
 void play_rounds(const EstimateInput& input, MoveEstimate& estimate, nanoseconds& elapsed,
                  uint64_t& frozen_bytes) {
   const auto max_rate = static_cast<double>(input.limits.max_rate_bytes_per_s);
-  const double rate =
+  double rate =
       max_rate > 0 ? std::min(max_rate, estimate.rate_bytes_per_s) : estimate.rate_bytes_per_s;
+  // Copying at full speed keeps a processor busy.
+  const uint64_t share = input.limits.cpu_share_percent;
+  if (share > 0)
+    rate = std::min(rate, estimate.rate_bytes_per_s * static_cast<double>(share) / 100);
   std::vector<Round> rounds;
   uint64_t bytes = input.sample->memory_bytes;
   RoundDecision decision;
@@ -61,7 +65,7 @@ void play_rounds(const EstimateInput& input, MoveEstimate& estimate, nanoseconds
     const nanoseconds took = time_of(bytes, rate) + kPerRound;
     elapsed += took;
     estimate.sent_bytes += bytes;
-    rounds.push_back({bytes, took, input.limits.max_rate_bytes_per_s});
+    rounds.push_back({bytes, took, input.limits.max_rate_bytes_per_s, share});
     bytes = written_within(*input.sample, took);
     decision = decide_round(rounds, bytes, elapsed, input.limits);
   } while (decision.next == NextStep::kRound);

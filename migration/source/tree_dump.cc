@@ -68,11 +68,13 @@ Status TreeDump::make_directories() {
     return deferred;
   }
   if (!options_.plan.moves_memory_apart()) return {};
+  const std::string of_record = store_.path_of(options_.id, kRole);
+  PaceFiles pace = pace_files(of_record);
+  pace.pause = pause_file(of_record);
   auto memory = MemoryFile::create({.mount = options_.mount,
                                     .checkpoint = memory_name(),
                                     .work = work_,
-                                    .rate = rate_file(store_.path_of(options_.id, kRole)),
-                                    .pause = pause_file(store_.path_of(options_.id, kRole))});
+                                    .pace = std::move(pace)});
   if (!memory) return failure(memory.error());
   memory_.emplace(std::move(*memory));
   return {};

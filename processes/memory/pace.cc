@@ -1,6 +1,7 @@
 #include "processes/memory/pace.h"
 
 #include <poll.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -10,9 +11,18 @@ namespace ppmr {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
 
-// How soon a changed rate is noticed.
+// How soon a changed limit is noticed.
 constexpr std::chrono::milliseconds kLookInterval{200};
+
+uint64_t number_in(const std::string& path) { return path.empty() ? 0 : read_number(path); }
+
+nanoseconds used_by_this_process() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + nanoseconds(used.tv_nsec);
+}
 
 // Returns whether the other end of the socket was closed before `until`.
 bool is_closed_before(Clock::time_point until, int socket) {
@@ -31,16 +41,31 @@ Pace::Time Pace::wait_until(uint64_t bytes, uint64_t rate_bytes_per_s, Time now)
   return free_at_;
 }
 
-bool PacedReading::wait_after(uint64_t bytes, int socket) {
-  if (rate_.empty() && pause_.empty()) return true;
+nanoseconds rest_after(nanoseconds worked, nanoseconds elapsed, uint64_t percent) {
+  if (percent == 0 || percent >= 100) return nanoseconds(0);
+  return std::max(worked * 100 / static_cast<int64_t>(percent) - elapsed, nanoseconds(0));
+}
+
+bool PacedReading::wait_after(uint64_t bytes, nanoseconds others, int socket) {
+  if (files_.rate.empty() && files_.cpu_share.empty() && files_.pause.empty()) return true;
+  const bool goes_on = wait(bytes, others + used_by_this_process() - used_before_, socket);
+  used_before_ = used_by_this_process();
+  resumed_at_ = Clock::now();
+  return goes_on;
+}
+
+bool PacedReading::wait(uint64_t bytes, nanoseconds worked, int socket) {
   const auto read_at = Clock::now();
   for (;;) {
     // A copy: the bytes count once, at the last rate.
     Pace tried = pace_;
-    const uint64_t pause = pause_.empty() ? 0 : read_number(pause_);
+    const uint64_t pause = number_in(files_.pause);
     if (pause == kReadNoMore || (pause > 0 && getppid() != parent_)) return false;
-    const uint64_t rate = rate_.empty() ? 0 : read_number(rate_);
-    const auto until = pause > 0 ? Pace::Time::max() : tried.wait_until(bytes, rate, read_at);
+    const auto rested =
+        read_at + rest_after(worked, read_at - resumed_at_, number_in(files_.cpu_share));
+    const auto until =
+        pause > 0 ? Pace::Time::max()
+                  : std::max(rested, tried.wait_until(bytes, number_in(files_.rate), read_at));
     const auto soon = Clock::now() + kLookInterval;
     if (until > Clock::now() && is_closed_before(std::min(until, soon), socket)) return false;
     if (until > soon) continue;

@@ -1,7 +1,8 @@
-// Keeps the reading of memory below a rate.
+// Keeps the reading of memory below a rate, and below a share of a processor.
 //
-// The rate stands in a file, in bytes per second, so that it can be changed while memory is read.
-// No file, or 0, is no limit. In a second file a number other than 0 pauses the reading.
+// Both stand in files, so that they can be changed while memory is read: bytes per second, and
+// percent of one processor. No file, or 0, is no limit. In a third file a number other than 0
+// pauses the reading.
 #pragma once
 
 #include <sys/types.h>
@@ -27,25 +28,39 @@ class Pace {
   Time free_at_;  // when the rate allows the next read
 };
 
-// A number of the second file.
+// How long to rest after `worked`, a time of processors that was used within `elapsed`, so that
+// both together are at most `percent` of one processor. Pure. `percent`: 1 to 100; 0: no limit.
+std::chrono::nanoseconds rest_after(std::chrono::nanoseconds worked,
+                                    std::chrono::nanoseconds elapsed, uint64_t percent);
+
+// A number of the file of the pause.
 inline constexpr uint64_t kReadNoMore = 1;
 
-// Reads at the rate of a file. Threads: one.
+// Paths; empty: there is no limit, or no pause.
+struct PaceFiles {
+  std::string rate = {};
+  std::string cpu_share = {};
+  std::string pause = {};
+};
+
+// Reads at the pace of these files. Threads: one.
 class PacedReading {
  public:
-  // Paths of the files; empty: there is no limit, or no pause.
-  explicit PacedReading(std::string rate, std::string pause = "")
-      : rate_(std::move(rate)), pause_(std::move(pause)) {}
-  // Blocks after `bytes` were read, and as long as there is a pause; shorter if the rate is raised
-  // meanwhile. Returns false if nobody wants more: the other end of `socket` (-1: none) is closed,
-  // the second file has kReadNoMore, or the parent of this process has ended during a pause.
-  bool wait_after(uint64_t bytes, int socket = -1);
+  explicit PacedReading(PaceFiles files) : files_(std::move(files)) {}
+  // Blocks after `bytes` were read, and as long as there is a pause; shorter if a limit is raised
+  // meanwhile. `others`: the time of processors that other processes used to send what was read.
+  // Returns false if nobody wants more: the other end of `socket` (-1: none) is closed, the file of
+  // the pause has kReadNoMore, or the parent of this process has ended during a pause.
+  bool wait_after(uint64_t bytes, std::chrono::nanoseconds others = {}, int socket = -1);
 
  private:
-  std::string rate_;
-  std::string pause_;
+  bool wait(uint64_t bytes, std::chrono::nanoseconds worked, int socket);
+
+  PaceFiles files_;
   pid_t parent_ = getppid();
   Pace pace_;
+  Pace::Time resumed_at_ = std::chrono::steady_clock::now();
+  std::chrono::nanoseconds used_before_{0};  // of processors, when the last wait ended
 };
 
 }  // namespace ppmr

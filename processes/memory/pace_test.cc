@@ -34,6 +34,30 @@ TEST(Pace, FollowsAChangedRateAndItsEnd) {
   EXPECT_EQ(pace.wait_until(1 << 30, 0, begin + seconds(6)), begin + seconds(6));
 }
 
+TEST(Pace, RestsAsLongAsItsShareAsks) {
+  EXPECT_EQ(rest_after(seconds(1), seconds(1), 25), seconds(3));
+  EXPECT_EQ(rest_after(seconds(1), seconds(3), 25), seconds(1)) << "it has waited for a slot";
+  EXPECT_EQ(rest_after(seconds(1), seconds(9), 25), seconds(0));
+  EXPECT_EQ(rest_after(seconds(2), seconds(1), 100), seconds(0)) << "no limit";
+  EXPECT_EQ(rest_after(seconds(2), seconds(1), 50), seconds(3)) << "two threads at once";
+  EXPECT_EQ(rest_after(seconds(2), seconds(1), 0), seconds(0)) << "no limit";
+}
+
+// What others have used counts as well: else the wait would end at once.
+TEST(Pace, WaitForTheShareEndsWhenItIsRaised) {
+  const std::string path = testing::TempDir() + "/share";
+  ASSERT_TRUE(write_number(path, 1));
+  std::atomic<bool> is_raised = false;
+  std::thread raise([&] {
+    is_raised = true;
+    EXPECT_TRUE(write_number(path, 100));
+  });
+  EXPECT_TRUE(PacedReading({.cpu_share = path}).wait_after(1, std::chrono::minutes(1)));
+  EXPECT_TRUE(is_raised);
+  raise.join();
+  std::filesystem::remove(path);
+}
+
 TEST(Pace, RateInAFileIsReplaced) {
   const std::string path = testing::TempDir() + "/rate";
   std::filesystem::remove(path);
@@ -51,7 +75,7 @@ TEST(Pace, WaitEndsWhenTheRateIsRaised) {
   const std::string path = testing::TempDir() + "/raised";
   ASSERT_TRUE(write_number(path, 1));
   std::thread raise([&] { EXPECT_TRUE(write_number(path, 0)); });
-  EXPECT_TRUE(PacedReading(path).wait_after(3600));
+  EXPECT_TRUE(PacedReading({.rate = path}).wait_after(3600));
   raise.join();
   std::filesystem::remove(path);
 }
@@ -64,7 +88,7 @@ TEST(Pace, PauseLastsUntilItsFileHasZero) {
     has_resumed = true;
     EXPECT_TRUE(write_number(path, 0));
   });
-  EXPECT_TRUE(PacedReading("", path).wait_after(1));
+  EXPECT_TRUE(PacedReading({.pause = path}).wait_after(1));
   EXPECT_TRUE(has_resumed);
   resume.join();
   std::filesystem::remove(path);
@@ -77,7 +101,7 @@ TEST(Pace, PauseEndsWhenNobodyReadsAnyMore) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
   std::thread close_it([&] { close(ends[1]); });
-  EXPECT_FALSE(PacedReading("", path).wait_after(1, ends[0]));
+  EXPECT_FALSE(PacedReading({.pause = path}).wait_after(1, {}, ends[0]));
   close_it.join();
   close(ends[0]);
   std::filesystem::remove(path);
@@ -88,7 +112,7 @@ TEST(Pace, ReadingEndsWhenNoMoreIsWanted) {
   const std::string path = testing::TempDir() + "/pause";
   ASSERT_TRUE(write_number(path, 2));
   std::thread cancel([&] { EXPECT_TRUE(write_number(path, kReadNoMore)); });
-  EXPECT_FALSE(PacedReading("", path).wait_after(1));
+  EXPECT_FALSE(PacedReading({.pause = path}).wait_after(1));
   cancel.join();
   std::filesystem::remove(path);
 }

@@ -66,7 +66,8 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool, P
     ReadReply reply;
     if (!done) reply.set(done.error());
     if (!send_message(socket, reply, kDaemon)) return;
-    if (request && !pace.wait_after(request->length, socket)) {
+    const auto used = std::chrono::nanoseconds(request ? request->used_ns : 0);
+    if (request && !pace.wait_after(request->length, used, socket)) {
       (void)::shutdown(socket, SHUT_RDWR);  // the daemon fails its next request at once
       return;
     }
@@ -102,9 +103,8 @@ Status serve_page_reads(std::vector<UniqueFd> sockets, const PageReaderFiles& fi
       reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
   try {
     std::thread other(
-        [&] { serve(sockets[1].get(), std::move(second), pool->bytes(), PacedReading("")); });
-    serve(sockets[0].get(), std::move(reader), pool->bytes(),
-          PacedReading(files.rate, files.pause));
+        [&] { serve(sockets[1].get(), std::move(second), pool->bytes(), PacedReading({})); });
+    serve(sockets[0].get(), std::move(reader), pool->bytes(), PacedReading(files.pace));
     other.join();
   } catch (const std::system_error& exception) {
     return failure(EAGAIN, std::string("start a thread of the page reader: ") + exception.what());
@@ -120,7 +120,12 @@ Result<PageReaderProcess> PageReaderProcess::start(const PageReaderFiles& files,
                        .program = "/proc/self/exe",
                        .group = SpawnGroup::kOwnSession};
   if (tree == MemoryReader::Tree::kRuns) options.argv.push_back("--tree-runs");
-  if (!files.rate.empty()) options.argv.push_back("--rate-file=" + files.rate);
+  const auto add_file = [&](const char* option, const std::string& path) {
+    if (!path.empty()) options.argv.push_back(option + path);
+  };
+  add_file("--rate-file=", files.pace.rate);
+  add_file("--cpu-share-file=", files.pace.cpu_share);
+  add_file("--pause-file=", files.pace.pause);
   for (size_t i = 0; i < kPageReaderSockets; ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -132,7 +137,6 @@ Result<PageReaderProcess> PageReaderProcess::start(const PageReaderFiles& files,
     options.argv.push_back("--fd=" + std::to_string(number));
     options.files.push_back({ends[1], number});
   }
-  if (!files.pause.empty()) options.argv.push_back("--pause-file=" + files.pause);
   auto pid = spawn(options);
   if (!pid) return failure(pid.error());
   started.pid_ = *pid;
@@ -154,8 +158,9 @@ void add_page_reader_command(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand("page-reader", "")->group("");
   sub.add_option("--fd", flags->sockets)->required()->allow_extra_args(false)->take_all();
   sub.add_option("--index", flags->files.index)->required();
-  sub.add_option("--rate-file", flags->files.rate);
-  sub.add_option("--pause-file", flags->files.pause);
+  sub.add_option("--rate-file", flags->files.pace.rate);
+  sub.add_option("--cpu-share-file", flags->files.pace.cpu_share);
+  sub.add_option("--pause-file", flags->files.pace.pause);
   sub.add_flag("--tree-runs", flags->tree_runs);
   sub.callback(
       [flags, &exit_code] { exit_code = run(flags->sockets, flags->files, flags->tree_runs); });

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "processes/memory/memory_reader.h"
+#include "processes/memory/pace.h"
 
 namespace CLI {
 class App;
@@ -24,8 +25,7 @@ namespace ppmr {
 
 struct PageReaderFiles {
   std::string index;  // what to read
-  std::string rate;   // how fast (pace.h); empty: as fast as it goes
-  std::string pause;  // whether to wait (pace.h); empty: never
+  PaceFiles pace;     // how fast
 };
 
 void add_page_reader_command(CLI::App& app, int& exit_code);

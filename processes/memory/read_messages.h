@@ -15,6 +15,7 @@ struct ReadRequest {
   uint64_t offset = 0;       // offset in the memory file
   uint64_t length = 0;       // in bytes
   uint64_t pool_offset = 0;  // place for the bytes in the pool's memory
+  uint64_t used_ns = 0;      // time of processors that the daemon has used since its last request
 };
 
 using ReadReply = StatusMessage<504>;

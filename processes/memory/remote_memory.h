@@ -32,8 +32,10 @@ class RemoteMemory {
 
  private:
   Status await_reply();
+  uint64_t used_since_last_ns();
 
   UniqueFd socket_;
+  uint64_t used_ns_ = 0;  // by this process, at the last request
   bool is_unanswered_ = false;
   const std::byte* const pool_;
   const std::optional<std::chrono::milliseconds> patience_;

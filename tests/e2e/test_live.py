@@ -1,7 +1,9 @@
 """Live moves: the memory of a process is copied in rounds while it runs."""
 import json
+import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +162,23 @@ def test_rate_of_a_move_is_changed_while_it_copies(nodes, migrations, checker):
     checker.check_runs_at(nodes.target)
     late = change("max-rate=1G")
     assert late.returncode != 0 and "it is finished" in late.stderr
+
+
+def test_copying_takes_no_more_than_its_share_of_a_processor(nodes, migrations, checker):
+    def used_s():
+        words = Path(f"/proc/{migrations.source.host_pid}/stat").read_text()
+        ticks = words.rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+    before = used_s()
+    done = migrations.migrate(checker.pid, options=["--cpu-share", "10"]).ok()
+    skip_if_kernel_cannot(done)
+    used = used_s() - before
+    when = {event["event"]: event["time_ns"] / 1e9 for event in reversed(done.events)}
+    took = when["copied"] - when["copying"]
+    # The page reader has its part of the share, and the daemon works while the process is frozen.
+    assert used < took * 0.15, f"the daemon worked {used} s in {took} s"
+    checker.check_runs_at(nodes.target)
 
 
 def test_pause_may_be_longer_than_the_time_limit_of_a_held_process(migrations, nodes, checker):
