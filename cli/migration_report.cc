@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/json_text.h"
@@ -23,6 +24,9 @@ double seconds(int64_t from_ns, int64_t to_ns) {
 }
 
 const char* result_of(const MigrationOutcome& outcome);
+
+// From this share of its time on, a process notices that it waits for a processor.
+constexpr double kDelayShown = 0.1;
 
 // From this part of the downtime on, the uncertainty of the clocks is shown beside it.
 constexpr double kUncertaintyShown = 0.1;
@@ -59,6 +63,21 @@ const char* result_of(const MigrationOutcome& outcome) {
   }
 }
 
+// Empty if there is nothing to say.
+std::string delay_text(const std::string& who, const json& event) {
+  const auto shares = event.value("waited_shares", std::vector<double>());
+  if (shares.empty()) return "";
+  const double worst = *std::max_element(shares.begin(), shares.end());
+  if (worst < kDelayShown) return "";
+  const double mean =
+      std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
+  std::string text =
+      fmt::format("{}: while its memory was copied, it waited for a processor {:.0f}% of its time",
+                  who, mean * 100);
+  if (shares.size() > 1) text += fmt::format(" ({:.0f}% in the worst second)", worst * 100);
+  return text;
+}
+
 }  // namespace
 
 std::string event_text(const json& event) {
@@ -84,6 +103,7 @@ std::string event_text(const json& event) {
     return fmt::format("{}: round {}, {}", who, event.value("round", 0) + 1,
                        format_size(event.value("bytes", uint64_t{0})));
   }
+  if (what == "delayed") return delay_text(who, event);
   if (what == "files_copied") {
     return fmt::format("{}: {} of files in memory and shared memory", who,
                        format_size(event.value("bytes", uint64_t{0})));

@@ -9,6 +9,7 @@
 #include "base/without_exceptions.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/relay/moved_memory.h"
+#include "migration/source/delay_meter.h"
 #include "migration/source/migration.h"
 #include "migration/source/pause.h"
 #include "preflight/rdma_release/rdma_release.h"
@@ -208,7 +209,11 @@ Status Migration::copy(Tree& tree, size_t number) {
                               .on_files_round = on_files_round,
                               .on_warning = on_warning,
                               .seal_patience = settings_.hold_limit});
-  return tree.dump->copy();
+  if (!limits) return tree.dump->copy();
+  DelayMeter meter(record->trees[number].root);
+  const Status copied = tree.dump->copy();
+  report_.event({{"event", "delayed"}, {"waited_shares", meter.finish()}}, number);
+  return copied;
 }
 
 Status Migration::dump_and_seal(Tree& tree, size_t number) {
