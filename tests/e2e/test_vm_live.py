@@ -1,5 +1,5 @@
-"""Live moves with the kernel of Debian 12, which tracks writes with soft-dirty bits. The machine that
-runs the other tests may have a newer kernel."""
+"""Live moves with the kernel of Debian 12, which tracks writes with soft-dirty bits. The machine
+that runs the other tests may have a newer kernel."""
 import signal
 
 import pytest
@@ -45,7 +45,8 @@ def test_threads_that_write_all_the_time_move_live_with_soft_dirty_bits(machines
 
 
 def test_rounds_lose_no_write_with_soft_dirty_bits(machines, migrations):
-    which = "--gtest_filter=LiveRounds.*"
+    # Those that play only injected calls, which are not used here, take long in a machine.
+    which = "--gtest_filter=LiveRounds.*-*DisturbNoSystemCall:*LoseNoSignal"
     done = machines.a.run([MEMORY_TESTS, which], timeout=180, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "LoseNoWriteOfThreadsThatNeverStop" in done.stdout
