@@ -28,15 +28,14 @@ constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
 constexpr double kRoomMinTimes = 2.1;
 
-// Whether --max-rate or --cpu-share made the round as long as it was, and not the link.
+// Whether --max-rate made the round as long as it was, and not the link.
 bool was_held_back(const Round& round) {
-  if (round.cpu_share_percent > 0 && round.cpu_share_percent < 100) return true;
   const double most_bytes = static_cast<double>(round.max_rate_bytes_per_s) * 1e-9 *
                             static_cast<double>(round.took.count());
   return most_bytes > 0 && static_cast<double>(round.bytes) > kHeldBackShare * most_bytes;
 }
 
-// The rate of what travels frozen, which neither option holds back.
+// The rate of what travels frozen, which --max-rate does not hold back.
 double rate_of(const std::vector<Round>& rounds) {
   uint64_t bytes = 0;
   nanoseconds took{0};

@@ -53,9 +53,8 @@ Result<OnTimeout> parse_on_timeout(const std::string& text);
 
 struct Round {
   uint64_t bytes = 0;
-  std::chrono::nanoseconds took{0};
+  std::chrono::nanoseconds took{0};   // without pauses, and without rests for --cpu-share
   uint64_t max_rate_bytes_per_s = 0;  // --max-rate when it began; 0: none
-  uint64_t cpu_share_percent = 0;     // --cpu-share when it began; 0: none
 };
 
 enum class NextStep { kRound, kFreeze, kCancel };

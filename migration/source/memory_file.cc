@@ -17,6 +17,7 @@ namespace ppmr {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
@@ -98,7 +99,12 @@ Status MemoryFile::copy(const PageIndex& index, MemoryReader::Tree tree, uint64_
 Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOptions& options) {
   const auto began = Clock::now();
   const uint64_t max_rate_bytes_per_s = read_number(place_.pace.rate);
-  const uint64_t cpu_share_percent = read_number(place_.pace.cpu_share);
+  const std::string& share = place_.pace.cpu_share;
+  const std::string rested = share.empty() ? "" : share + kRestedSuffix;
+  unlink(rested.c_str());
+  const auto took = [&] {
+    return Clock::now() - began - nanoseconds(static_cast<int64_t>(read_number(rested)));
+  };
   if (is_local()) {
     const uint64_t file_offset = live.sent_bytes() - place_.first_offset;
     const auto index = live.next_round(root);
@@ -106,8 +112,7 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOp
     if (options.on_begin) options.on_begin(index->memory_bytes);
     const Status copied = copy(*index, MemoryReader::Tree::kRuns, file_offset, place_.pace);
     if (!copied) return failure(copied.error());
-    return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s,
-                 cpu_share_percent};
+    return Round{index->memory_bytes, took(), max_rate_bytes_per_s};
   }
   const std::string path = fmt::format("{}/{}-{}", place_.work, kPageIndexFile, rounds_);
   PaceFiles pace = place_.pace;
@@ -129,7 +134,7 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOp
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
   ++rounds_;
-  return Round{index->memory_bytes, Clock::now() - began, max_rate_bytes_per_s, cpu_share_percent};
+  return Round{index->memory_bytes, took(), max_rate_bytes_per_s};
 }
 
 Status MemoryFile::start_anew() {

@@ -52,20 +52,22 @@ nanoseconds time_of_tasks(size_t processes, size_t threads) {
 void play_rounds(const EstimateInput& input, MoveEstimate& estimate, nanoseconds& elapsed,
                  uint64_t& frozen_bytes) {
   const auto max_rate = static_cast<double>(input.limits.max_rate_bytes_per_s);
-  double rate =
+  const double rate =
       max_rate > 0 ? std::min(max_rate, estimate.rate_bytes_per_s) : estimate.rate_bytes_per_s;
-  // Copying at full speed keeps a processor busy.
+  // Copying keeps a processor busy, and rests in between.
   const uint64_t share = input.limits.cpu_share_percent;
-  if (share > 0)
-    rate = std::min(rate, estimate.rate_bytes_per_s * static_cast<double>(share) / 100);
+  const auto with_rests = [&](nanoseconds works) {
+    return share > 0 ? works * 100 / static_cast<int64_t>(share) : works;
+  };
   std::vector<Round> rounds;
   uint64_t bytes = input.sample->memory_bytes;
   RoundDecision decision;
   do {
-    const nanoseconds took = time_of(bytes, rate) + kPerRound;
+    const nanoseconds works = time_of(bytes, rate) + kPerRound;
+    const nanoseconds took = with_rests(works);
     elapsed += took;
     estimate.sent_bytes += bytes;
-    rounds.push_back({bytes, took, input.limits.max_rate_bytes_per_s, share});
+    rounds.push_back({bytes, works, input.limits.max_rate_bytes_per_s});
     bytes = written_within(*input.sample, took);
     decision = decide_round(rounds, bytes, elapsed, input.limits);
   } while (decision.next == NextStep::kRound);

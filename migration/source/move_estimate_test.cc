@@ -106,6 +106,16 @@ TEST(MoveEstimate, MaxRateHoldsBackTheRoundsOnly) {
   EXPECT_LE(slow.downtime, fast.downtime + milliseconds(1));
 }
 
+TEST(MoveEstimate, RestsForTheShareOfAProcessorProlongTheRoundsOnly) {
+  EstimateInput input = program(1024 * kMib, {{milliseconds(800), 0}}, 512e6);
+  const auto fast = estimate_move(input);
+  input.limits.cpu_share_percent = 25;
+  const auto slow = estimate_move(input);
+  EXPECT_GT(slow.time, fast.time * 3);
+  EXPECT_LT(slow.time, fast.time * 4);
+  EXPECT_LE(slow.downtime, fast.downtime + milliseconds(1));
+}
+
 TEST(MoveEstimate, UnknownRateIsAssumedAndSaid) {
   const auto estimate = estimate_move(program(64 * kMib, {}, 0));
   EXPECT_GT(estimate.rate_bytes_per_s, 0);

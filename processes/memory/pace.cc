@@ -63,13 +63,16 @@ bool PacedReading::wait(uint64_t bytes, nanoseconds worked, int socket) {
     if (pause == kReadNoMore || (pause > 0 && getppid() != parent_)) return false;
     const auto rested =
         read_at + rest_after(worked, read_at - resumed_at_, number_in(files_.cpu_share));
-    const auto until =
-        pause > 0 ? Pace::Time::max()
-                  : std::max(rested, tried.wait_until(bytes, number_in(files_.rate), read_at));
+    const auto paced = tried.wait_until(bytes, number_in(files_.rate), read_at);
+    const auto until = pause > 0 ? Pace::Time::max() : std::max(rested, paced);
     const auto soon = Clock::now() + kLookInterval;
     if (until > Clock::now() && is_closed_before(std::min(until, soon), socket)) return false;
     if (until > soon) continue;
     pace_ = tried;
+    if (rested > paced) {
+      rested_ += rested - paced;
+      (void)write_number(files_.cpu_share + kRestedSuffix, static_cast<uint64_t>(rested_.count()));
+    }
     return true;
   }
 }

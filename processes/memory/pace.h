@@ -33,6 +33,9 @@ class Pace {
 std::chrono::nanoseconds rest_after(std::chrono::nanoseconds worked,
                                     std::chrono::nanoseconds elapsed, uint64_t percent);
 
+// The file beside that of the share: the nanoseconds that the last reading has rested for it.
+inline constexpr const char* kRestedSuffix = "-rested";
+
 // A number of the file of the pause.
 inline constexpr uint64_t kReadNoMore = 1;
 
@@ -61,6 +64,7 @@ class PacedReading {
   Pace pace_;
   Pace::Time resumed_at_ = std::chrono::steady_clock::now();
   std::chrono::nanoseconds used_before_{0};  // of processors, when the last wait ended
+  std::chrono::nanoseconds rested_{0};       // for the share, in all
 };
 
 }  // namespace ppmr

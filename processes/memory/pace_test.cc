@@ -43,6 +43,21 @@ TEST(Pace, RestsAsLongAsItsShareAsks) {
   EXPECT_EQ(rest_after(seconds(2), seconds(1), 0), seconds(0)) << "no limit";
 }
 
+// So that the rate of a reading is known although it rests.
+TEST(Pace, TellsHowLongItHasRested) {
+  const std::string path = testing::TempDir() + "/told";
+  ASSERT_TRUE(write_number(path, 50));
+  PacedReading pace({.cpu_share = path});
+  EXPECT_TRUE(pace.wait_after(1, std::chrono::milliseconds(40)));
+  const uint64_t once_ns = read_number(path + kRestedSuffix);
+  EXPECT_GT(once_ns, 0u);
+  EXPECT_LE(once_ns, 200'000'000u);
+  EXPECT_TRUE(pace.wait_after(1, std::chrono::milliseconds(40)));
+  EXPECT_GT(read_number(path + kRestedSuffix), once_ns) << "the sum";
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + kRestedSuffix);
+}
+
 // What others have used counts as well: else the wait would end at once.
 TEST(Pace, WaitForTheShareEndsWhenItIsRaised) {
   const std::string path = testing::TempDir() + "/share";
