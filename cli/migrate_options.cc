@@ -105,9 +105,13 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->excludes(stop_and_copy)
       ->excludes(eager);
   sub.add_option("--allow-loss", migrate.allowed_losses,
-                 "what the processes may lose, because CRIU does not restore it; may be repeated")
-      ->check(CLI::IsMember({kLandlock, kMdwe, kSystemV}).description(""))
-      ->type_name(std::string(kLandlock) + "|" + kMdwe + "|" + kSystemV)
+                 fmt::format("what the processes may lose, because CRIU does not restore it: {}; "
+                             "may be repeated",
+                             fmt::join(kAcceptableLosses, ", ")))
+      ->check(CLI::IsMember(
+                  std::vector<std::string>(kAcceptableLosses.begin(), kAcceptableLosses.end()))
+                  .description(""))
+      ->type_name("KIND")
       ->allow_extra_args(false)
       ->take_all();
   auto* dry_run = sub.add_flag("--dry-run", migrate.dry_run, "run only the checks on both nodes");

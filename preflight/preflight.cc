@@ -4,6 +4,9 @@
 // expect the result.
 #include "preflight/preflight.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -183,6 +186,27 @@ void MoveOptions::read(const std::vector<std::string>& criu_options) {
   }
 }
 
+namespace {
+
+// Whether it is an address that belongs to no interface: a node need not have it.
+bool is_group_or_any(const std::string& address) {
+  in_addr four{};
+  in6_addr six{};
+  if (inet_pton(AF_INET, address.c_str(), &four) == 1) {
+    const uint32_t number = ntohl(four.s_addr);
+    return number == INADDR_ANY || number == INADDR_BROADCAST || IN_MULTICAST(number);
+  }
+  return inet_pton(AF_INET6, address.c_str(), &six) == 1 &&
+         (IN6_IS_ADDR_UNSPECIFIED(&six) || IN6_IS_ADDR_MULTICAST(&six));
+}
+
+bool is_ascii(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char byte) { return static_cast<unsigned char>(byte) < 0x80; });
+}
+
+}  // namespace
+
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options) {
   PreflightQuestions questions;
   questions.boot_id = read_boot_id();
@@ -208,8 +232,8 @@ PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const Mov
     if (tree.has_namespace("net")) continue;
     for (const InternetSocket& socket : tree.sockets) {
       const bool connection = socket.is_connection();
-      const bool any = socket.local_address == "0.0.0.0" || socket.local_address == "::";
-      if (!any && !(connection && options.tcp_close)) addresses.insert(socket.local_address);
+      if (!is_group_or_any(socket.local_address) && !(connection && options.tcp_close))
+        addresses.insert(socket.local_address);
       if (!connection && socket.local_port != 0)
         questions.listeners.push_back({socket.protocol, socket.local_address, socket.local_port});
     }
@@ -221,7 +245,16 @@ PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const Mov
 }
 
 json to_request(const PreflightQuestions& questions) {
-  return {{"version", kPreflightVersion}, {"questions", questions}};
+  json request = {{"version", kPreflightVersion}, {"questions", questions}};
+  json& files = request.at("questions").at("files");
+  for (size_t i = 0; i < questions.files.size(); ++i) {
+    const std::string& path = questions.files[i].path;
+    if (is_ascii(path)) continue;
+    std::string digits;
+    for (const char byte : path) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    files.at(i)[kPathBytes] = digits;
+  }
+  return request;
 }
 
 Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestions& questions) {

@@ -7,6 +7,7 @@
 // file is the same or different, and never sends the content of its files.
 #pragma once
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
@@ -21,11 +22,17 @@
 namespace ppmr {
 
 // What a move may lose if the user accepts it (--allow-loss): the restrictions of Landlock; the
-// promise never to make memory executable (prctl(PR_SET_MDWE)); the System V semaphores and message
-// queues of the node.
+// promise never to make memory executable (prctl(PR_SET_MDWE)); seals of mappings (mseal(2)); keys
+// that protect mappings (pkeys(7)); faults of the instructions RDTSC and CPUID; the System V
+// semaphores and message queues of the node.
 inline constexpr const char* kLandlock = "landlock";
 inline constexpr const char* kMdwe = "mdwe";
+inline constexpr const char* kSeals = "seals";
+inline constexpr const char* kProtectionKeys = "protection-keys";
+inline constexpr const char* kCpuFaults = "cpu-faults";
 inline constexpr const char* kSystemV = "system-v";
+inline constexpr std::array kAcceptableLosses = {kLandlock,       kMdwe,      kSeals,
+                                                 kProtectionKeys, kCpuFaults, kSystemV};
 
 // The options of a move that the checks depend on.
 struct MoveOptions {
@@ -42,7 +49,7 @@ struct MoveOptions {
   bool force_irmap = false;
   std::string moved_unit;                // the service that moves with its processes: "web.service"
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
-  std::set<std::string> allowed_losses;  // kLandlock, kMdwe, kSystemV
+  std::set<std::string> allowed_losses;  // of kAcceptableLosses
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 

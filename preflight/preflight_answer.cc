@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -47,6 +48,22 @@ Status check(const PreflightQuestions& questions) {
       return failure(EINVAL, "invalid request: not an absolute path: " + file.path.substr(0, 100));
   }
   return {};
+}
+
+// Throws json::exception.
+void read_path_bytes(const json& files, PreflightQuestions& questions) {
+  for (size_t i = 0; i < questions.files.size(); ++i) {
+    const auto digits = files.at(i).value(kPathBytes, std::string());
+    if (digits.empty() || digits.size() % 2 != 0 || digits.size() > 2 * kPathMaxBytes) continue;
+    std::string path;
+    for (size_t at = 0; at < digits.size(); at += 2) {
+      unsigned byte = 0;
+      const char* const end = digits.data() + at + 2;
+      if (std::from_chars(digits.data() + at, end, byte, 16).ptr != end) return;
+      path += static_cast<char>(byte);
+    }
+    questions.files[i].path = path;
+  }
 }
 
 std::string type_of(mode_t mode) {
@@ -229,6 +246,7 @@ Result<PreflightQuestions> parse_questions(const json& request) {
           EPROTO, fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
                               kPreflightVersion, version));
     auto questions = request.at("questions").get<PreflightQuestions>();
+    read_path_bytes(request.at("questions").at("files"), questions);
     if (Status checked = check(questions); !checked) return failure(checked.error());
     return questions;
   } catch (const json::exception& error) {

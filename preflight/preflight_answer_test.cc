@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/unique_fd.h"
 #include "preflight/file_digest.h"
 #include "preflight/preflight.h"
@@ -49,7 +50,8 @@ class Preflight : public testing::Test {
   }
   PreflightAnswers ask() { return ask(criu_); }
   PreflightAnswers ask(CriuAnswers& criu) {
-    const json answer = answer_preflight(to_request(questions_), context_, criu);
+    const json request = json::parse(json_text(to_request(questions_)));
+    const json answer = answer_preflight(request, context_, criu);
     auto answers = read_answers(answer, questions_);
     EXPECT_TRUE(answers.has_value()) << answers.error().message;
     return answers.value_or(PreflightAnswers{});
@@ -153,6 +155,14 @@ TEST_F(Preflight, PidOfASessionIsTaken) {
   questions_.pids = {pid};
   EXPECT_THAT(ask().pids_taken, ElementsAre(pid));
   kill(child, SIGKILL);
+}
+
+TEST_F(Preflight, FindsFilesWhoseNamesAreNotUtf8) {
+  EXPECT_EQ(compare(abc("caf\xe9")), FileVerdict::kSame);
+  EXPECT_EQ(compare(abc("caf\xc3\xa9")), FileVerdict::kSame);
+  FileFact missing = abc("caf\xe8");
+  missing.path = directory_ + "/caf\xe7";
+  EXPECT_EQ(compare(missing), FileVerdict::kMissing);
 }
 
 TEST_F(Preflight, ListsMissingAddressesAndTakenPorts) {

@@ -13,6 +13,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 
 NodeFacts good_node(const std::string& host) {
   return {.host = host,
@@ -230,11 +231,39 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatDispatchesItsSystemCalls) {
   tree_.processes[0].dispatches_calls = true;
   expect_stop("412 (worker) dispatches its own system calls", "keep it here");
 }
+TEST_F(Preflight, StopsTheMoveOfAProcessWithProtectedMappingsUnlessTheLossIsAccepted) {
+  tree_.processes[0].lost.has_seals = true;
+  expect_stop("412 (worker) has sealed mappings", "--allow-loss seals");
+  options_.allowed_losses = {"seals"};
+  expect_warning("412 (worker) has sealed mappings", "");
+  tree_.processes[0].lost = {.phrases = {}, .has_seals = false, .has_protection_keys = true};
+  expect_stop("412 (worker) protects mappings by keys", "--allow-loss protection-keys");
+  options_.allowed_losses = {"protection-keys"};
+  expect_warning("412 (worker) protects mappings by keys", "");
+}
+TEST_F(Preflight, StopsTheMoveOfAProcessThatFaultsOnCpuQueriesUnlessTheLossIsAccepted) {
+  tree_.processes[0].faults_on_cpu_queries = true;
+  expect_stop("412 (worker) gets a signal for the instructions RDTSC", "--allow-loss cpu-faults");
+  options_.allowed_losses = {"cpu-faults"};
+  expect_warning("412 (worker) gets a signal for the instructions RDTSC", "");
+}
+TEST_F(Preflight, StopsTheMoveOfAProcessWithSegmentsOfItsOwn) {
+  tree_.processes[0].has_segments = true;
+  expect_stop("412 (worker) has segments of its own", "keep it here");
+}
+TEST_F(Preflight, WarnsOfWhatTheKernelShowsAndNobodyCarries) {
+  tree_.processes[0].lost.phrases = {"locking of future mappings"};
+  expect_warning("412 (worker) would lose its locking of future mappings", "without it");
+}
 TEST_F(Preflight, StopsTheMoveOfAUserOfSystemVObjectsUnlessTheLossIsAccepted) {
   add("system v object", "semaphore set 3");
   expect_stop("412 (worker) uses semaphore set 3", "--allow-loss system-v");
   options_.allowed_losses = {"system-v"};
   expect_warning("412 (worker) uses semaphore set 3", "");
+}
+TEST_F(Preflight, StopsTheMoveOfAProcessWithAMessageQueue) {
+  add("message queue", "/jobs");
+  expect_stop("412 (worker) has the message queue /jobs open", "close the queue");
 }
 TEST_F(Preflight, WarnsOfAKeyring) {
   tree_.processes[0].has_keyring = true;
@@ -277,6 +306,14 @@ TEST_F(Preflight, WarnsThatAddressesAreNotComparedIfTheTreeHasItsOwnNetworkNames
   tree_.sockets = {{.protocol = "tcp", .local_address = "10.0.0.1", .local_port = 80, .state = 10}};
   EXPECT_THAT(make_questions({tree_}, options_).addresses, IsEmpty());
   expect_warning("has its own network namespace", "not compared");
+}
+TEST_F(Preflight, NeedsNoAddressForSocketsOfGroups) {
+  for (const char* group : {"239.1.2.3", "255.255.255.255", "0.0.0.0", "ff02::fb", "::"}) {
+    tree_.sockets = {{.protocol = "udp", .local_address = group, .local_port = 5353}};
+    EXPECT_THAT(make_questions({tree_}, options_).addresses, IsEmpty()) << group;
+  }
+  tree_.sockets[0].local_address = "fe80::1";
+  EXPECT_THAT(make_questions({tree_}, options_).addresses, SizeIs(1));
 }
 TEST_F(Preflight, StopsTheMoveIfPidsAreTakenAtTheTarget) {
   answers_.pids_taken = {412};

@@ -1,4 +1,6 @@
 // Findings that stop the dump of a tree on any target.
+#include <array>
+
 #include "daemon/command_line/size_option.h"
 #include "preflight/preflight_findings.h"
 #include "preflight/rdma_release/rdma_release.h"
@@ -9,6 +11,37 @@ namespace {
 
 // CRIU before 4 keeps the limit in 32 bits.
 constexpr uint64_t kGhostLimitMaxMib = 4095;
+
+// What a process has, and may lose if the user accepts it.
+struct Loss {
+  bool (*has)(const ProcessFact&);
+  const char* kind;
+  const char* sentence;
+};
+
+constexpr std::array kLosses = {
+    Loss{[](const ProcessFact& process) { return process.is_landlocked; }, kLandlock,
+         "is restricted by Landlock, or by the profile of another security module, and CRIU would "
+         "restore it without its restrictions"},
+    Loss{[](const ProcessFact& process) { return process.denies_write_execute; }, kMdwe,
+         "may not make memory executable (MDWE, MemoryDenyWriteExecute= of systemd), and CRIU "
+         "would restore it without this restriction"},
+    Loss{[](const ProcessFact& process) { return process.lost.has_seals; }, kSeals,
+         "has sealed mappings (mseal(2)), and CRIU would restore them without their seals"},
+    Loss{[](const ProcessFact& process) { return process.lost.has_protection_keys; },
+         kProtectionKeys,
+         "protects mappings by keys (pkeys(7)), and CRIU would restore them without their keys"},
+    Loss{[](const ProcessFact& process) { return process.faults_on_cpu_queries; }, kCpuFaults,
+         "gets a signal for the instructions RDTSC or CPUID (prctl(PR_SET_TSC), "
+         "ARCH_SET_CPUID), and after a move it would not"}};
+
+void add_loss(const MoveOptions& options, const char* kind, const std::string& sentence,
+              Findings& findings, const std::string& other_remedy = "keep it here") {
+  const bool is_accepted = options.allowed_losses.contains(kind);
+  findings.add(
+      {is_accepted ? Severity::kWarns : Severity::kStops, sentence,
+       is_accepted ? "" : fmt::format("{}, or accept that: --allow-loss {}", other_remedy, kind)});
+}
 
 void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
   for (const ProcessFact& process : tree.processes) {
@@ -23,25 +56,23 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                     fmt::format("thaw the group first (docker unpause, systemctl thaw, or `{}`)",
                                 thaw_command(process.freezer)));
     }
-    if (process.is_landlocked) {
-      const bool is_accepted = options.allowed_losses.contains(kLandlock);
-      findings.add({is_accepted ? Severity::kWarns : Severity::kStops,
-                    name + " is restricted by Landlock, or by the profile of another security "
-                           "module, and CRIU would restore it without its restrictions",
-                    is_accepted ? "" : "keep it here, or accept that: --allow-loss landlock"});
-    }
-    if (process.denies_write_execute) {
-      const bool is_accepted = options.allowed_losses.contains(kMdwe);
-      findings.add({is_accepted ? Severity::kWarns : Severity::kStops,
-                    name + " may not make memory executable (MDWE, MemoryDenyWriteExecute= of "
-                           "systemd), and CRIU would restore it without this restriction",
-                    is_accepted ? "" : "keep it here, or accept that: --allow-loss mdwe"});
+    for (const Loss& loss : kLosses) {
+      if (loss.has(process)) add_loss(options, loss.kind, name + " " + loss.sentence, findings);
     }
     if (process.dispatches_calls) {
       findings.stop(name +
                         " dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH), "
                         "as Wine does), and CRIU's calls in it would end it",
                     "keep it here");
+    }
+    if (process.has_segments) {
+      findings.stop(
+          name + " has segments of its own (modify_ldt(2)), and CRIU does not restore them",
+          "keep it here");
+    }
+    for (const std::string& attribute : process.lost.phrases) {
+      findings.warn(fmt::format("{} would lose its {}", name, attribute),
+                    "start the program without it");
     }
     if (process.has_keyring) {
       findings.warn(name + " has a keyring of its own, and CRIU does not restore it",
@@ -140,6 +171,13 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.stop(fmt::format("{} uses {}, which CRIU does not support", name, item.object),
                     item.object == "[io_uring]" ? "start the program without io_uring"
                                                 : "make it close the file first");
+    } else if (item.kind == "message queue") {
+      findings.stop(
+          fmt::format(
+              "{} has the message queue {} open (mq_overview(7)), and CRIU does not support "
+              "such queues",
+              name, item.object),
+          "make it close the queue first");
     } else if (item.kind == "nested namespace" && !tree.container) {
       findings.stop(fmt::format("{} is in a {} namespace of its own, and CRIU restores such "
                                 "namespaces only for the first process of a tree",
@@ -155,14 +193,10 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
           fmt::format("{} uses System V shared memory that is visible to the whole node", name),
           "start it in a new IPC namespace (unshare --ipc), which moves with it");
     } else if (item.kind == "system v object") {
-      const bool is_accepted = options.allowed_losses.contains(kSystemV);
-      findings.add({is_accepted ? Severity::kWarns : Severity::kStops,
-                    fmt::format("{} uses {}, which belongs to the whole node and would not move "
-                                "with it",
-                                name, item.object),
-                    is_accepted ? ""
-                                : "start it in a new IPC namespace (unshare --ipc), which moves "
-                                  "with it, or accept that: --allow-loss system-v"});
+      add_loss(options, kSystemV,
+               fmt::format("{} uses {}, which belongs to the whole node and would not move with it",
+                           name, item.object),
+               findings, "start it in a new IPC namespace (unshare --ipc), which moves with it");
     } else if (item.kind == "ambiguous shared memory") {
       findings.stop(
           fmt::format(

@@ -1,5 +1,8 @@
 // Questions and answers of the preflight as JSON. Increment the version when a field changes its
 // meaning.
+//
+// A file has "path_bytes" beside "path" if its name is not ASCII: JSON can hold UTF-8 only. These
+// are the bytes of the path in hexadecimal digits.
 #pragma once
 
 #include "preflight/preflight.h"
@@ -7,6 +10,7 @@
 namespace ppmr {
 
 inline constexpr int kPreflightVersion = 1;
+inline constexpr const char* kPathBytes = "path_bytes";
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ListenerQuestion, protocol, address, port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AnnouncedProcess, pid, user, bundle)

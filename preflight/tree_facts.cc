@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -79,6 +80,12 @@ std::string type_of(uint32_t mode) {
 bool is_memory_device(const struct statx& found) {
   constexpr unsigned kMemoryDevices = 1;
   return S_ISCHR(found.stx_mode) && found.stx_rdev_major == kMemoryDevices;
+}
+
+bool is_message_queue(int fd) {
+  constexpr long kMessageQueues = 0x19800202;  // MQUEUE_MAGIC, ipc/mqueue.c
+  struct statfs found {};
+  return fstatfs(fd, &found) == 0 && found.f_type == kMessageQueues;
 }
 
 // The size of a deleted file. CRIU carries the whole file, not only its mapped part.
@@ -250,6 +257,7 @@ Status Gathering::gather_process(const ProcessStat& process) {
                    .freezer = find_freezer_of(pid).value_or(""),
                    .seccomp_mode = status->seccomp_mode};
   facts_.memory_bytes += status->own_memory_bytes;
+  fact.lost = read_lost_attributes(pid).value_or(LostAttributes{});
   const auto rollup = read_process_file(pid, "smaps_rollup");
   shares_bytes_ += rollup ? parse_memory_share_bytes(*rollup) : status->own_memory_bytes;
   // A process may share memory with processes outside of the tree. It takes all of that memory
@@ -353,6 +361,7 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
   if (!held) return;
   const auto held_name = read_process_link(getpid(), fmt::format("fd/{}", held.get()));
   if (!held_name || *held_name != target) return;
+  if (is_message_queue(held.get())) return add_peculiarity("message queue", target, pid);
   struct statx found {};
   if (statx(held.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &found) !=
       0)
@@ -539,11 +548,18 @@ void find_restrictions(TreeFacts& tree) {
   for (ProcessFact& process : tree.processes) {
     // It would not stop.
     if (process.tracer != 0 || !process.freezer.empty()) continue;
-    process.is_landlocked = probe.is_restricted(process.pid).value_or(false);
-    const AskedAttributes told = ask_attributes(process.pid).value_or(AskedAttributes{});
+    AskedAttributes told;
+    for (const pid_t thread : process.threads) {
+      const auto answer = ask_attributes(thread);
+      if (!answer) break;  // each further thread that does not stop would cost its time, too
+      told |= *answer;
+      process.is_landlocked |= probe.is_restricted(thread).value_or(false);
+    }
     process.denies_write_execute = told.denies_write_execute;
     process.has_keyring = told.has_keyring;
     process.dispatches_calls = told.dispatches_calls;
+    process.faults_on_cpu_queries = told.faults_on_cpu_queries;
+    process.has_segments = told.has_segments;
     if (told.has_registered_ring) {
       tree.peculiarities.push_back({"anonymous file", "[io_uring]", process.pid, ""});
     }

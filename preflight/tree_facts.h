@@ -13,6 +13,7 @@
 
 #include "preflight/container_facts.h"
 #include "preflight/manager_facts.h"
+#include "processes/carried/lost_attributes.h"
 #include "processes/process_tree.h"
 #include "processes/sockets.h"
 
@@ -51,10 +52,10 @@ struct FileFact {
 struct Peculiarity {
   // "terminal", "device", "inotify", "fanotify", "lock", "socket" (of an unusual family), "system v
   // memory", "ambiguous shared memory" (CRIU confuses it with a System V segment), "anonymous file"
-  // (io_uring, for example), "system v object" (a semaphore set or message queue), "ppmr mount",
-  // "foreign mount" (a file opened in another mount namespace), "nested namespace" (of a process
-  // that is not the root, and not the root's), "foreign process" (a pidfd of a process outside of
-  // the tree)
+  // (io_uring, for example), "message queue" (of POSIX), "system v object" (a semaphore set or
+  // message queue), "ppmr mount", "foreign mount" (a file opened in another mount namespace),
+  // "nested namespace" (of a process that is not the root, and not the root's), "foreign process"
+  // (a pidfd of a process outside of the tree)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;
@@ -76,6 +77,9 @@ struct ProcessFact {
   bool denies_write_execute = false;
   bool has_keyring = false;
   bool dispatches_calls = false;
+  bool faults_on_cpu_queries = false;
+  bool has_segments = false;
+  LostAttributes lost;
   std::string working_directory;
   std::string root_directory;
   std::map<std::string, std::string> hard_limits;
@@ -111,7 +115,7 @@ using KnownDigests = std::map<std::tuple<uint64_t, uint64_t, uint64_t, int64_t, 
 // ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known);
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
-// Notes restrictions of the processes that the kernel shows nowhere, as far as they can be asked.
+// Notes restrictions of the threads that the kernel shows nowhere, as far as they can be asked.
 // Stops each of them for a moment (landlock_probe.h, asked_attributes.h in processes/memory).
 void find_restrictions(TreeFacts& tree);
 // Marks the tree as a container and replaces the paths of its files by their paths on this node.

@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <mqueue.h>
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -20,8 +22,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/unique_fd.h"
 #include "preflight/file_digest.h"
@@ -166,6 +170,34 @@ TEST_F(Facts, ContainSemaphoresOfTheNode) {
                             return item.kind == "system v object" &&
                                    item.object == "semaphore set " + std::to_string(semaphores);
                           }));
+}
+
+TEST_F(Facts, ContainAMessageQueue) {
+  const std::string name = fmt::format("/ppmr-test-{}", getpid());
+  const mqd_t queue = mq_open(name.c_str(), O_CREAT | O_RDWR, 0600, nullptr);
+  if (queue < 0) GTEST_SKIP() << "NOT TESTED: the kernel has no message queues";
+  mq_unlink(name.c_str());
+  const TestProcess process;
+  mq_close(queue);
+  EXPECT_THAT(facts_of(process.pid()).peculiarities,
+              Contains(Field(&Peculiarity::kind, "message queue")));
+}
+
+TEST_F(Facts, ContainRestrictionsOfEachThread) {
+  const TestProcess process([] {
+    std::promise<void> is_set;
+    std::thread([&is_set] {
+      if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) != 0) abort();
+      is_set.set_value();
+      for (;;) pause();
+    }).detach();
+    is_set.get_future().wait();
+  });
+  TreeFacts facts = facts_of(process.pid());
+  ASSERT_THAT(facts.processes, SizeIs(1));
+  find_restrictions(facts);
+  EXPECT_TRUE(facts.processes[0].faults_on_cpu_queries);
+  EXPECT_FALSE(facts.processes[0].has_segments);
 }
 
 TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {

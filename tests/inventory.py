@@ -1,30 +1,44 @@
 #!/usr/bin/python3
-"""What a process keeps in a move: with ppmr, and with CRIU alone.
+"""What a process keeps in a move: with ppmr, and with CRIU alone and podman.
 
-    tests/inventory.py
+    tests/inventory.py [--write docs/inventory.md]
 
 As root, with CRIU. A program has one of each kind of state (lab/portrait.py), and says before and
-after what it sees. Prints a table: "kept", "changed" with both values, or what the tool said when
-it refused; then what the dry run of ppmr warns of. Exit 0 only if ppmr has kept, or named before,
-each kind.
+after what it sees; another one has each option of sockets that can be set (lab/socket_sweep.py).
+Prints a table: "kept", or "changed" with both values. CRIU and podman dump and restore on one node.
+Exit 0 only if ppmr has kept, or named before, each kind.
 """
+import argparse
+import contextlib
+import io
+import os
+import platform
+import shutil
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from lab import criu  # noqa: E402
+from lab.containers import podman_script  # noqa: E402
 from lab.migrations import Migrations  # noqa: E402
-from lab.node import Lab  # noqa: E402
+from lab.node import Lab, LabError  # noqa: E402
 from lab.portrait import ROWS, UNSEEN, Portrait, changed  # noqa: E402
+from lab.readme import environment  # noqa: E402
+from lab.socket_sweep import SocketSweep  # noqa: E402
 
 MOVED = 0
 LOCKS = ["--file-locks"]
 
 
-def with_ppmr(lab, nodes):
+IMAGE = "localhost/portrait"
+ROOT = "mkdir -p usr proc sys dev etc tmp run; ln -s usr/bin bin; ln -s usr/lib lib; ln -s usr/lib64 lib64"
+
+
+def with_ppmr(lab, nodes, make):
     """Returns (before, after, findings of the dry run)."""
     with Migrations(nodes.source, nodes.target, lab.directory / "private") as migrations:
-        portrait = Portrait(nodes.source, lab.home)
+        portrait = make(nodes.source, lab.home)
         before = portrait.seen()
         dry = migrations.migrate(portrait.pid, options=["--dry-run"], criu_options=LOCKS)
         moved = migrations.migrate(portrait.pid, criu_options=LOCKS)
@@ -36,40 +50,160 @@ def with_ppmr(lab, nodes):
         return before, after, dry.output
 
 
-def with_criu(lab, node):
+def with_criu(lab, node, make):
     images, work = node.scratch("images", tmpfs=True), node.scratch("work")
-    portrait = Portrait(node, lab.home)
+    portrait = make(node, lab.home)
     before = portrait.seen()
-    criu.dump(node, portrait.pid, images, work, LOCKS)
-    count = portrait.count()
-    criu.restore(node, images, work, LOCKS)
-    after = portrait.seen_after(count)
-    node.run(["kill", "-KILL", portrait.pid])
+    try:
+        criu.dump(node, portrait.pid, images, work, LOCKS)
+        count = portrait.count()
+        criu.restore(node, images, work, LOCKS)
+        after = portrait.seen_after(count)
+    finally:
+        node.run(["kill", "-KILL", portrait.pid], check=False)
+        node.await_end(portrait.pid)
+        for directory in (images, work):
+            node.drop_scratch(directory)
     return before, after
 
 
-def said(before, after, name):
+class InPodman:
+    """Portraits in a container of podman, with the programs of this machine."""
+
+    def __init__(self, lab, node, group):
+        self.lab, self.node, self.group = lab, node, group
+        self.script = podman_script(node.scratch("bin"), f"{lab.directory}/private/storage")
+        root = lab.home / "root"
+        root.mkdir()
+        node.run(["sh", "-c", f"cd {root} && {ROOT} && tar -c . >../root.tar"])
+        self.run("import", lab.home / "root.tar", IMAGE)
+
+    def run(self, *words):
+        return self.node.run([self.script, *words], timeout=120, env=environment())
+
+    def make(self, kind):
+        """Returns a class of portraits that run in the container."""
+        outer = self
+
+        class Contained(kind):
+            def _start(self, node, words):
+                outer.run(
+                    *("run", "--detach", "--name", "portrait", "--network", "none"),
+                    *("--log-driver", "none", "--cgroup-parent", f"/{outer.group}"),
+                    *("--cap-add", "all", "--security-opt", "seccomp=unconfined"),
+                    *("--volume", "/usr:/usr:ro", "--volume", f"{outer.lab.home}:{outer.lab.home}"),
+                    *(IMAGE, *words),
+                )
+
+        return Contained
+
+    def move(self, kind):
+        archive = self.lab.home / "archive.tar"
+        try:
+            portrait = self.make(kind)(self.node, self.lab.home)
+            before = portrait.seen()
+            self.run("container", "checkpoint", "--file-locks", "--export", archive, "portrait")
+            count = portrait.count()
+            self.run("rm", "portrait")
+            self.run("container", "restore", "--file-locks", "--import", archive)
+            return before, portrait.seen_after(count)
+        finally:
+            self.run("rm", "--force", "--time", "0", "--all")
+
+
+def attempt(move):
+    """Returns (before, after), or why the tool has moved nothing."""
+    try:
+        return move()
+    except LabError as error:
+        return str(error).splitlines()[0]
+
+
+def said(result, name):
+    if isinstance(result, str):
+        return "not moved"
+    before, after = result
     if name not in before:
         return "not on this node"
     differs = changed(before, after).get(name)
     return f"changed: {differs[0]} -> {differs[1]}" if differs else "kept"
 
 
-def main():
-    with Lab() as lab:
-        nodes = lab.pair()
-        before, after, findings = with_ppmr(lab, nodes)
-        alone = with_criu(lab, nodes.source)
-    faults = 0
-    print("| state | ppmr | CRIU alone |\n| --- | --- | --- |")
-    for row in ROWS:
-        moved = said(before, after, row.name)
-        if moved.startswith("changed") and row.lost and row.lost in findings:
+@contextlib.contextmanager
+def control_group():
+    name = f"ppmr-inventory-{os.getpid()}"
+    yield name
+    for group in sorted(Path("/sys/fs/cgroup").glob(f"**/{name}*/**"), key=str, reverse=True):
+        if group.is_dir():
+            group.rmdir()
+
+
+def others(lab, node, group, kind):
+    """What tools other than ppmr do to the portrait: {name of the tool: result}."""
+    results = {"CRIU alone": attempt(lambda: with_criu(lab, node, kind))}
+    if shutil.which("podman") and shutil.which("runc"):
+        results["podman"] = attempt(lambda: InPodman(lab, node, group).move(kind))
+    return results
+
+
+def table(title, names, ours, results, findings):
+    """Prints a table, and returns how many kinds ppmr loses without a word."""
+    lost = {row.name: row.lost for row in ROWS}
+    faults, counts = 0, {tool: 0 for tool in ("ppmr", *results)}
+    columns = ["ppmr", *results]
+    print(f"| {title} | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}")
+    for name in names:
+        moved = said(ours, name)
+        words = lost.get(name, "")
+        if moved.startswith("changed") and words and words in findings:
             moved += ", as the dry run says"
-        elif moved.startswith("changed") and row.lost != UNSEEN:
+        elif moved.startswith("changed") and words != UNSEEN:
             faults += 1
-        print(f"| {row.name} | {moved} | {said(*alone, row.name)} |")
-    print(f"\n{len(ROWS)} kinds, {faults} lost without a word")
+        cells = [moved, *(said(result, name) for result in results.values())]
+        for tool, cell in zip(counts, cells):
+            counts[tool] += cell.startswith("changed")
+        print(f"| {name} | {' | '.join(cells)} |")
+    print(f"\n{len(names)} kinds, {faults} lost by ppmr without a word. Changed:")
+    print(", ".join(f"{count} by {tool}" for tool, count in counts.items()) + ".\n")
+    for tool, result in results.items():
+        if isinstance(result, str):
+            print(f"{tool} has moved nothing: {result}\n")
+    return faults
+
+
+def measure():
+    faults = 0
+    with control_group() as group:
+        for title, kind in (("state", Portrait), ("option of a socket", SocketSweep)):
+            with Lab() as lab:
+                nodes = lab.pair()
+                before, after, findings = with_ppmr(lab, nodes, kind)
+                results = others(lab, nodes.source, group, kind)
+            names = [row.name for row in ROWS] if kind is Portrait else list(before)
+            faults += table(title, names, (before, after), results, findings)
+    return faults
+
+
+HEAD = """# What moves keep, measured
+
+`tests/inventory.py --write docs/inventory.md` has made this page: {date}, Linux {kernel}. A program
+has one of each kind of state and says before and after a move what it sees of it. CRIU and podman
+dump and restore on one node. [faithful.md](faithful.md) says who carries what.
+
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", type=Path, help="the page to write, beside the output")
+    page = parser.parse_args().write
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        faults = measure()
+    print(text.getvalue(), end="")
+    if page:
+        head = HEAD.format(date=time.strftime("%Y-%m-%d"), kernel=platform.release())
+        page.write_text(head + text.getvalue().rstrip() + "\n")
     sys.exit(1 if faults else 0)
 
 

@@ -14,6 +14,7 @@
 #include "base/unique_fd.h"
 #include "base/whole_file.h"
 #include "processes/carried/inherited_attributes.h"
+#include "processes/carried/multicast_probe.h"
 #include "processes/carried/socket_options.h"
 #include "processes/carried/thread_attributes.h"
 #include "processes/control_groups.h"
@@ -71,12 +72,19 @@ Result<UniqueFd> open_process(const ProcessIdentity& process) {
   return pidfd;
 }
 
+bool is_in_our_network(pid_t pid) {
+  const auto theirs = read_process_link(pid, "ns/net");
+  const auto ours = read_process_link(getpid(), "ns/net");
+  return theirs && ours && *theirs == *ours;
+}
+
 Status read_sockets(const ProcessIdentity& process, std::set<uint64_t>& seen,
-                    carried::Process& read) {
+                    MulticastProbe& multicast, carried::Process& read) {
   const auto descriptors = read_descriptors(process.pid);
   if (!descriptors) return failure(descriptors.error());
   UniqueFd pidfd;
   std::vector<MulticastGroup> groups;
+  MulticastProbe* probe = nullptr;
   for (const Descriptor& descriptor : *descriptors) {
     const uint64_t inode = inode_in(descriptor.target, "socket");
     if (inode == 0 || !seen.insert(inode).second) continue;
@@ -85,12 +93,13 @@ Status read_sockets(const ProcessIdentity& process, std::set<uint64_t>& seen,
       if (!opened) return failure(opened.error());
       pidfd = std::move(*opened);
       groups = groups_of(process.pid);
+      probe = is_in_our_network(process.pid) ? &multicast : nullptr;
     }
     const auto socket = take_socket(pidfd, descriptor.number);
     if (!socket) return failure(socket.error());
     carried::Socket& entry = *read.add_socket();
     entry.set_fd(descriptor.number);
-    read_socket(socket->get(), groups, entry);
+    read_socket(socket->get(), groups, probe, entry);
   }
   return {};
 }
@@ -147,6 +156,7 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
   if (!pids) return failure(pids.error());
   carried::State state;
   std::set<uint64_t> seen;
+  MulticastProbe multicast;
   for (const ProcessIdentity& task : tasks) {
     carried::Process& process = *state.add_process();
     const auto key = pids->pids_of(task.pid);
@@ -164,7 +174,8 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
       read->mutable_pid()->Add(thread_key->begin(), thread_key->end());
       *process.add_thread() = std::move(*read);
     }
-    if (Status read = read_sockets(task, seen, process); !read) return failure(read.error());
+    if (Status read = read_sockets(task, seen, multicast, process); !read)
+      return failure(read.error());
   }
   auto inherited = read_inherited(tasks);
   if (!inherited) return failure(inherited.error());
@@ -224,6 +235,14 @@ std::string privilege_in(const carried::State& state) {
       if (thread.scheduling().nice() < 0) return "a negative nice value";
       if (IOPRIO_PRIO_CLASS(thread.io_priority()) == IOPRIO_CLASS_RT) {
         return "a real-time I/O priority";
+      }
+    }
+    for (const carried::Socket& socket : process.socket()) {
+      for (const carried::Option& option : socket.option()) {
+        const bool is_off = option.value().find_first_not_of('\0') == std::string::npos;
+        if (!is_off && needs_privilege(option.level(), option.name())) {
+          return "the socket option " + name_of_option(option.level(), option.name());
+        }
       }
     }
   }

@@ -172,6 +172,38 @@ TEST(CarriedState, MulticastGroupsAreJoinedAgain) {
   EXPECT_TRUE(carry(from, to)) << "a socket that is a member already";
 }
 
+// Returns the interface by which a process sends multicasts from its UDP socket.
+std::string interface_of_multicasts(const TestProcess& process) {
+  const auto state = read_carried_state(tasks_of(process));
+  EXPECT_TRUE(state);
+  return state ? state->process(0).socket(0).multicast_interface() : "";
+}
+
+TEST(CarriedState, TheInterfaceForMulticastsIsChosenAgain) {
+  const auto open_bound = [] {
+    open_sockets();
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    if (bind(kUdp, reinterpret_cast<sockaddr*>(&any), sizeof(any)) != 0) abort();
+    set(kUdp, IPPROTO_IP, IP_MULTICAST_TTL, 7);
+    set(kUdp, IPPROTO_IP, IP_MULTICAST_LOOP, 0);
+  };
+  const TestProcess from([&] {
+    open_bound();
+    const ip_mreqn loopback{{}, {}, 1};
+    if (setsockopt(kUdp, IPPROTO_IP, IP_MULTICAST_IF, &loopback, sizeof(loopback)) != 0) abort();
+  });
+  const TestProcess to(open_bound);
+  ASSERT_EQ(interface_of_multicasts(to), "") << "nobody has chosen one";
+  ASSERT_EQ(interface_of_multicasts(from), "lo");
+  ASSERT_TRUE(carry(from, to));
+  EXPECT_EQ(interface_of_multicasts(to), "lo");
+  for (const TestProcess* process : {&from, &to}) {
+    EXPECT_EQ(get(process->pid(), kUdp, IPPROTO_IP, IP_MULTICAST_TTL), 7);
+    EXPECT_EQ(get(process->pid(), kUdp, IPPROTO_IP, IP_MULTICAST_LOOP), 0);
+  }
+}
+
 TEST(CarriedState, WhatTheTargetLacksIsNamed) {
   const TestProcess from(open_sockets);
   const TestProcess to(open_sockets);
@@ -207,6 +239,14 @@ TEST(CarriedState, OnlyPrivilegedUsersMaySetSomeValues) {
   EXPECT_EQ(privilege_in(state), "a real-time I/O priority");
   thread.mutable_scheduling()->set_policy(SCHED_FIFO);
   EXPECT_EQ(privilege_in(state), "a real-time scheduling policy");
+  state.mutable_process(0)->clear_thread();
+  carried::Option& option = *state.mutable_process(0)->add_socket()->add_option();
+  option.set_level(IPPROTO_IP);
+  option.set_name(IP_TRANSPARENT);
+  option.set_value(std::string("\1\0\0\0", 4));
+  EXPECT_EQ(privilege_in(state), "the socket option IP_TRANSPARENT");
+  option.set_value(std::string(4, '\0'));
+  EXPECT_EQ(privilege_in(state), "");
 }
 
 TEST(CarriedState, AForeignFileIsRefused) {

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "processes/carried/carried_state.pb.h"
+#include "processes/carried/multicast_probe.h"
 
 namespace ppmr {
 
@@ -25,8 +26,10 @@ std::vector<MulticastGroup> parse_groups(std::string_view igmp, std::string_view
 // Returns a copy of the process's descriptor. Errors: those of pidfd_getfd(2).
 Result<UniqueFd> take_socket(const UniqueFd& pidfd, int number);
 
-// `groups`: those of the socket's network namespace.
-void read_socket(int socket, const std::vector<MulticastGroup>& groups, carried::Socket& read);
+// `groups`: those of the socket's network namespace. `multicast`: nullptr if that is not the
+// namespace of this process.
+void read_socket(int socket, const std::vector<MulticastGroup>& groups, MulticastProbe* multicast,
+                 carried::Socket& read);
 
 // Errors: with the option or group, and the reason.
 Status apply_socket(const carried::Socket& wanted, const std::vector<MulticastGroup>& groups,
@@ -34,6 +37,8 @@ Status apply_socket(const carried::Socket& wanted, const std::vector<MulticastGr
 
 // Returns an option's name for messages: "TCP_USER_TIMEOUT".
 std::string name_of_option(uint32_t level, uint32_t name);
+// Whether a user may not set it for a socket of their own, except to 0.
+bool needs_privilege(uint32_t level, uint32_t name);
 // Returns the names of all options that read_socket() reads.
 std::vector<std::string> names_of_options();
 

@@ -11,10 +11,16 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "processes/proc_files.h"
 #include "processes/test_process.h"
+
+#ifdef __x86_64__
+#include <asm/ldt.h>
+#endif
 
 namespace ppmr {
 namespace {
@@ -38,6 +44,55 @@ TEST(AskedAttributes, AreNoneForAPlainProcess) {
   EXPECT_FALSE(told->has_keyring);
   EXPECT_FALSE(told->has_registered_ring);
   EXPECT_FALSE(told->dispatches_calls);
+  EXPECT_FALSE(told->faults_on_cpu_queries);
+  EXPECT_FALSE(told->has_segments);
+}
+
+TEST(AskedAttributes, TellsAThreadForWhichRdtscIsASignal) {
+  const TestProcess process([] {
+    if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) != 0) abort();
+  });
+  const auto told = ask_attributes(process.pid());
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(told->faults_on_cpu_queries);
+}
+
+TEST(AskedAttributes, TellsAProcessWithSegmentsOfItsOwn) {
+#ifdef __x86_64__
+  constexpr int kWrite = 1;
+  if (syscall(SYS_modify_ldt, 0, nullptr, 0) < 0) GTEST_SKIP() << "the kernel has no such call";
+  const TestProcess process([] {
+    user_desc segment{};
+    segment.limit = 0xfffff;
+    segment.seg_32bit = segment.limit_in_pages = segment.useable = 1;
+    if (syscall(SYS_modify_ldt, kWrite, &segment, sizeof(segment)) != 0) abort();
+  });
+  const auto told = ask_attributes(process.pid());
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(told->has_segments);
+#else
+  GTEST_SKIP() << "x86 only";
+#endif
+}
+
+// Each thread has its own: the first one has nothing.
+TEST(AskedAttributes, TellsWhatOneThreadHas) {
+  const TestProcess process([] {
+    std::promise<void> is_set;
+    std::thread([&is_set] {
+      if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) != 0) abort();
+      is_set.set_value();
+      for (;;) pause();
+    }).detach();
+    is_set.get_future().wait();
+  });
+  const auto threads = read_threads(process.pid());
+  ASSERT_TRUE(threads);
+  ASSERT_EQ(threads->size(), 2u);
+  const auto first = ask_attributes(threads->front()), second = ask_attributes(threads->back());
+  ASSERT_TRUE(first && second);
+  EXPECT_FALSE(first->faults_on_cpu_queries);
+  EXPECT_TRUE(second->faults_on_cpu_queries);
 }
 
 TEST(AskedAttributes, TellsAProcessThatDeniesWriteExecute) {

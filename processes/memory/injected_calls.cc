@@ -53,13 +53,18 @@ std::pair<uint64_t, uint64_t> find_vdso(const std::string& maps) {
   return found;
 }
 
-// Returns a thread that can execute a call: the first one may have ended before the others.
+bool can_execute(pid_t thread) {
+  const auto stat = read_process_stat(thread);
+  return stat && !stat->is_dead() && !stat->is_exiting;
+}
+
+// Returns `pid`, or another thread: the first one may have ended before the others.
 Result<pid_t> living_thread(pid_t pid) {
+  if (can_execute(pid)) return pid;
   const auto threads = read_threads(pid);
   if (!threads) return failure(threads.error());
   for (const pid_t thread : *threads) {
-    const auto stat = read_process_stat(thread);
-    if (stat && !stat->is_dead() && !stat->is_exiting) return thread;
+    if (can_execute(thread)) return thread;
   }
   return failure(ESRCH, fmt::format("process {} has ended", pid));
 }
@@ -200,6 +205,31 @@ Result<long> InjectedCalls::call(long number, std::array<uint64_t, 3> arguments)
   (void)arguments;
   return failure(EOPNOTSUPP, "system calls can be injected on x86-64 only");
 #endif
+}
+
+Result<std::optional<uint32_t>> InjectedCalls::call_for_number(long number,
+                                                               std::array<uint64_t, 3> arguments,
+                                                               size_t at) {
+#ifdef __x86_64__
+  // The ABI leaves the 128 bytes below the stack pointer to the thread, which is stopped.
+  constexpr uint64_t kBelowStack = 64;
+  const uint64_t address = (registers_.rsp - kBelowStack) & ~uint64_t{sizeof(long) - 1};
+#else
+  constexpr uint64_t address = 0;
+#endif
+  auto* const word = reinterpret_cast<void*>(address);
+  errno = 0;
+  const long before = ptrace(PTRACE_PEEKDATA, thread_.id(), word, nullptr);
+  if (errno != 0) return tl::unexpected(error("read the stack of"));
+  arguments.at(at) = address;
+  const auto answer = call(number, arguments);
+  const long filled = ptrace(PTRACE_PEEKDATA, thread_.id(), word, nullptr);
+  if (ptrace(PTRACE_POKEDATA, thread_.id(), word, before) != 0) {
+    return tl::unexpected(error("write the stack of"));
+  }
+  if (!answer) return failure(answer.error());
+  if (*answer < 0) return std::nullopt;
+  return static_cast<uint32_t>(filled);
 }
 
 }  // namespace ppmr

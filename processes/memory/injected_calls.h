@@ -15,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/result.h"
@@ -32,6 +33,11 @@ class InjectedCalls {
   // value if it fails. Errors: ESRCH if the process has ended; EOPNOTSUPP if calls are dispatched;
   // those of ptrace(2).
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
+  // Like call(), but argument `at` becomes the address of a number, which the call fills: a word of
+  // the thread's own stack that only the thread uses, and that has its content again afterwards.
+  // Returns that number, or nullopt if the call fails.
+  Result<std::optional<uint32_t>> call_for_number(long number, std::array<uint64_t, 3> arguments,
+                                                  size_t at);
   // Whether the thread dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)): an
   // injected one would call its handler. Before Linux 6.4 this is known after a call() that it has
   // dispatched.
@@ -53,12 +59,12 @@ class InjectedCalls {
   bool is_prepared_ = false;
 };
 
-// Stops a thread of the process for `work`, which runs in a thread of its own. A thread in a system
-// call that cannot be interrupted does not stop in time, and only the end of its tracer lets go of
-// it: else it would stop later, and stay so. Errors: those of `work`; EPERM without the right, or
-// if another process traces it; EOPNOTSUPP for another machine language, a process that runs 32-bit
-// code, or one whose seccomp filter cannot be suspended; ETIMEDOUT if the thread does not stop;
-// ESRCH.
+// Stops a thread for `work`, which runs in a thread of its own: the thread with the id `pid`, or if
+// it has ended another one of its process. A thread in a system call that cannot be interrupted
+// does not stop in time, and only the end of its tracer lets go of it: else it would stop later,
+// and stay so. Errors: those of `work`; EPERM without the right, or if another process traces it;
+// EOPNOTSUPP for another machine language, a process that runs 32-bit code, or one whose seccomp
+// filter cannot be suspended; ETIMEDOUT if the thread does not stop; ESRCH.
 Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work);
 
 }  // namespace ppmr

@@ -43,6 +43,21 @@ TEST(InjectedCalls, ACallHasTheResultThatTheProcessWouldGet) {
   EXPECT_EQ(pid, process.pid());
 }
 
+TEST(InjectedCalls, ANumberThatACallWritesIsRead) {
+  const TestProcess process;  // it gets SIGKILL when its parent ends
+  std::optional<uint32_t> signal;
+  for (int again = 0; again < 2; ++again) {
+    const Status called = with_injected_calls(process.pid(), [&](InjectedCalls& calls) -> Status {
+      const auto said = calls.call_for_number(SYS_prctl, {PR_GET_PDEATHSIG, 0, 0}, 1);
+      if (said) signal = *said;
+      return said ? Status{} : failure(said.error());
+    });
+    if (!called && called.error().errno_value == EOPNOTSUPP) GTEST_SKIP() << called.error().message;
+    ASSERT_TRUE(called) << called.error().message;
+    EXPECT_EQ(signal, uint32_t{SIGKILL});
+  }
+}
+
 // Between vfork(2) and the end of its child, a thread cannot be interrupted.
 TEST(InjectedCalls, AThreadThatDidNotStopInTimeGoesOnLater) {
   const Pipe begins, ends, goes_on;

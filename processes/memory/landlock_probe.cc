@@ -85,16 +85,16 @@ pid_t LandlockProbe::helper_of(const User& user) {
   return helper;
 }
 
-std::optional<bool> LandlockProbe::is_restricted(pid_t pid) {
+std::optional<bool> LandlockProbe::is_restricted(pid_t thread) {
   if (!has_landlock()) return false;
-  if (!shares_namespace(pid, "pid") || !shares_namespace(pid, "user")) return std::nullopt;
-  const auto status = read_process_status(pid);
+  if (!shares_namespace(thread, "pid") || !shares_namespace(thread, "user")) return std::nullopt;
+  const auto status = read_process_status(thread);
   if (!status) return std::nullopt;
   const pid_t helper = helper_of({status->real_uid, status->real_gid});
   if (helper <= 0) return std::nullopt;
   // A process that may look at the helper gets EFAULT, because the answer cannot be written there.
   long answer = 0;
-  const Status asked = with_injected_calls(pid, [&](InjectedCalls& calls) -> Status {
+  const Status asked = with_injected_calls(thread, [&](InjectedCalls& calls) -> Status {
     const auto said =
         calls.call(SYS_get_robust_list, {static_cast<uint64_t>(helper), kNoAddress, kNoAddress});
     answer = said.value_or(0);

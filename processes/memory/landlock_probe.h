@@ -28,10 +28,10 @@ class LandlockProbe {
   LandlockProbe& operator=(const LandlockProbe&) = delete;
   ~LandlockProbe();  // ends the helpers
 
-  // Returns whether the first thread of the process is in a domain. Stops it for about 100 us. A
-  // confining profile of another security module has the same effect. Returns nullopt if the
-  // process cannot be asked: it is in another pid or user namespace, or cannot be traced.
-  std::optional<bool> is_restricted(pid_t pid);
+  // Returns whether the thread is in a domain, see with_injected_calls(). Stops it for about 100
+  // us. A confining profile of another security module has the same effect. Returns nullopt if it
+  // cannot be asked: it is in another pid or user namespace, or cannot be traced.
+  std::optional<bool> is_restricted(pid_t thread);
 
  private:
   using User = std::pair<uid_t, gid_t>;

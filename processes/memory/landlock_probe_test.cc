@@ -8,6 +8,11 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <future>
+#include <thread>
+
+#include "processes/proc_files.h"
+#include "processes/test_process.h"
 
 namespace ppmr {
 namespace {
@@ -63,6 +68,26 @@ TEST(LandlockProbe, FindsRestrictedProcessesOfRootAndOfUsers) {
       EXPECT_EQ(probe.is_restricted(free.pid()), false) << uid;
     }
   }
+}
+
+// A domain belongs to a thread, and to those that it starts.
+TEST(LandlockProbe, FindsARestrictedThreadOfAFreeProcess) {
+  if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
+  const TestProcess process([] {
+    std::promise<void> is_restricted;
+    std::thread([&is_restricted] {
+      if (!restrict_self()) abort();
+      is_restricted.set_value();
+      for (;;) pause();
+    }).detach();
+    is_restricted.get_future().wait();
+  });
+  const auto threads = read_threads(process.pid());
+  ASSERT_TRUE(threads);
+  ASSERT_EQ(threads->size(), 2u);
+  LandlockProbe probe;
+  EXPECT_EQ(probe.is_restricted(threads->front()), false);
+  EXPECT_EQ(probe.is_restricted(threads->back()), true);
 }
 
 TEST(LandlockProbe, DoesNotKnowAboutAProcessThatHasEnded) {

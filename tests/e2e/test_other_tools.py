@@ -2,11 +2,10 @@
 import hashlib
 import json
 import random
-import shutil
 
 import pytest
 
-from lab.containers import COUNT, Counter, make_bundle
+from lab.containers import COUNT, Counter, make_bundle, podman_script
 from lab.node import LabError
 from lab.ppmr import Mounts
 from lab.readme import commands_of, environment, run_command, run_section
@@ -41,16 +40,11 @@ def test_documented_runc_commands_move_a_container(
 @pytest.fixture
 def podman(own_cgroup, lab, nodes, need_command, tmp_path):
     """A `podman` with runc as its runtime and private storage on each node."""
-    real = shutil.which(need_command("podman"))
+    need_command("podman")
     need_command("runc")
-    wrapper = tmp_path / "bin/podman"
-    wrapper.parent.mkdir()
-    wrapper.write_text(
-        f"#!/bin/sh\nexec {real} --runtime runc --cgroup-manager cgroupfs --events-backend file "
-        f'--root {lab.directory}/private/storage --runroot /run/podman "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    return wrapper
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    return podman_script(directory, f"{lab.directory}/private/storage")
 
 
 def start_in_podman(mounts, podman, root, data, cgroup, lab):

@@ -1,9 +1,13 @@
 """`--rehearse` tries a move: nothing of the process changes, and what was restored never runs."""
+import re
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from lab.node import wait_until
+from lab.pace import patience
 from lab.workers import pause_at
 
 REHEARSED, STAYED = 0, 11
@@ -147,3 +151,15 @@ def test_copy_ends_when_the_target_loses_what_holds_it(lab, nodes, migrations, r
     wait_until(lambda: not remains_at_target(nodes), 20, "the copy to be discarded")
     assert set(log.read_text().split()) == {"source"}
     nodes.source.signal(pid, signal.SIGKILL)
+
+
+REHEARSALS = Path(__file__).resolve().parents[1] / "rehearsals.py"
+
+
+def test_rehearsals_predict_moves_of_mixed_programs(long):
+    """A sample that a seed draws, which the failure shows; `--programs 500` is the whole."""
+    count = 100 if long else 8
+    words = ["/usr/bin/python3", REHEARSALS, "--programs", str(count)]
+    played = subprocess.run(words, capture_output=True, text=True, timeout=patience(count * 30))
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert re.search(r"^[1-9]\d* programs, seed \d+, not played", played.stdout, re.M), played.stdout

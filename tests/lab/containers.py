@@ -1,5 +1,6 @@
 """Containers that count, for runc and podman."""
 import json
+import shutil
 
 from .node import wait_until
 
@@ -24,6 +25,17 @@ class Counter:
     def check(self):
         lines = self.lines()
         assert lines == [str(number) for number in range(1, len(lines) + 1)]
+
+
+def podman_script(directory, storage):
+    """Makes a `podman` in `directory` that has runc as its runtime and private storage."""
+    script = directory / "podman"
+    script.write_text(
+        f"#!/bin/sh\nexec {shutil.which('podman')} --runtime runc --cgroup-manager cgroupfs "
+        f'--events-backend file --root {storage} --runroot /run/podman "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
 
 
 def make_bundle(node, directory, root, data, cgroup):

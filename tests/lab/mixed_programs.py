@@ -175,6 +175,37 @@ KINDS = {
         "time.sleep(0.2)",
         [],
     ),
+    "landlock of a thread": (
+        "def confine():\n"
+        "    rules = must(call.syscall(444, ctypes.byref(ctypes.c_uint64(1 << 8)), 8, 0))\n"
+        "    must(call.prctl(38, 1, 0, 0, 0)); must(call.syscall(446, rules, 0)); os.close(rules)\n"
+        "    time.sleep(900)\n"
+        "threading.Thread(target=confine).start(); time.sleep(0.2)",
+        [],
+    ),
+    "sealed mapping": (
+        "kept = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "at = ctypes.addressof(ctypes.c_char.from_buffer(kept))\n"
+        "must(call.syscall(462, ctypes.c_void_p(at), 4096, 0))",
+        [],
+    ),
+    "segments of its own": ("must(call.syscall(154, 1, struct.pack('IIII', 0, 0, 0xfffff, 0x51), 16))", []),
+    "message queue": ("kept = must(call.mq_open(b'/mixed', os.O_CREAT | os.O_RDWR, 0o600, None))", []),
+    "name that is not UTF-8": ("kept = os.open(place.encode() + b'/caf\\xe9', os.O_RDWR | os.O_CREAT)", []),
+    "lock of a process, with the option": (
+        "import fcntl; kept = open_file('locked'); fcntl.lockf(kept, fcntl.LOCK_EX)",
+        ["--file-locks"],
+    ),
+    "lease with the option": (
+        "import fcntl; kept = os.open(place + '/leased', os.O_RDONLY | os.O_CREAT)\n"
+        "fcntl.fcntl(kept, fcntl.F_SETLEASE, fcntl.F_RDLCK)",
+        ["--file-locks"],
+    ),
+    "multicast": (
+        "kept = socket.socket(type=socket.SOCK_DGRAM); kept.bind(('', 7316))\n"
+        "kept.setsockopt(0, socket.IP_MULTICAST_IF, bytes(8) + struct.pack('i', 1))",
+        [],
+    ),
     "landlock": (
         "rules = must(call.syscall(444, ctypes.byref(ctypes.c_uint64(1 << 8)), 8, 0))\n"
         "must(call.prctl(38, 1, 0, 0, 0)); must(call.syscall(446, rules, 0)); os.close(rules)",

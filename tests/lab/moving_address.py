@@ -13,6 +13,8 @@ class MovingAddress:
     ... the server moves
     moving.arrive()           packets go to the target
 
+    leave_to(node) and arrive_at(node) are the same for either direction.
+
     With put_behind(node) the clients run on that node, and `third` is their router:
 
     moving.share()            the target has the address, too; packets go to the source
@@ -39,11 +41,17 @@ class MovingAddress:
         self._target.run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
 
     def leave(self):
-        self._route_to(None)  # the clients do not receive what the source's kernel sends
-        self.share_address()
+        self.leave_to(self._target)
+
+    def leave_to(self, node):
+        self._route_to(None)  # the clients do not receive what the other node's kernel sends
+        node.run(["ip", "address", "replace", f"{self.address}/32", "dev", "lo"])
 
     def arrive(self):
-        self._route_to(self._target)
+        self.arrive_at(self._target)
+
+    def arrive_at(self, node):
+        self._route_to(node)
 
     def _route_to(self, node):
         where = (

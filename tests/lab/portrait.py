@@ -46,6 +46,13 @@ def _any(name, number, value):
     return _socket(name, "AF_INET", "SOCK_DGRAM", f"1, {number}", value)
 
 
+def _thread(name, set_words, get_words):
+    """A row for a thread that is not the first one. `get_words` has {} for its id."""
+    var = "t_" + "".join(char if char.isalnum() else "_" for char in name)
+    got = get_words.replace("{}", var)
+    return Row(f"{name} of another thread", f"{var} = in_thread(lambda: {set_words})", got)
+
+
 def _prctl(name, set_words, get_word):
     return Row(
         name,
@@ -100,7 +107,40 @@ ROWS = (
         "look('numa_maps').split()[1]",
     ),
     Row("audit ID of the login", "put('loginuid', '1234')", "look('loginuid')", UNSEEN),
-    Row("locked future memory", "must(libc.mlockall(2))", "locked_future()", UNSEEN),
+    Row("locked future memory", "must(libc.mlockall(2))", "locked_future()", "MCL_FUTURE"),
+    Row(
+        "memory policy of a mapping (mbind)",
+        "bound = page(); must(libc.syscall(237, bound, 4096, 3, ctypes.byref(ctypes.c_ulong(1)), 64, 0))",
+        "policy_at(bound)",
+        "of single mappings",
+    ),
+    Row("capability bounding set", "must(libc.prctl(24, 25, 0, 0, 0))", "status('CapBnd')"),
+    Row("supplementary groups", "os.setgroups([7, 8])", "os.getgroups()"),
+    Row("command line", "pass", "look('cmdline')"),
+    Row("path of the program", "pass", "os.readlink('/proc/self/exe')"),
+    *(
+        Row(f"advice on a mapping: {name}", f"advised_{number} = advised({number})", f"flags_at(advised_{number})")
+        for name, number in (
+            ("MADV_RANDOM", 1),
+            ("MADV_SEQUENTIAL", 2),
+            ("MADV_DONTFORK", 10),
+            ("MADV_MERGEABLE", 12),
+            ("MADV_NOHUGEPAGE", 15),
+            ("MADV_DONTDUMP", 16),
+            ("MADV_WIPEONFORK", 18),
+        )
+    ),
+    _thread("CPU affinity", "os.sched_setaffinity(0, {1})", "sorted(os.sched_getaffinity({}))"),
+    _thread("I/O priority", "libc.syscall(251, 1, 0, 2 << 13 | 6)", "libc.syscall(252, 1, {})"),
+    _thread("timer slack", "libc.prctl(29, 54321, 0, 0, 0)", "of_thread({}, 'timerslack_ns')"),
+    _thread("name", "libc.prctl(15, b'other', 0, 0, 0)", "of_thread({}, 'comm')"),
+    _thread("signal mask", "signal.pthread_sigmask(0, [41])", "status('SigBlk', {})"),
+    _thread("nice value", "os.setpriority(0, 0, 7)", "os.getpriority(0, {})"),
+    _thread(
+        "scheduling policy",
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
+        "os.sched_getscheduler({})",
+    ),
     Row(
         "keyring of the process",
         "must(libc.syscall(250, 0, -2, 1) > 0 and 0)",
@@ -109,6 +149,31 @@ ROWS = (
     ),
     Row("CPU time consumed", "burn(0.3)", "os.times().user >= 0.3", UNSEEN),
     Row("a held flock", "lock_one()", "is_locked()"),
+    Row(
+        "flags of a descriptor",
+        "flagged = os.open(sys.argv[1] + '.flags', os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK)",
+        "oct(fcntl.fcntl(flagged, 3))",
+    ),
+    Row(
+        "owner and signal of a descriptor",
+        "owned = os.pipe(); fcntl.fcntl(owned[0], 8, os.getpid()); fcntl.fcntl(owned[0], 10, 42)",
+        "fcntl.fcntl(owned[0], 9) == os.getpid() and fcntl.fcntl(owned[0], 11)",
+    ),
+    Row(
+        "size of a pipe",
+        "sized = os.pipe(); fcntl.fcntl(sized[1], 1031, 1 << 18)",
+        "fcntl.fcntl(sized[1], 1032)",
+    ),
+    Row(
+        "seals of a memfd",
+        "sealed = os.memfd_create('sealed', 2); fcntl.fcntl(sealed, 1033, 2)",
+        "fcntl.fcntl(sealed, 1034)",
+    ),
+    Row(
+        "credentials of a UNIX socket's peer",
+        "peers = socket.socketpair()",
+        "list(struct.unpack('3i', peers[0].getsockopt(1, 17, 12)))",
+    ),
     _any("SO_RCVBUF", 8, 65536),
     _any("SO_KEEPALIVE", 9, 1),
     _any("SO_PRIORITY", 12, 3),
@@ -130,6 +195,12 @@ ROWS = (
     _udp("IP_MULTICAST_TTL", 33, 7),
     _udp("IP_MULTICAST_LOOP", 34, 0),
     _udp("IP_MULTICAST_ALL", 49, 0),
+    Row(
+        "IP_MULTICAST_IF, by address",
+        "outgoing = socket.socket(type=socket.SOCK_DGRAM)\n"
+        "    outgoing.setsockopt(0, 32, socket.inet_aton('127.0.0.1'))",
+        "socket.inet_ntoa(outgoing.getsockopt(0, 32, 4))",
+    ),
     _socket("IPV6_V6ONLY", "AF_INET6", "SOCK_DGRAM", "41, 26", 1),
     _socket("IPV6_UNICAST_HOPS", "AF_INET6", "SOCK_DGRAM", "41, 16", 9),
     _socket("IPV6_RECVPKTINFO", "AF_INET6", "SOCK_DGRAM", "41, 49", 1),
@@ -150,7 +221,7 @@ ROWS = (
 )
 
 _HEAD = '''
-import ctypes, fcntl, json, os, resource, signal, socket, sys, time
+import ctypes, fcntl, json, mmap, os, queue, resource, signal, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def must(result):
     if result: raise OSError(ctypes.get_errno())
@@ -172,9 +243,40 @@ def is_locked():
         try: fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError: return True
         return False
+pages = []
+def page():
+    """The address of a new page, for calls and for lines of /proc."""
+    pages.append(mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    libc.mprotect(ctypes.c_void_p(address_of(pages[-1])), 4096, 0)  # a mapping of its own
+    return ctypes.c_void_p(address_of(pages[-1]))
+def address_of(pages): return ctypes.addressof(ctypes.c_char.from_buffer(pages))
+def advised(advice):
+    at = page()
+    must(libc.madvise(at, 4096, advice))
+    return at
+def lines_at(at, name):
+    lines = open("/proc/self/" + name).read().splitlines()
+    start = format(at.value, "x")
+    first = next(i for i, line in enumerate(lines) if line.startswith((start + "-", start + " ")))
+    return lines[first:]
+def flags_at(at): return next(line for line in lines_at(at, "smaps") if line.startswith("VmFlags"))
+def policy_at(at): return lines_at(at, "numa_maps")[0].split()[1]
+def status(name, thread="self"):
+    return next(l for l in open(f"/proc/{thread}/status") if l.startswith(name + ":")).strip()
+def of_thread(thread, name): return open(f"/proc/{thread}/{name}").read().strip()
+def in_thread(set):
+    """Returns the id of a new thread that has called set() and then does nothing."""
+    told = queue.Queue()
+    def run():
+        try: told.put((set(), threading.get_native_id()))
+        except Exception as error: told.put((error, 0))
+        threading.Event().wait()
+    threading.Thread(target=run, daemon=True).start()
+    result, thread = told.get()
+    if not thread: raise result
+    return thread
 def locked_future():
     before = [line for line in open("/proc/self/status") if line.startswith("VmLck")]
-    import mmap
     with mmap.mmap(-1, 1 << 20) as pages:
         pages[0] = 1
         after = [line for line in open("/proc/self/status") if line.startswith("VmLck")]
@@ -211,13 +313,18 @@ def changed(before, after):
 
 
 class Portrait:
+    source = None  # of another program that prints such lines
+
     def __init__(self, node, directory, rows=ROWS):
         self._log = directory / "portrait.log"
         self._log.unlink(missing_ok=True)
         source = directory / "portrait.py"
-        source.write_text(program(rows))
-        self.pid = node.spawn(["/usr/bin/python3", "-S", source, self._log])
+        source.write_text(self.source or program(rows))
+        self.pid = self._start(node, ["/usr/bin/python3", "-S", source, self._log])
         wait_until(lambda: len(self._lines()) > 2, 20, "the portrait")
+
+    def _start(self, node, words):
+        return node.spawn(words)
 
     def _lines(self):
         return self._log.read_text().splitlines() if self._log.exists() else []
