@@ -106,6 +106,7 @@ struct KnownOption {
 constexpr std::array kOptions = {
     OPTION(SOL_SOCKET, SO_DEBUG, Kind::kAll, Right::kPrivileged),
     OPTION(SOL_SOCKET, SO_REUSEADDR, Kind::kAll),
+    OPTION(SOL_SOCKET, SO_REUSEPORT, Kind::kIp),  // CRIU leaves it on connections
     OPTION(SOL_SOCKET, SO_LINGER, Kind::kAll, Right::kUser, sizeof(linger)),
     OPTION(SOL_SOCKET, SO_TIMESTAMP_OLD, Kind::kAll),
     OPTION(SOL_SOCKET, SO_TIMESTAMPNS_OLD, Kind::kAll),

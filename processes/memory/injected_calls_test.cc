@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,6 +42,25 @@ TEST(InjectedCalls, ACallHasTheResultThatTheProcessWouldGet) {
   if (!called && called.error().errno_value == EOPNOTSUPP) GTEST_SKIP() << called.error().message;
   ASSERT_TRUE(called) << called.error().message;
   EXPECT_EQ(pid, process.pid());
+}
+
+// On a busy machine any call may take that long.
+TEST(InjectedCalls, ACallThatTakesLongerThanAStopLeavesTheProcessAsItWas) {
+  const TestProcess process([] { signal(SIGUSR1, [](int) { _exit(7); }); });
+  const auto longer = StoppedThread::kPatience + std::chrono::milliseconds(200);
+  long answer = -1;
+  const Status called = with_injected_calls(process.pid(), [&](InjectedCalls& calls) -> Status {
+    const auto said = calls.call(SYS_poll, {0, 0, static_cast<uint64_t>(longer.count())});
+    answer = said.value_or(-1);
+    return said ? Status{} : failure(said.error());
+  });
+  if (!called && called.error().errno_value == EOPNOTSUPP) GTEST_SKIP() << called.error().message;
+  ASSERT_TRUE(called) << called.error().message;
+  EXPECT_EQ(answer, 0);
+  kill(process.pid(), SIGUSR1);
+  siginfo_t end{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(process.pid()), &end, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(end.si_code, CLD_EXITED) << "it has ended by a signal";
 }
 
 TEST(InjectedCalls, ANumberThatACallWritesIsRead) {

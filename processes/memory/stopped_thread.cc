@@ -53,10 +53,12 @@ Result<StoppedThread> StoppedThread::stop(pid_t thread) {
   return stopped;
 }
 
+Status StoppedThread::await_stopped() const { return await_event_stop(kPatience); }
+
 // The stop that was asked for comes after the signals that arrive.
-Status StoppedThread::await_stopped() const {
+Status StoppedThread::await_event_stop(std::chrono::milliseconds patience) const {
   for (;;) {
-    const auto status = await_stop();
+    const auto status = await_stop(patience);
     if (!status) return failure(status.error());
     if (is_event_stop(*status)) return {};
     const auto signal = static_cast<unsigned long>(WSTOPSIG(*status));
@@ -65,8 +67,8 @@ Status StoppedThread::await_stopped() const {
   }
 }
 
-Result<int> StoppedThread::await_stop() const {
-  const auto deadline = Clock::now() + kPatience;
+Result<int> StoppedThread::await_stop(std::chrono::milliseconds patience) const {
+  const auto deadline = Clock::now() + patience;
   for (;;) {
     int status = 0;
     const pid_t found = waitpid(thread_, &status, __WALL | WNOHANG);
@@ -94,7 +96,7 @@ bool StoppedThread::was_call_dispatched(int status) const {
 Status StoppedThread::run_to_call_stop() {
   for (int signals = 0; signals < kSignalsMax;) {
     if (Status done = trace(PTRACE_SYSCALL, "continue"); !done) return done;
-    const auto status = await_stop();
+    const auto status = await_stop(kAsLongAsItTakes);
     if (!status) return failure(status.error());
     if (is_call_stop(*status)) return {};
     if (is_event_stop(*status)) continue;
@@ -110,7 +112,7 @@ Status StoppedThread::run_to_call_stop() {
 Status StoppedThread::run_to_restart_stop() {
   if (Status done = trace(PTRACE_INTERRUPT, "stop"); !done) return done;
   if (Status done = trace(PTRACE_CONT, "continue"); !done) return done;
-  return await_stopped();
+  return await_event_stop(kAsLongAsItTakes);
 }
 
 }  // namespace ppmr

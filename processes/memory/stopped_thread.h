@@ -16,6 +16,9 @@ class StoppedThread {
  public:
   // A thread that waits for a disk stops when the disk has answered.
   static constexpr std::chrono::milliseconds kPatience{500};
+  // Once the registers of the thread are not its own, it must not go on before they are again: on a
+  // busy machine a call of some microseconds takes seconds, until the thread gets a processor.
+  static constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};
 
   // Errors: EPERM without the right, or if another process traces it; ETIMEDOUT if it does not
   // stop; ESRCH.
@@ -29,16 +32,19 @@ class StoppedThread {
   pid_t id() const { return thread_; }
   // Calls ptrace(2). Errors: its own; the message says `what`.
   Status trace(int request, const char* what, void* data = nullptr) const;
-  // Lets it run to the entry or the end of a system call. Errors: EOPNOTSUPP if the call was
-  // dispatched to the thread itself (prctl(PR_SET_SYSCALL_USER_DISPATCH)), which then knows nothing
-  // of it if SIGSYS is not blocked; EIO if it gets signals without end.
+  // Lets it run to the entry or the end of a system call, and waits without a limit. Errors:
+  // EOPNOTSUPP if the call was dispatched to the thread itself
+  // (prctl(PR_SET_SYSCALL_USER_DISPATCH)), which then knows nothing of it if SIGSYS is not blocked;
+  // EIO if it gets signals without end.
   Status run_to_call_stop();
   // Lets it run until it stops where the kernel decides whether to restart a system call.
   Status run_to_restart_stop();
 
  private:
   explicit StoppedThread(pid_t thread) : thread_(thread) {}
-  Result<int> await_stop() const;  // the status of waitpid(2)
+  // Returns the status of waitpid(2). Errors: ETIMEDOUT, ESRCH.
+  Result<int> await_stop(std::chrono::milliseconds patience) const;
+  Status await_event_stop(std::chrono::milliseconds patience) const;
   bool was_call_dispatched(int status) const;
 
   pid_t thread_ = 0;          // 0: none is stopped

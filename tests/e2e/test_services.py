@@ -50,4 +50,5 @@ def test_service_moves_with_its_client(lab, nodes, migrations, service):
     nodes.source.await_end(pid)
     nodes.target.signal(pid, signal.SIGKILL)
     moving.third.signal(client.pid, signal.SIGKILL)
-    assert not differs(before, after)
+    changed = differs(before, after)
+    assert not changed, json.dumps(changed, indent=1)

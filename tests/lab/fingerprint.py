@@ -26,9 +26,14 @@ STATUS = (
 FILES = ("limits", "cmdline", "environ", "coredump_filter", "oom_score_adj", "personality")
 THREAD_FILES = ("comm", "timerslack_ns")
 LINKS = ("exe", "cwd", "root")
-# Numbers of options that the traffic changes, by level.
-PASSING = {1: {4, 49, 55, 56, 57}, 6: {11, 12, 14, 15, 24, 26, 28, 31, 35}}
+# Numbers of options that the traffic changes, by level. Of TCP also the window (10), and what only
+# shows that the connection was in repair mode (19 to 22, 29).
+PASSING = {1: {4, 49, 55, 56, 57}, 6: {10, 11, 12, 14, 15, 19, 20, 21, 22, 24, 26, 28, 29, 31, 35}}
+# A TCP socket has them, but neither uses them nor lets anybody set them: multicasts.
+WITHOUT_USE = {0: {32, 33}, 41: {17, 18}}
 LEVELS = (1, 0, 41, 6, 17)
+# Flags of mappings: whether pages were written since some moment, whether memory is counted.
+OF_KERNEL = ("sd", "nr", "ac")
 IOPRIO_GET, PIDFD_OPEN, PIDFD_GETFD, SCHED_GETATTR = 252, 434, 438, 315
 
 
@@ -76,17 +81,22 @@ class Tree:
         self.note(f"{name} CPUs", sorted(os.sched_getaffinity(thread)))
 
     def add_mappings(self, pid):
-        """The mappings of files and of shared memory; private memory grows and shrinks."""
-        shown = []
+        """The mappings of files and of shared memory; private memory grows and shrinks. Neighbours
+        that are alike count as one, because the kernel merges them at some moments only."""
+        found, start, end, shown = [], 0, 0, []
         for line in Path(f"/proc/{pid}/smaps").read_text(errors="replace").splitlines():
             words = line.split(None, 5)
             if re.match(r"[0-9a-f]+-[0-9a-f]+$", words[0]):
-                shown.append([words[0], words[1], words[5] if len(words) > 5 else ""])
-            elif words[0] == "VmFlags:":
-                # "sd": the kernel has seen a write since a moment that a move itself chooses.
-                shown[-1].append([flag for flag in words[1:] if flag not in ("sd", "nr")])
-        named = [line for line in shown if line[2].startswith("/")]
-        self.note(f"{pid} mappings of files", named)
+                start, end = (int(word, 16) for word in words[0].split("-"))
+                # Anonymous shared memory has another name at the target (docs/faithful.md).
+                shown = [words[1], *(name.removeprefix("/memfd:") for name in words[5:])]
+            elif words[0] == "VmFlags:" and shown[1:] and shown[1].startswith("/"):
+                shown += [flag for flag in line.split()[1:] if flag not in OF_KERNEL]
+                if found and found[-1][1] == start and found[-1][2] == shown:
+                    start = found.pop()[0]
+                found.append((start, end, shown))
+        for start, end, shown in found:
+            self.note(f"{pid} mapping {start:x}-{end:x}", shown)
 
     def add_descriptors(self, pid):
         process = self.libc.syscall(PIDFD_OPEN, pid, 0)
@@ -118,6 +128,8 @@ class Tree:
             for level in LEVELS:
                 for number in range(128):
                     if number in PASSING.get(level, ()):
+                        continue
+                    if taken.type & 1 and number in WITHOUT_USE.get(level, ()):
                         continue
                     try:
                         value = taken.getsockopt(level, number, 64)

@@ -46,6 +46,14 @@ def _fastcgi_request(script):
     )
 
 
+def let_enter(directory):
+    """Programs of other users can reach it."""
+    for parent in directory.parents:
+        if parent == Path("/tmp"):
+            break
+        parent.chmod(0o755)
+
+
 class Service:
     package = ""
     program = ""
@@ -189,10 +197,7 @@ class Postgres(OtherUser):
         return ["unshare", "--ipc", *self.as_other(), self.find(), "-D", data, *words]
 
     def _make(self, data):
-        for directory in data.parents:
-            if directory == Path("/tmp"):
-                break
-            directory.chmod(0o755)
+        let_enter(data)
         as_user = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
         initdb = self.find().with_name("initdb")
         self.node.run([*as_user, initdb, "-D", data, "-A", "trust", "--no-sync"], timeout=120)
@@ -219,8 +224,8 @@ class MariaDb(Service):
         (directory / "first.sql").write_text(
             "create or replace user talker@'%' identified via mysql_native_password using '';\n"
             "grant all on *.* to talker@'%';\n"
-            "create database if not exists kept; create table if not exists kept.kept "
-            "(n int auto_increment primary key);\n"
+            "create database if not exists kept;\n"
+            "create table if not exists kept.kept (n int auto_increment primary key);\n"
         )
         words = (
             f"--no-defaults --user=root --datadir={data} --bind-address={address} --port={port} "
@@ -264,17 +269,19 @@ class PhpFpm(Service):
         return [[request, struct.pack(">BBHH", 1, 3, 1, 8)]]
 
 
-class Exim(Service):
-    package, program = "exim4-daemon-light", "exim4"
+class Exim(OtherUser):
+    package, program, user = "exim4-daemon-light", "exim4", "Debian-exim"
 
     def command(self, address, port, directory):
+        let_enter(directory)
+        directory.chmod(0o777)
         (directory / "conf").write_text(
             f"local_interfaces = {address}\ndaemon_smtp_ports = {port}\n"
             f"spool_directory = {directory}/spool\nlog_file_path = {directory}/%slog\n"
             "smtp_accept_max_nonmail = 1000000\nhosts_require_helo =\nprimary_hostname = lab\n"
             f"pid_file_path = {directory}/pid\nkeep_environment =\n"
         )
-        return [self.find(), "-C", directory / "conf", "-bdf"]
+        return [*self.as_other(), self.find(), "-C", directory / "conf", "-bdf"]
 
     def steps(self, directory):
         return [[b"", b"220 "], [b"HELO lab\r\n", b"250 "], [b"NOOP\r\n", b"250 "]]
