@@ -57,7 +57,8 @@ def let_enter(directory):
 class Service:
     package = ""
     program = ""
-    options = ()  # for CRIU
+    user = "root"
+    refused = ""  # words of the finding that stops its move
 
     def missing(self):
         return "" if self.find() else self.package
@@ -216,6 +217,8 @@ class Postgres(OtherUser):
 
 class MariaDb(Service):
     package, program = "mariadb-server", "mariadbd"
+    # It locks its files (F_SETLK), which both nodes share.
+    refused = "is one file for both nodes"
 
     def command(self, address, port, directory):
         data = directory / "data"
@@ -269,8 +272,9 @@ class PhpFpm(Service):
         return [[request, struct.pack(">BBHH", 1, 3, 1, 8)]]
 
 
-class Exim(OtherUser):
-    package, program, user = "exim4-daemon-light", "exim4", "Debian-exim"
+class Exim(Service):
+    package, program = "exim4-daemon-light", "exim4"
+    user = "Debian-exim"  # it gives root up
 
     def command(self, address, port, directory):
         let_enter(directory)
@@ -281,7 +285,18 @@ class Exim(OtherUser):
             "smtp_accept_max_nonmail = 1000000\nhosts_require_helo =\nprimary_hostname = lab\n"
             f"pid_file_path = {directory}/pid\nkeep_environment =\n"
         )
-        return [*self.as_other(), self.find(), "-C", directory / "conf", "-bdf"]
+        return [self.find(), "-C", directory / "conf", "-bdf"]
+
+    def steps(self, directory):
+        return [[b"", b"220 "], [b"HELO lab\r\n", b"250 "], [b"NOOP\r\n", b"250 "]]
+
+
+class Aiosmtpd(Service):
+    package, program = "python3-aiosmtpd", "aiosmtpd"
+
+    def command(self, address, port, directory):
+        mailbox = ["-c", "aiosmtpd.handlers.Mailbox", directory / "mail"]
+        return [self.find(), "-n", "-l", f"{address}:{port}", *mailbox]
 
     def steps(self, directory):
         return [[b"", b"220 "], [b"HELO lab\r\n", b"250 "], [b"NOOP\r\n", b"250 "]]
@@ -355,6 +370,7 @@ SERVICES = {
     "MariaDB": MariaDb(),
     "php-fpm": PhpFpm(),
     "exim": Exim(),
+    "aiosmtpd": Aiosmtpd(),
     "a BEAM program": Erlang(),
     "Tomcat": Tomcat(),
 }
