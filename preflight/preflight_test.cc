@@ -261,6 +261,10 @@ TEST_F(Preflight, StopsTheMoveOfAUserOfSystemVObjectsUnlessTheLossIsAccepted) {
   options_.allowed_losses = {"system-v"};
   expect_warning("412 (worker) uses semaphore set 3", "");
 }
+TEST_F(Preflight, StopsTheMoveOfAProcessWithTheMemoryOfItsParent) {
+  add("common memory", "411");
+  expect_stop("412 (worker) has the same memory as process 411", "keep it here");
+}
 TEST_F(Preflight, StopsTheMoveOfAProcessWithAMessageQueue) {
   add("message queue", "/jobs");
   expect_stop("412 (worker) has the message queue /jobs open", "close the queue");

@@ -171,6 +171,12 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.stop(fmt::format("{} uses {}, which CRIU does not support", name, item.object),
                     item.object == "[io_uring]" ? "start the program without io_uring"
                                                 : "make it close the file first");
+    } else if (item.kind == "common memory") {
+      findings.stop(
+          fmt::format("{} has the same memory as process {} (clone(2) with CLONE_VM), and "
+                      "CRIU does not support that",
+                      name, item.object),
+          "keep it here");
     } else if (item.kind == "message queue") {
       findings.stop(
           fmt::format(

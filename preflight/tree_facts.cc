@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -134,6 +136,7 @@ class Gathering {
  private:
   void gather_mount_ids();
   void check_namespaces(pid_t pid);
+  void check_common_memory(pid_t pid, pid_t parent);
   void check_process_descriptor(pid_t pid, int number);
   Status gather_process(const ProcessStat& process);
   void check_working_directory(pid_t pid, const std::string& path);
@@ -277,6 +280,7 @@ Status Gathering::gather_process(const ProcessStat& process) {
   fact.root_directory = *root;
   check_working_directory(pid, fact.working_directory);
   check_namespaces(pid);
+  check_common_memory(pid, stat->parent);
   if (const auto limits = read_process_file(pid, "limits"))
     fact.hard_limits = parse_hard_limits(*limits);
   if (Status gathered = gather_descriptors(pid); !gathered) return gathered;
@@ -294,6 +298,21 @@ void Gathering::check_namespaces(pid_t pid) {
     const auto of_root = read_process_link(tree_.root, link);
     if (own && of_root && *own != *of_root) add_peculiarity("nested namespace", name, pid);
   }
+}
+
+bool waits_for_vfork(pid_t pid) {
+  const auto threads = read_threads(pid);
+  return threads && std::any_of(threads->begin(), threads->end(), [](pid_t thread) {
+           const auto stat = read_process_stat(thread);
+           return stat && stat->state == 'D';
+         });
+}
+
+// Between vfork(2) and execve(2) a process has the memory of its parent, too, which waits for it.
+void Gathering::check_common_memory(pid_t pid, pid_t parent) {
+  const auto is_common = [&] { return syscall(SYS_kcmp, pid, parent, KCMP_VM, 0, 0) == 0; };
+  if (parent <= 0 || !is_common() || waits_for_vfork(parent) || !is_common()) return;
+  add_peculiarity("common memory", std::to_string(parent), pid);
 }
 
 // CRIU opens the process again, and so it must be restored, too.

@@ -55,7 +55,7 @@ struct Peculiarity {
   // (io_uring, for example), "message queue" (of POSIX), "system v object" (a semaphore set or
   // message queue), "ppmr mount", "foreign mount" (a file opened in another mount namespace),
   // "nested namespace" (of a process that is not the root, and not the root's), "foreign process"
-  // (a pidfd of a process outside of the tree)
+  // (a pidfd of a process outside of the tree), "common memory" (with its parent, CLONE_VM)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -170,6 +171,21 @@ TEST_F(Facts, ContainSemaphoresOfTheNode) {
                             return item.kind == "system v object" &&
                                    item.object == "semaphore set " + std::to_string(semaphores);
                           }));
+}
+
+TEST_F(Facts, ContainAProcessWithTheMemoryOfItsParent) {
+  const TestProcess process([] {
+    static std::array<char, 64 << 10> stack;
+    const auto wait = [](void*) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) pause();
+      return 0;
+    };
+    if (clone(wait, stack.data() + stack.size(), CLONE_VM | SIGCHLD, nullptr) < 0) abort();
+  });
+  EXPECT_THAT(facts_of(process.pid()).peculiarities,
+              Contains(testing::AllOf(Field(&Peculiarity::kind, "common memory"),
+                                      Field(&Peculiarity::object, std::to_string(process.pid())))));
 }
 
 TEST_F(Facts, ContainAMessageQueue) {

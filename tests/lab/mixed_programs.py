@@ -190,6 +190,13 @@ KINDS = {
         [],
     ),
     "segments of its own": ("must(call.syscall(154, 1, struct.pack('IIII', 0, 0, 0xfffff, 0x51), 16))", []),
+    "memory of its parent": (
+        "stack = ctypes.create_string_buffer(1 << 16)\n"
+        "at = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64)\n"
+        "wait = ctypes.cast(call.pause, ctypes.c_void_p)\n"
+        "must(call.clone(wait, at, 0x100 | signal.SIGCHLD, None))",
+        [],
+    ),
     "message queue": ("kept = must(call.mq_open(b'/mixed', os.O_CREAT | os.O_RDWR, 0o600, None))", []),
     "name that is not UTF-8": ("kept = os.open(place.encode() + b'/caf\\xe9', os.O_RDWR | os.O_CREAT)", []),
     "lock of a process, with the option": (
