@@ -85,7 +85,9 @@ enum class Kind {
   kIpv6Raw,
   kUdp,
   kTcp,
-  kTcpWithoutPeer
+  kTcpWithoutPeer,
+  kPacket,
+  kNetlink
 };
 // Whether a user may set it for a socket of their own.
 enum class Right { kUser, kPrivileged };
@@ -210,16 +212,16 @@ constexpr std::array kOptions = {
     OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT, Kind::kTcpWithoutPeer),
     OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP, Kind::kTcpWithoutPeer),
     OPTION(IPPROTO_TCP, TCP_MAXSEG, Kind::kTcpWithoutPeer),
-    OPTION(SOL_PACKET, PACKET_TX_HAS_OFF, Kind::kAll),
-    OPTION(SOL_PACKET, PACKET_QDISC_BYPASS, Kind::kAll),
-    OPTION(SOL_PACKET, PACKET_IGNORE_OUTGOING, Kind::kAll),
-    OPTION(SOL_NETLINK, NETLINK_PKTINFO, Kind::kAll),
-    OPTION(SOL_NETLINK, NETLINK_BROADCAST_ERROR, Kind::kAll),
-    OPTION(SOL_NETLINK, NETLINK_NO_ENOBUFS, Kind::kAll),
-    OPTION(SOL_NETLINK, NETLINK_LISTEN_ALL_NSID, Kind::kAll, Right::kPrivileged),
-    OPTION(SOL_NETLINK, NETLINK_CAP_ACK, Kind::kAll),
-    OPTION(SOL_NETLINK, NETLINK_EXT_ACK, Kind::kAll),
-    OPTION(SOL_NETLINK, NETLINK_GET_STRICT_CHK, Kind::kAll),
+    OPTION(SOL_PACKET, PACKET_TX_HAS_OFF, Kind::kPacket),
+    OPTION(SOL_PACKET, PACKET_QDISC_BYPASS, Kind::kPacket),
+    OPTION(SOL_PACKET, PACKET_IGNORE_OUTGOING, Kind::kPacket),
+    OPTION(SOL_NETLINK, NETLINK_PKTINFO, Kind::kNetlink),
+    OPTION(SOL_NETLINK, NETLINK_BROADCAST_ERROR, Kind::kNetlink),
+    OPTION(SOL_NETLINK, NETLINK_NO_ENOBUFS, Kind::kNetlink),
+    OPTION(SOL_NETLINK, NETLINK_LISTEN_ALL_NSID, Kind::kNetlink, Right::kPrivileged),
+    OPTION(SOL_NETLINK, NETLINK_CAP_ACK, Kind::kNetlink),
+    OPTION(SOL_NETLINK, NETLINK_EXT_ACK, Kind::kNetlink),
+    OPTION(SOL_NETLINK, NETLINK_GET_STRICT_CHK, Kind::kNetlink),
 };
 #undef OPTION
 
@@ -277,6 +279,10 @@ struct SocketKind {
         return is_tcp();
       case Kind::kTcpWithoutPeer:
         return is_tcp() && !has_peer();
+      case Kind::kPacket:
+        return family == AF_PACKET;
+      case Kind::kNetlink:
+        return family == AF_NETLINK;
     }
     return false;
   }
