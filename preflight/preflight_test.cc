@@ -247,6 +247,10 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatFaultsOnCpuQueriesUnlessTheLossIsAcc
   options_.allowed_losses = {"cpu-faults"};
   expect_warning("412 (worker) gets a signal for the instructions RDTSC", "");
 }
+TEST_F(Preflight, WarnsOfAProcessThatCouldNotBeAsked) {
+  tree_.processes[0].was_asked = false;
+  expect_warning("412 (worker) could not be asked", "--dry-run");
+}
 TEST_F(Preflight, StopsTheMoveOfAProcessWithSegmentsOfItsOwn) {
   tree_.processes[0].has_segments = true;
   expect_stop("412 (worker) has segments of its own", "keep it here");

@@ -65,6 +65,12 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                         "as Wine does), and CRIU's calls in it would end it",
                     "keep it here");
     }
+    if (!process.was_asked) {
+      findings.warn(name +
+                        " could not be asked whether it has what a move loses and the kernel "
+                        "shows nowhere, such as a keyring or restrictions of Landlock",
+                    "run the checks again (--dry-run)");
+    }
     if (process.has_segments) {
       findings.stop(
           name + " has segments of its own (modify_ldt(2)), and CRIU does not restore them",

@@ -562,6 +562,22 @@ Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
   return gather_tree_facts(tree, known);
 }
 
+namespace {
+
+// On a busy machine a thread that runs may stop late.
+std::optional<AskedAttributes> ask_patiently(pid_t thread) {
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (auto answer = ask_attributes(thread)) return answer;
+    const auto stat = read_process_stat(thread);
+    if (!stat || stat->is_dead()) return AskedAttributes{};  // it has ended
+    if (stat->state == 'D') break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 void find_restrictions(TreeFacts& tree) {
   LandlockProbe probe;
   for (ProcessFact& process : tree.processes) {
@@ -569,7 +585,8 @@ void find_restrictions(TreeFacts& tree) {
     if (process.tracer != 0 || !process.freezer.empty()) continue;
     AskedAttributes told;
     for (const pid_t thread : process.threads) {
-      const auto answer = ask_attributes(thread);
+      const auto answer = ask_patiently(thread);
+      process.was_asked = answer.has_value();
       if (!answer) break;  // each further thread that does not stop would cost its time, too
       told |= *answer;
       process.is_landlocked |= probe.is_restricted(thread).value_or(false);

@@ -72,7 +72,8 @@ struct ProcessFact {
   pid_t tracer = 0;
   std::string freezer;  // the file that freezes its control group; empty: not frozen
   int seccomp_mode = 0;
-  // See find_restrictions().
+  // See find_restrictions(). Not asked: a thread did not stop, or cannot be traced.
+  bool was_asked = true;
   bool is_landlocked = false;
   bool denies_write_execute = false;
   bool has_keyring = false;

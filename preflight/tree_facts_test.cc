@@ -188,6 +188,33 @@ TEST_F(Facts, ContainAProcessWithTheMemoryOfItsParent) {
                                       Field(&Peculiarity::object, std::to_string(process.pid())))));
 }
 
+// It waits for its child, with the same memory, and does not stop meanwhile.
+TEST_F(Facts, SayThatAProcessInVforkWasNotAsked) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int begun = ends[1];
+    if (vfork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      (void)!write(begun, "", 1);
+      for (;;) pause();
+    }
+    _exit(1);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  TreeFacts facts = facts_of(pid);
+  EXPECT_THAT(facts.peculiarities, Not(Contains(Field(&Peculiarity::kind, "common memory"))));
+  find_restrictions(facts);
+  EXPECT_FALSE(facts.processes.front().was_asked);
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST_F(Facts, ContainAMessageQueue) {
   const std::string name = fmt::format("/ppmr-test-{}", getpid());
   const mqd_t queue = mq_open(name.c_str(), O_CREAT | O_RDWR, 0600, nullptr);
