@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -42,9 +44,9 @@ TEST(ProcessorMeter, SeesProcessesThatWaitForEachOther) {
   const TestProcess root([&] {
     sched_setaffinity(0, sizeof(one), &one);
     for (int i = 0; i < 2; ++i) {
-      if (fork() == 0) {
-        for (;;) continue;
-      }
+      if (fork() != 0) continue;
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) continue;
     }
   });
   ProcessorMeter meter(root.pid());
