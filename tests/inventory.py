@@ -211,9 +211,9 @@ def measure():
 
 HEAD = """# What moves keep, measured
 
-`tests/inventory.py --write docs/inventory.md` has made this page: {date}, Linux {kernel}. A program
-has one of each kind of state and says before and after a move what it sees of it. CRIU and podman
-dump and restore on one node. [faithful.md](faithful.md) says who carries what.
+`tests/inventory.py --write docs/inventory.md` has made this page: {date}, Linux {kernel}.
+A program has one of each kind of state and says before and after a move what it sees of it. CRIU
+and podman dump and restore on one node. [faithful.md](faithful.md) says who carries what.
 
 Not measured: DMTCP. Debian 12 has no package of it, and ppmr's tests install packages of Debian
 only.

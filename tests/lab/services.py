@@ -91,7 +91,9 @@ class Redis(Service):
     package = program = "redis-server"
 
     def command(self, address, port, directory):
-        words = f"--port {port} --bind {address} --protected-mode no --appendonly yes --save"
+        # Its allocator makes threads when it likes.
+        words = f"--port {port} --bind {address} --protected-mode no --jemalloc-bg-thread no"
+        words += " --appendonly yes --save"
         return [self.find(), *words.split(), "", "--dir", directory]
 
     def steps(self, directory):

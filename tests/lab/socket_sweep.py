@@ -9,8 +9,8 @@ socket, and prints all of these values again and again.
 from .portrait import Portrait
 
 # Left out: SO_INCOMING_CPU and TCP_QUICKACK, which the traffic sets; SO_BINDTODEVICE and its twin
-# SO_BINDTOIFINDEX; TCP_REPAIR and its relatives, which a dump itself uses; UDP_CORK, with which CRIU
-# dumps no socket.
+# SO_BINDTOIFINDEX; TCP_REPAIR and its relatives, which a dump itself uses; UDP_CORK, with which
+# CRIU dumps no socket.
 PROGRAM = r'''
 import json, resource, socket, sys, time
 KINDS = {
