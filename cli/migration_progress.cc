@@ -278,9 +278,8 @@ void MigrationProgress::on_event(const json& event) {
   follow(event);
   switch (style_) {
     case ProgressStyle::kTerminal:
-      if (what == "warning" || what == "begun" || what == "paused" || what == "resumed" ||
-          what == "delayed") {
-        if (const std::string text = event_text(event); !text.empty()) print_above(text);
+      if (what == "warning" || what == "begun" || what == "paused" || what == "resumed") {
+        print_above(event_text(event));
       }
       draw();
       break;

@@ -211,7 +211,7 @@ def measure():
 
 HEAD = """# What moves keep, measured
 
-`tests/inventory.py --write docs/inventory.md` has made this page: {date}, Linux {kernel}.
+Made by `tests/inventory.py --write docs/inventory.md` on {date}, Linux {kernel}.
 A program has one of each kind of state and says before and after a move what it sees of it. CRIU
 and podman dump and restore on one node. [faithful.md](faithful.md) says who carries what.
 
