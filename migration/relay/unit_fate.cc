@@ -153,7 +153,8 @@ std::string unit_drop_in_of_source(const OwnershipRecord& record) {
                                    path_of(record));
 }
 
-// With + the commands run as root and outside of the unit's sandbox.
+// With + the commands run as root and outside of the unit's sandbox. What the unit preloads is for
+// its service: a library that shows it another user would keep ppmr from its records.
 std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::string& program,
                                    const std::string& state_directory,
                                    const std::string& identifier) {
@@ -168,6 +169,7 @@ std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::str
                                    "Restart=no\n"
                                    "RemainAfterExit=no\n"
                                    "TimeoutStartSec=infinity\n"
+                                   "UnsetEnvironment=LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT\n"
                                    "{1}"
                                    "ExecCondition=\n"
                                    "ExecStartPre=\n"
