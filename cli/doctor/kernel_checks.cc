@@ -82,10 +82,10 @@ Diagnosis userfaultfd_of(int error) {
 
 Diagnosis live_moves_of(const std::string& obstacle) {
   if (obstacle.empty()) return ok("live-moves", "memory is copied while its process runs");
-  return warning("live-moves",
-                 obstacle + ": processes stand still while all of their memory is sent",
-                 "Use Linux 6.7 or later, or a kernel with CONFIG_MEM_SOFT_DIRTY, and run ppmr as "
-                 "root");
+  return warning(
+      "live-moves", obstacle + ": processes stand still while all of their memory is sent",
+      "Use Linux 6.7 or later. Before it, a live move needs root, CONFIG_MEM_SOFT_DIRTY, "
+      "and a kernel that merges no pages (KSM)");
 }
 
 void check_fuse(const KernelFacts& facts, Diagnoses& found) {

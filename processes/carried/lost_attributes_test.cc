@@ -40,7 +40,9 @@ TEST(LostAttributes, APlainProcessHasNone) {
 
 TEST(LostAttributes, ASealIsFound) {
   constexpr long kMseal = 462;  // Linux 6.10
-  if (syscall(kMseal, nullptr, 0, 1) != 0 && errno == ENOSYS) GTEST_SKIP() << "needs Linux 6.10";
+  if (syscall(kMseal, nullptr, 0, 1) != 0 && errno == ENOSYS) {
+    GTEST_SKIP() << "NOT TESTED: sealed mappings: the kernel has no mseal(2) (Linux 6.10)";
+  }
   const TestProcess process([] {
     if (syscall(kMseal, map_page(), kPageBytes, 0) != 0) abort();
   });
@@ -59,7 +61,9 @@ TEST(LostAttributes, SealsAndKeysOfTheKernelDoNotCount) {
 }
 
 TEST(LostAttributes, ThePolicyOfAMappingIsFound) {
-  if (access("/proc/self/numa_maps", R_OK) != 0) GTEST_SKIP() << "needs CONFIG_NUMA";
+  if (access("/proc/self/numa_maps", R_OK) != 0) {
+    GTEST_SKIP() << "NOT TESTED: memory policies: the kernel has no numa_maps (CONFIG_NUMA)";
+  }
   const TestProcess process([] {
     const unsigned long nodes = 1;
     if (syscall(SYS_mbind, map_page(), kPageBytes, MPOL_PREFERRED, &nodes, 65, 0) != 0) abort();

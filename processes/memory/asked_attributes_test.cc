@@ -60,7 +60,9 @@ TEST(AskedAttributes, TellsAThreadForWhichRdtscIsASignal) {
 TEST(AskedAttributes, TellsAProcessWithSegmentsOfItsOwn) {
 #ifdef __x86_64__
   constexpr int kWrite = 1;
-  if (syscall(SYS_modify_ldt, 0, nullptr, 0) < 0) GTEST_SKIP() << "the kernel has no such call";
+  if (syscall(SYS_modify_ldt, 0, nullptr, 0) < 0) {
+    GTEST_SKIP() << "NOT TESTED: segments: the kernel has no modify_ldt(2)";
+  }
   const TestProcess process([] {
     user_desc segment{};
     segment.limit = 0xfffff;
@@ -71,7 +73,7 @@ TEST(AskedAttributes, TellsAProcessWithSegmentsOfItsOwn) {
   ASSERT_TRUE(told);
   EXPECT_TRUE(told->has_segments);
 #else
-  GTEST_SKIP() << "x86 only";
+  GTEST_SKIP() << "NOT TESTED: segments: only x86 has modify_ldt(2)";
 #endif
 }
 
@@ -96,7 +98,7 @@ TEST(AskedAttributes, TellsWhatOneThreadHas) {
 }
 
 TEST(AskedAttributes, TellsAProcessThatDeniesWriteExecute) {
-  if (prctl(kGetMdwe, 0, 0, 0, 0) < 0) GTEST_SKIP() << "needs Linux 6.3";
+  if (prctl(kGetMdwe, 0, 0, 0, 0) < 0) GTEST_SKIP() << "NOT TESTED: MDWE: needs Linux 6.3";
   const TestProcess process([] {
     if (prctl(kSetMdwe, 1, 0, 0, 0) != 0) abort();
   });
@@ -108,7 +110,7 @@ TEST(AskedAttributes, TellsAProcessThatDeniesWriteExecute) {
 TEST(AskedAttributes, TellsAProcessWithAKeyring) {
   if (syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, 0) < 0 &&
       errno == ENOSYS) {
-    GTEST_SKIP() << "the kernel has no keyrings";
+    GTEST_SKIP() << "NOT TESTED: the kernel has no keyrings";
   }
   const TestProcess process([] {
     if (syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, 1) < 0) abort();
@@ -131,7 +133,9 @@ bool register_ring() {
 }
 
 TEST(AskedAttributes, TellsARingThatIsUsedByARegisteredIndex) {
-  if (!is_kernel(6, 3) || !register_ring()) GTEST_SKIP() << "needs io_uring and Linux 6.3";
+  if (!is_kernel(6, 3) || !register_ring()) {
+    GTEST_SKIP() << "NOT TESTED: registered rings: needs io_uring and Linux 6.3";
+  }
   const TestProcess process([] {
     if (!register_ring()) abort();
   });

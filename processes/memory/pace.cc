@@ -1,11 +1,11 @@
 #include "processes/memory/pace.h"
 
 #include <poll.h>
-#include <time.h>
 
 #include <algorithm>
 
 #include "base/number_file.h"
+#include "base/processor_time.h"
 
 namespace ppmr {
 namespace {
@@ -17,12 +17,6 @@ using std::chrono::nanoseconds;
 constexpr std::chrono::milliseconds kLookInterval{200};
 
 uint64_t number_in(const std::string& path) { return path.empty() ? 0 : read_number(path); }
-
-nanoseconds used_by_this_process() {
-  timespec used{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return std::chrono::seconds(used.tv_sec) + nanoseconds(used.tv_nsec);
-}
 
 // Returns whether the other end of the socket was closed before `until`.
 bool is_closed_before(Clock::time_point until, int socket) {
@@ -48,8 +42,8 @@ nanoseconds rest_after(nanoseconds worked, nanoseconds elapsed, uint64_t percent
 
 bool PacedReading::wait_after(uint64_t bytes, nanoseconds others, int socket) {
   if (files_.rate.empty() && files_.cpu_share.empty() && files_.pause.empty()) return true;
-  const bool goes_on = wait(bytes, others + used_by_this_process() - used_before_, socket);
-  used_before_ = used_by_this_process();
+  const bool goes_on = wait(bytes, others + processor_time() - used_before_, socket);
+  used_before_ = processor_time();
   resumed_at_ = Clock::now();
   return goes_on;
 }

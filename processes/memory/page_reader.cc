@@ -35,6 +35,8 @@ constexpr int kFirstSocket = 3;
 // The daemon sends its first request after the rounds of a live move, which can take long.
 constexpr std::chrono::hours kPatience{24};
 constexpr int kPriorityBesideTree = 10;
+// For one chunk. The daemon has fewer rights than the page reader, and may be an attacker's.
+constexpr uint64_t kUsedMaxNs = 60'000'000'000;
 
 Result<MappedMemory> receive_pool(int socket) {
   std::string pending, line;
@@ -66,7 +68,8 @@ void serve(int socket, Result<MemoryReader> reader, std::span<std::byte> pool, P
     ReadReply reply;
     if (!done) reply.set(done.error());
     if (!send_message(socket, reply, kDaemon)) return;
-    const auto used = std::chrono::nanoseconds(request ? request->used_ns : 0);
+    const auto used =
+        std::chrono::nanoseconds(request ? std::min(request->used_ns, kUsedMaxNs) : 0);
     if (request && !pace.wait_after(request->length, used, socket)) {
       (void)::shutdown(socket, SHUT_RDWR);  // the daemon fails its next request at once
       return;

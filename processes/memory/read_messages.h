@@ -15,7 +15,8 @@ struct ReadRequest {
   uint64_t offset = 0;       // offset in the memory file
   uint64_t length = 0;       // in bytes
   uint64_t pool_offset = 0;  // place for the bytes in the pool's memory
-  uint64_t used_ns = 0;      // time of processors that the daemon has used since its last request
+  // Time of processors that the daemon has used since its last request; more counts as the maximum.
+  uint64_t used_ns = 0;
 };
 
 using ReadReply = StatusMessage<504>;

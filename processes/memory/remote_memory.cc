@@ -3,15 +3,18 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <string>
 #include <utility>
 
 #include "base/line_socket.h"
+#include "base/processor_time.h"
 #include "processes/memory/read_messages.h"
 
 namespace ppmr {
+
+using std::chrono::nanoseconds;
+
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{100};
@@ -38,18 +41,15 @@ RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
       give_up_(std::move(give_up)) {}
 
 // All threads of the daemon: others send what was read.
-uint64_t RemoteMemory::used_since_last_ns() {
-  timespec used{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  const uint64_t now_ns =
-      static_cast<uint64_t>(used.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(used.tv_nsec);
-  const uint64_t before_ns = std::exchange(used_ns_, now_ns);
-  return before_ns == 0 ? 0 : now_ns - before_ns;
+nanoseconds RemoteMemory::used_since_last() {
+  const nanoseconds now = processor_time();
+  const nanoseconds before = std::exchange(used_, now);
+  return before == nanoseconds(0) ? nanoseconds(0) : now - before;
 }
 
 Status RemoteMemory::read(uint64_t offset, std::span<std::byte> slot) {
   const ReadRequest request{offset, slot.size(), static_cast<uint64_t>(slot.data() - pool_),
-                            used_since_last_ns()};
+                            static_cast<uint64_t>(used_since_last().count())};
   if (Status sent = send_message(socket_.get(), request, kReader); !sent) return sent;
   is_unanswered_ = true;
   if (Status replied = await_reply(); !replied) return replied;

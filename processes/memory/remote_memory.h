@@ -32,10 +32,10 @@ class RemoteMemory {
 
  private:
   Status await_reply();
-  uint64_t used_since_last_ns();
+  std::chrono::nanoseconds used_since_last();
 
   UniqueFd socket_;
-  uint64_t used_ns_ = 0;  // by this process, at the last request
+  std::chrono::nanoseconds used_{0};  // by this process, at the last request
   bool is_unanswered_ = false;
   const std::byte* const pool_;
   const std::optional<std::chrono::milliseconds> patience_;

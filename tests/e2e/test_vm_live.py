@@ -51,4 +51,3 @@ def test_rounds_lose_no_write_with_soft_dirty_bits(machines, migrations):
     assert done.returncode == 0, done.stdout[-3000:]
     assert "LoseNoWriteOfThreadsThatNeverStop" in done.stdout
     assert "NOT TESTED: live rounds" not in done.stdout
-
