@@ -66,6 +66,9 @@ std::string expected_text(const EstimateReport& report, const EstimatedMove& mov
     sent += ", " + counted(estimate.rounds, "round");
   }
   text = line("expected", text) + line("sent", sent);
+  if (!estimate.why_post_copy.empty()) {
+    text += line("", "begins again with --post-copy: " + estimate.why_post_copy);
+  }
   if (report.promised_downtime && estimate.downtime > *report.promised_downtime) {
     const std::string cause = !estimate.why.empty()      ? estimate.why
                               : !move.why_frozen.empty() ? move.why_frozen
@@ -97,6 +100,7 @@ json move_json(const EstimatedMove& move) {
           {"time_s", seconds(move.estimate.time)},
           {"downtime_s", seconds(move.estimate.downtime)},
           {"stays", move.estimate.stays},
+          {"why_post_copy", move.estimate.why_post_copy},
           {"why", move.estimate.why}};
 }
 

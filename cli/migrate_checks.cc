@@ -174,13 +174,35 @@ void Migrate::limit_rounds() {
   if (has_room_for_rounds(settings_.live)) return;
   settings_.plan.is_live = false;
   const bool stops = settings_.live.on_timeout == OnTimeout::kCancel;
+  const bool follows =
+      settings_.plan.may_run_before_memory() || settings_.live.on_timeout == OnTimeout::kPostCopy;
   findings_.push_back(
       {stops ? Severity::kStops : Severity::kWarns,
        fmt::format("the target has room for the memory, but not for copies of what is written "
-                   "meanwhile ({} free): all memory {} while the processes are frozen",
+                   "meanwhile ({} free): all memory {}",
                    format_size(std::min(memory_room_bytes_, store_room_bytes_)),
-                   stops ? "would be sent" : "is sent"),
+                   follows ? "is sent when the processes run there (post-copy)"
+                   : stops ? "would be sent while the processes are frozen"
+                           : "is sent while the processes are frozen"),
        "free memory there, or choose another target"});
+}
+
+// The move that begins if this one cannot keep its promise (--on-timeout post-copy).
+MigrationSettings Migrate::as_post_copy() const {
+  MigrationSettings settings = settings_;
+  settings.plan.may_run = MayRun::kDecided;
+  settings.live.on_timeout = OnTimeout::kFreeze;
+  return settings;
+}
+
+void Migrate::warn_of_post_copy(const char* option) {
+  findings_.push_back(
+      {Severity::kWarns,
+       fmt::format("{}: from the decision until all memory has arrived, the processes need both "
+                   "nodes and the link between them; if a node is lost, or the link for longer "
+                   "than --timeout, they are lost",
+                   option),
+       fmt::format("without {} they run at the target only when all memory is there", option)});
 }
 
 // With what both nodes can do.
@@ -192,13 +214,17 @@ void Migrate::finish_plan() {
   }
   settings_.plan = *plan;
   limit_rounds();
-  if (!plan->may_run_before_memory()) return;
-  findings_.push_back(
-      {Severity::kWarns,
-       "--post-copy: from the decision until all memory has arrived, the processes need both nodes "
-       "and the link between them; if a node is lost, or the link for longer than --timeout, they "
-       "are lost",
-       "without --post-copy they run at the target only when all memory is there"});
+  if (plan->may_run_before_memory()) return warn_of_post_copy("--post-copy");
+  if (settings_.live.on_timeout != OnTimeout::kPostCopy) return;
+  if (!plan->moves_memory_apart()) {
+    findings_.push_back({Severity::kStops,
+                         "--on-timeout post-copy is not possible: the memory cannot be moved apart "
+                         "from CRIU's images (see the warnings)",
+                         "migrate without --on-timeout post-copy"});
+    return;
+  }
+  warn_of_post_copy("--on-timeout post-copy");
+  if (!settings_.plan.is_live) settings_ = as_post_copy();
 }
 
 }  // namespace ppmr

@@ -12,7 +12,7 @@
 #include "cli/migrate_steps.h"
 #include "daemon/command_line/output.h"
 #include "migration/source/changed_limits.h"
-#include "processes/files/segment_rounds.h"
+#include "migration/source/frozen_work.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -28,15 +28,6 @@ double known_rate(const RecordStore& store, const std::string& target) {
   return rate_of_earlier_moves(*records, target);
 }
 
-// Of a tree that has changed meanwhile: none.
-uint64_t shared_bytes_of(pid_t root) {
-  const auto segments = open_shared_segments(root);
-  if (!segments) return 0;
-  uint64_t bytes = 0;
-  for (const SharedSegment& segment : *segments) bytes += segment.data_bytes;
-  return bytes;
-}
-
 }  // namespace
 
 // `trees`: numbers of trees that move together.
@@ -45,18 +36,17 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
                                          double rate_bytes_per_s) const {
   EstimatedMove move;
   std::vector<WriteSample> written;
-  uint64_t shared_bytes = 0;
-  size_t threads = 0;
+  LiveLimits limits = settings_.live;
+  limits.memory_follows = settings_.plan.may_run_before_memory();
+  limits.frozen_work = {.processes = 0, .threads = 0};
   for (const size_t i : trees) {
     for (const ProcessStat& process : trees_[i].processes) {
       const auto line = read_command_line(process.pid);
       const bool is_shown = line && !line->empty();
-      const auto status = read_process_status(process.pid);
-      threads += status ? static_cast<size_t>(std::max(status->threads, 1)) : 1;
       move.processes.push_back({process.pid, is_shown ? *line : "[" + process.name + "]"});
     }
     move.memory_bytes += memory_bytes_[i];
-    shared_bytes += shared_bytes_of(trees_[i].root);
+    limits.frozen_work += frozen_work_of(trees_[i].root);
     if (i >= samples.size()) continue;
     if (samples[i]) {
       written.push_back(*samples[i]);
@@ -66,13 +56,9 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
   }
   if (!written.empty() && move.why_frozen.empty()) move.sample = sum_of(written);
   move.estimate = estimate_move({.memory_bytes = move.memory_bytes,
-                                 .shared_bytes = shared_bytes,
                                  .sample = move.sample,
                                  .rate_bytes_per_s = rate_bytes_per_s,
-                                 .is_post_copy = settings_.plan.may_run_before_memory(),
-                                 .processes = move.processes.size(),
-                                 .threads = threads,
-                                 .limits = settings_.live});
+                                 .limits = limits});
   return move;
 }
 

@@ -38,15 +38,13 @@ constexpr int kAttemptsMax = 3;
 constexpr milliseconds kPidPatience{10'000};
 constexpr milliseconds kPidInterval{200};
 
-json pid_warning(const MigrationOutcome& outcome, pid_t pid) {
+json begins_again(const MigrationOutcome& outcome, const std::string& sentence) {
   return {{"event", "warning"},
           {"time_ns", realtime_ns()},
           {"migration", outcome.id},
           {"pid", outcome.trees.empty() ? 0 : outcome.trees.front().plan.root.pid},
           {"name", outcome.trees.empty() ? "" : outcome.trees.front().plan.name},
-          {"sentence", fmt::format("another process had pid {} at the target when it was needed; "
-                                   "the pid is free again, and the move begins again",
-                                   pid)}};
+          {"sentence", sentence}};
 }
 
 }  // namespace
@@ -101,9 +99,9 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   std::vector<MigrationOutcome> outcomes(moves.size());
   std::atomic<size_t> next = 0;
   // The connection of a migration to the target ends with its Migration.
-  const auto move_once = [&](size_t i) {
+  const auto move_once = [&](size_t i, const MigrationSettings& settings) {
     const auto outcome = without_exceptions([&]() -> Result<MigrationOutcome> {
-      return Migration(store, settings_, moves[i], slots, interruption.flag()).run();
+      return Migration(store, settings, moves[i], slots, interruption.flag()).run();
     });
     outcomes[i] = outcome ? *outcome
                           : MigrationOutcome{ExitCode::kMigrationOpen,
@@ -120,13 +118,24 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
       return {};
     });
   };
+  const MigrationSettings post_copy = as_post_copy();
   const auto move_one = [&](size_t i) {
+    const MigrationSettings* settings = &settings_;
     for (int attempt = 1;; ++attempt) {
-      move_once(i);
+      move_once(i, *settings);
+      if (outcomes[i].breaks_promise && settings->live.on_timeout == OnTimeout::kPostCopy) {
+        settings_.on_event(begins_again(
+            outcomes[i], outcomes[i].message + "; the move begins again with --post-copy"));
+        settings = &post_copy;
+        continue;
+      }
       const auto pid = taken_pid(outcomes[i]);
       if (!pid || attempt == kAttemptsMax || !settings_.id.empty()) return;
       if (!becomes_free(*pid, interruption.flag())) return;
-      settings_.on_event(pid_warning(outcomes[i], *pid));
+      settings_.on_event(begins_again(
+          outcomes[i], fmt::format("another process had pid {} at the target when it was needed; "
+                                   "the pid is free again, and the move begins again",
+                                   *pid)));
     }
   };
   std::vector<std::thread> threads;

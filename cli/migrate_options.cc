@@ -88,7 +88,8 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
       ->excludes(stop_and_copy)
       ->excludes(eager);
   const PaceOptions pace = add_pace_options(sub, migrate.limits);
-  for (CLI::Option* option : {pace.max_rate, pace.cpu_share}) {
+  auto* slow_down = add_slow_down_option(sub, migrate.limits);
+  for (CLI::Option* option : {pace.max_rate, pace.cpu_share, slow_down}) {
     option->excludes(stop_and_copy)->excludes(eager);
   }
   sub.add_option_function<std::string>(
@@ -99,8 +100,8 @@ void add_move_options(CLI::App& sub, std::shared_ptr<Command> command, MigrateCo
            limits.on_timeout = *parsed;
          },
          "what happens if the rest does not fit by then: freeze (the program stands still for "
-         "longer) or cancel (it stays)")
-      ->type_name("freeze|cancel")
+         "longer), cancel (it stays) or post-copy (the move begins again with --post-copy)")
+      ->type_name("freeze|cancel|post-copy")
       ->default_str("freeze")
       ->excludes(stop_and_copy)
       ->excludes(eager);
@@ -254,8 +255,8 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
           ->expected(0, 1)
           ->type_name("ID");
   sub.add_option("--set", command->set.digits,
-                 "change max-rate=SIZE, cpu-share=PERCENT, max-downtime=TIME or max-time=TIME of a "
-                 "migration of this node while it copies memory")
+                 "change max-rate=SIZE, cpu-share=PERCENT, slow-down=PERCENT, max-downtime=TIME or "
+                 "max-time=TIME of a migration of this node while it copies memory")
       ->type_name("ID LIMIT=VALUE...");
   const auto add_pause = [&](const char* name, bool resume, const char* what) {
     const auto set = [command, resume](const std::string& digits) {
@@ -281,6 +282,7 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
       ->excludes("--max-time")
       ->excludes("--max-rate")
       ->excludes("--cpu-share")
+      ->excludes("--slow-down")
       ->excludes("--on-timeout");
   add_timeout(
       sub, command,

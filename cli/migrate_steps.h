@@ -51,6 +51,8 @@ class Migrate {
   void note_abilities(const NodeFacts& here, const NodeFacts& target, const TreeFacts& tree);
   void finish_plan();
   void limit_rounds();
+  void warn_of_post_copy(const char* option);
+  MigrationSettings as_post_copy() const;
   void print_findings() const;
   void print_needs() const;
   void print_estimate(const RecordStore& store) const;

@@ -42,4 +42,14 @@ PaceOptions add_pace_options(CLI::App& sub, LiveLimits& limits) {
   return {max_rate, cpu_share};
 }
 
+CLI::Option* add_slow_down_option(CLI::App& sub, LiveLimits& limits) {
+  return add_limit(
+      sub, "slow-down", "PERCENT",
+      "how much of the time the program may stand still while it is copied, in stops of some "
+      "milliseconds, if it writes its memory faster than it is sent; at most 95; default: 0",
+      [&limits](const ChangedLimits& set) {
+        limits.slow_down_percent = set.slow_down_percent.value_or(0);
+      });
+}
+
 }  // namespace ppmr

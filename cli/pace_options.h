@@ -14,5 +14,7 @@ struct PaceOptions {
 
 // Adds --max-rate and --cpu-share for `limits`, which must live as long as `sub`.
 PaceOptions add_pace_options(CLI::App& sub, LiveLimits& limits);
+// Adds --slow-down.
+CLI::Option* add_slow_down_option(CLI::App& sub, LiveLimits& limits);
 
 }  // namespace ppmr

@@ -13,6 +13,7 @@
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
 #include "daemon/command_line/size_option.h"
+#include "processes/memory/slow_down.h"
 
 namespace ppmr {
 namespace {
@@ -27,13 +28,15 @@ Status set_time(std::string_view value, std::optional<milliseconds>& time) {
   return {};
 }
 
-Status set_share(std::string_view value, std::optional<uint64_t>& share) {
+Status set_percent(std::string_view value, uint64_t least, uint64_t most,
+                   std::optional<uint64_t>& share) {
   if (value.ends_with('%')) value.remove_suffix(1);
   uint64_t percent = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), percent);
-  if (error != std::errc() || end != value.data() + value.size() || percent < 1 || percent > 100) {
+  const bool is_number = error == std::errc() && end == value.data() + value.size();
+  if (!is_number || percent < least || percent > most) {
     return failure(EINVAL,
-                   fmt::format("'{}' is no share of a processor: must be 1 to 100 percent", value));
+                   fmt::format("'{}' is no share: must be {} to {} percent", value, least, most));
   }
   share = percent;
   return {};
@@ -55,11 +58,14 @@ Status set_limit(std::string_view text, ChangedLimits& limits) {
   const std::string_view value =
       equals == std::string_view::npos ? std::string_view() : text.substr(equals + 1);
   if (name == "max-rate") return set_rate(value, limits.max_rate_bytes_per_s);
-  if (name == "cpu-share") return set_share(value, limits.cpu_share_percent);
+  if (name == "cpu-share") return set_percent(value, 1, 100, limits.cpu_share_percent);
+  if (name == "slow-down") {
+    return set_percent(value, 0, kSlowDownMaxPercent, limits.slow_down_percent);
+  }
   if (name == "max-downtime") return set_time(value, limits.max_downtime);
   if (name == "max-time") return set_time(value, limits.max_time);
   return failure(EINVAL, fmt::format("'{}' is not max-rate=SIZE, cpu-share=PERCENT, "
-                                     "max-downtime=TIME or max-time=TIME",
+                                     "slow-down=PERCENT, max-downtime=TIME or max-time=TIME",
                                      text));
 }
 
@@ -92,7 +98,8 @@ Result<ChangedLimits> parse_changed_limits(const std::vector<std::string>& words
   }
   if (!any)
     return failure(EINVAL,
-                   "nothing to change: name max-rate=, cpu-share=, max-downtime= or max-time=");
+                   "nothing to change: name max-rate=, cpu-share=, slow-down=, max-downtime= or "
+                   "max-time=");
   return limits;
 }
 

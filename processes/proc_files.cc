@@ -115,6 +115,15 @@ Result<ProcessStat> parse_process_stat(std::string_view text) {
   return stat;
 }
 
+namespace {
+
+uint64_t bytes_of_kib(std::istringstream& value) {
+  uint64_t kib = 0;
+  return value >> kib ? kib * 1024 : 0;
+}
+
+}  // namespace
+
 ProcessStatus parse_process_status(std::string_view text) {
   ProcessStatus status;
   std::istringstream lines{std::string(text)};
@@ -138,9 +147,10 @@ ProcessStatus parse_process_status(std::string_view text) {
       status.pending_signals |= pending;
     }
     if (key == "RssAnon" || key == "RssShmem" || key == "VmSwap") {
-      uint64_t kib = 0;
-      if (values >> kib) status.own_memory_bytes += kib * 1024;
+      status.own_memory_bytes += bytes_of_kib(values);
     }
+    if (key == "VmLck") status.locked_bytes = bytes_of_kib(values);
+    if (key == "HugetlbPages") status.huge_bytes = bytes_of_kib(values);
   }
   return status;
 }

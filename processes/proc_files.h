@@ -42,6 +42,8 @@ struct ProcessStatus {
   uint64_t capabilities = 0;          // effective, one bit each
   uint64_t pending_signals = 0;       // pending for process or first thread; bit 0 is signal 1
   uint64_t own_memory_bytes = 0;      // resident or swapped out, without pages of files
+  uint64_t locked_bytes = 0;          // mappings, by mlock(2)
+  uint64_t huge_bytes = 0;            // resident huge pages of hugetlbfs
   bool is_pending(int signal) const { return (pending_signals >> (signal - 1) & 1) != 0; }
 };
 

@@ -49,6 +49,7 @@ TEST(ParseProcessStatus, ReadsEachField) {
   const ProcessStatus status = parse_process_status(
       "Name:\tx\nTracerPid:\t7\nUid:\t1000\t1001\t1000\t1000\nGid:\t100\t100\t100\t100\n"
       "RssAnon:\t      10 kB\nRssFile:\t 500 kB\nRssShmem:\t       4 kB\nVmSwap:\t 2 kB\n"
+      "VmLck:\t       8 kB\nHugetlbPages:\t    2048 kB\n"
       "NSpid:\t412\t3\nSeccomp:\t2\nThreads:\t5\nCapEff:\t000001ffffffffff\n"
       "SigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\n");
   EXPECT_EQ(status.tracer, 7);
@@ -56,6 +57,8 @@ TEST(ParseProcessStatus, ReadsEachField) {
   EXPECT_EQ(status.effective_uid, 1001u);
   EXPECT_EQ(status.real_gid, 100u);
   EXPECT_EQ(status.own_memory_bytes, 16u * 1024);
+  EXPECT_EQ(status.locked_bytes, 8u * 1024);
+  EXPECT_EQ(status.huge_bytes, 2048u * 1024);
   EXPECT_THAT(status.namespace_pids, testing::ElementsAre(412, 3));
   EXPECT_EQ(status.seccomp_mode, 2);
   EXPECT_EQ(status.threads, 5);

@@ -31,7 +31,7 @@ Status write_result(const std::string& path, const json& result) {
 json JobAgent::answer_hook(const std::string& text) {
   return answer_safely([&]() -> json {
     const json request = text.empty() ? json::object() : json::parse(text);
-    const json answer = evacuate(0, request.value("to", ""));
+    const json answer = evacuate(0, request.value("to", ""), {});
     return answer.value("evacuation", answer);
   });
 }

@@ -33,7 +33,7 @@ constexpr const char* kNotChosen = "?";
 
 }  // namespace
 
-json JobAgent::evacuate(uid_t uid, const std::string& to) {
+json JobAgent::evacuate(uid_t uid, const std::string& to, const MoveLimits& limits) {
   std::vector<HostNode> movable;
   for (const HostNode& node : nodes_.list()) {
     if (uid == 0 || uid == node.spec.user.uid) movable.push_back(node);
@@ -47,7 +47,7 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
   if (Status out = pool_.take_out(uid); !out) return refusal(out.error());
   std::vector<json> results(movable.size());
   (void)for_each_in_parallel(movable.size(), [&](size_t i) -> Status {
-    results[i] = answer_safely([&] { return evacuate_node(movable[i], to); });
+    results[i] = answer_safely([&] { return evacuate_node(movable[i], to, limits); });
     results[i]["job"] = movable[i].spec.job;
     results[i]["allocation"] = movable[i].spec.allocation;
     results[i]["node"] = movable[i].spec.name;
@@ -59,7 +59,7 @@ json JobAgent::evacuate(uid_t uid, const std::string& to) {
   return {{"ok", true}, {"evacuation", {{"ok", all}, {"host", options_.host}, {"moves", results}}}};
 }
 
-json JobAgent::evacuate_other(const std::string& host, uid_t uid, const std::string& to) {
+json JobAgent::evacuate_other(const std::string& host, const host_request::Evacuate& request) {
   if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
   // A host that is dead is known within seconds; a connection to it would take minutes to fail.
   auto alive = ask_peer(options_.peers, host, to_request(host_request::Alive{}), kAlivePatience);
@@ -67,8 +67,7 @@ json JobAgent::evacuate_other(const std::string& host, uid_t uid, const std::str
     return refusal({alive.error().errno_value,
                     explain_silence(host, alive.error(), options_.home.host_timeout)});
   }
-  auto answer = ask_peer(options_.peers, host, to_request(host_request::Evacuate{uid, to}),
-                         kEvacuatePatience);
+  auto answer = ask_peer(options_.peers, host, to_request(request), kEvacuatePatience);
   if (!answer && contact_of(answer.error()) != Contact::kAnswers) {
     return refusal({answer.error().errno_value,
                     explain_silence(host, answer.error(), options_.home.host_timeout)});
@@ -173,12 +172,12 @@ Result<HostNode> JobAgent::prepare_spare(const HostNode& node, const std::string
   }
 }
 
-Result<MoveReport> JobAgent::run_move(const HostNode& node) {
+Result<MoveReport> JobAgent::run_move(const HostNode& node, const MoveLimits& limits) {
   const std::string container = node.spec.container();
   spdlog::info("{} moves to {}", container, node.moving_to);
   epochs_.end(container);  // only one process can follow what the node writes
   MoveReport report =
-      move_job_node(options_.evacuation, node, node.moving_to, [this] { return wait({}); });
+      move_job_node(options_.evacuation, node, node.moving_to, limits, [this] { return wait({}); });
   while (report.result == MoveResult::kOpen) {
     if (wait(kBetweenQuestions)) {
       return failure(EAGAIN, "the agent ends: the move continues without it");
@@ -188,7 +187,8 @@ Result<MoveReport> JobAgent::run_move(const HostNode& node) {
   return report;
 }
 
-json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
+json JobAgent::evacuate_node(const HostNode& node, const std::string& to,
+                             const MoveLimits& limits) {
   const std::string container = node.spec.container();
   const auto claim = nodes_.claim(container);
   if (!claim) return refusal(claim.error());
@@ -202,7 +202,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to) {
     if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());
     const auto moving = prepare_spare(node, to);
     if (!moving) return refusal(moving.error());
-    const auto report = run_move(*moving);
+    const auto report = run_move(*moving, limits);
     if (!report) return refusal(report.error());
     const auto job_ended = conclude_move(*moving, *report, false);
     if (!job_ended) {

@@ -102,8 +102,9 @@ json JobAgent::answer_user(const json& message, const ControlClient& client,
           [&](const request::Status&) { return status(client.uid); },
           [&](const request::Evacuate& evacuation) {
             return evacuation.host == options_.host
-                       ? evacuate(client.uid, evacuation.to)
-                       : evacuate_other(evacuation.host, client.uid, evacuation.to);
+                       ? evacuate(client.uid, evacuation.to, evacuation.limits)
+                       : evacuate_other(evacuation.host,
+                                        {client.uid, evacuation.to, evacuation.limits});
           },
           [&](const request::Cancel& moves) {
             if (moves.host == options_.host) return cancel(client.uid);
@@ -271,7 +272,7 @@ json JobAgent::answer_peer(const json& message) {
           [&](const request::Present& node) -> json {
             return {{"ok", true}, {"present", nodes_.find(node.container).has_value()}};
           },
-          [&](const request::Evacuate& host) { return evacuate(host.uid, host.to); },
+          [&](const request::Evacuate& host) { return evacuate(host.uid, host.to, host.limits); },
           [&](const request::Cancel& moves) { return cancel(moves.uid); },
           [&](const request::Return& back) { return give_back(back.uid); },
           [&](const request::Status& of) -> json {

@@ -241,13 +241,16 @@ Status cancel_move(const EvacuationOptions& options, const HostNode& node) {
 }
 
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
-                         const std::string& to, const std::function<bool()>& stop) {
+                         const std::string& to, const MoveLimits& limits,
+                         const std::function<bool()>& stop) {
   const auto mount = NodeMount::open(options, node.spec.container(), to);
   if (!mount) return {.result = MoveResult::kStayed, .error = mount.error().message};
   std::vector<std::string> argv = {
       options.program, "migrate", "--runc",      node.spec.container(),   "--mount",
       mount->path(),   "--json",  "--state-dir", options.state_directory, "--id",
-      node.migration,  "--"};
+      node.migration};
+  for (const std::string& option : migrate_options(limits)) argv.push_back(option);
+  argv.emplace_back("--");
   for (const std::string& option : job_node_criu_options()) argv.push_back(option);
   const auto ended = run_move(argv, stop);
   if (!ended && ended.error().errno_value == EAGAIN) return {.error = ended.error().message};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "jobs/agent/host_nodes.h"
+#include "jobs/agent/move_limits.h"
 #include "rdma_stream/connection/credentials.h"
 
 namespace ppmr {
@@ -39,7 +40,8 @@ struct MoveReport {
 // limit. When `stop` returns true, which is asked about twice a second, leaves the move running and
 // returns kOpen. Threads: any.
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
-                         const std::string& to, const std::function<bool()>& stop);
+                         const std::string& to, const MoveLimits& limits,
+                         const std::function<bool()>& stop);
 
 // Aborts the move that is in progress, as `ppmr migrate --cancel` does. Errors: ECANCELED with the
 // reason: it is decided already; EAGAIN: it has not begun. Threads: any.

@@ -83,8 +83,8 @@ class JobAgent {
 
   // Takes this host out of the pool, and evacuates all nodes on it that `uid` may move. Returns
   // {"ok":true,"evacuation":{..}} or a refusal; `ok` of the evacuation: all nodes have moved.
-  nlohmann::json evacuate(uid_t uid, const std::string& to);
-  nlohmann::json evacuate_other(const std::string& host, uid_t uid, const std::string& to);
+  nlohmann::json evacuate(uid_t uid, const std::string& to, const MoveLimits& limits);
+  nlohmann::json evacuate_other(const std::string& host, const host_request::Evacuate& request);
   // Aborts the moves away from this host that `uid` may abort. Returns them as evacuate() does.
   nlohmann::json cancel(uid_t uid);
   // Makes this host a host for job nodes again.
@@ -95,9 +95,10 @@ class JobAgent {
   Status await_accepts(const std::string& container);
   // The parts of evacuate() for one node: a spare is reserved and prepared; the move, up to its
   // decision.
-  nlohmann::json evacuate_node(const HostNode& node, const std::string& to);
+  nlohmann::json evacuate_node(const HostNode& node, const std::string& to,
+                               const MoveLimits& limits);
   Result<HostNode> prepare_spare(const HostNode& node, const std::string& to);
-  Result<MoveReport> run_move(const HostNode& node);
+  Result<MoveReport> run_move(const HostNode& node, const MoveLimits& limits);
   // Asks the home for a spare. Returns {"to":SPARE} or {"refusal":...}. After an error the home may
   // have reserved a spare.
   Result<nlohmann::json> reserve(const HostNode& node, const std::string& to);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json_message.h"
+#include "jobs/agent/move_limits.h"
 
 namespace ppmr {
 
@@ -135,9 +136,10 @@ struct Evacuate {
   static constexpr const char* kName = "evacuate";
   std::string host;
   std::string to;  // the spare; empty: any
+  MoveLimits limits;
   template <typename F>
   void fields(F&& field) {
-    field("host", host), field.may_lack("to", to);
+    field("host", host), field.may_lack("to", to), field.may_lack("limits", limits);
   }
 };
 
@@ -237,9 +239,10 @@ struct Evacuate {
   static constexpr const char* kName = "evacuate";
   uid_t uid = 0;
   std::string to;
+  MoveLimits limits;
   template <typename F>
   void fields(F&& field) {
-    field("uid", uid), field("to", to);
+    field("uid", uid), field("to", to), field.may_lack("limits", limits);
   }
 };
 

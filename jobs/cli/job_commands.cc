@@ -222,6 +222,50 @@ void add_run(CLI::App& job, int& exit_code) {
   });
 }
 
+// Adds an option whose text `parse` turns into the value.
+template <typename T, typename Parse>
+CLI::Option* add_parsed(CLI::App& sub, const std::string& name, std::optional<T>& value,
+                        const char* type, const char* description, Parse parse) {
+  const auto take = [name, parse, &value](const std::string& text) {
+    const auto parsed = parse(text);
+    if (!parsed) throw CLI::ValidationError(name, parsed.error().message);
+    value = *parsed;
+  };
+  return sub.add_option_function<std::string>(name, take, description)->type_name(type);
+}
+
+// The same names and meanings as those of `ppmr migrate`, which checks the values once more.
+void add_move_limits(CLI::App& sub, MoveLimits& limits) {
+  std::vector<CLI::Option*> live = {
+      add_parsed(sub, "--max-downtime", limits.max_downtime, "TIME",
+                 "how long a node may stand still: its memory is copied in rounds while it runs; "
+                 "default: 300ms",
+                 parse_time),
+      add_parsed(sub, "--max-time", limits.max_time, "TIME",
+                 "time limit for these rounds; default: 60s", parse_time),
+      add_parsed(sub, "--max-rate", limits.max_rate_bytes_per_s, "SIZE",
+                 "bytes per second of these rounds; default: as many as possible", parse_size),
+      sub.add_option("--cpu-share", limits.cpu_share_percent,
+                     "how much of one processor the copying may take meanwhile")
+          ->type_name("PERCENT")
+          ->check(CLI::Range(1, 100)),
+      sub.add_option("--slow-down", limits.slow_down_percent,
+                     "how much of the time a node may stand still meanwhile, if it writes its "
+                     "memory faster than it is sent")
+          ->type_name("PERCENT")
+          ->check(CLI::Range(0, 95)),
+      sub.add_option_function<std::string>(
+             "--on-timeout",
+             [&limits](const std::string& text) { limits.cancels = text == "cancel"; },
+             "what happens if the rest does not fit by then: freeze (the node stands still for "
+             "longer) or cancel (it stays)")
+          ->type_name("freeze|cancel")
+          ->check(CLI::IsMember({"freeze", "cancel"}).description(""))};
+  auto* stop_and_copy = sub.add_flag("--stop-and-copy", limits.stop_and_copy,
+                                     "send all memory while the node is frozen");
+  for (CLI::Option* option : live) option->excludes(stop_and_copy);
+}
+
 void add_evacuate(CLI::App& job, int& exit_code) {
   CLI::App& sub =
       *job.add_subcommand("evacuate",
@@ -243,6 +287,7 @@ void add_evacuate(CLI::App& job, int& exit_code) {
       ->type_name("LIST");
   sub.add_flag("--cancel", command->cancel,
                "abort the moves away from HOST that are not decided; their nodes stay");
+  add_move_limits(sub, command->limits);
   add_time_option(sub, "--wait", command->wait,
                   "time to wait for a spare, or for a program to accept its connections");
   sub.add_flag("--json", command->json, "print the result as one JSON object");

@@ -166,7 +166,8 @@ int JobEvacuateCommand::run() const {
   const auto deadline = Clock::now() + wait;
   auto moved = nlohmann::json::array();  // in earlier rounds
   for (;;) {
-    auto answer = call(socket, to_request(user_request::Evacuate{host, to}), kEvacuateTimeout);
+    auto answer =
+        call(socket, to_request(user_request::Evacuate{host, to, limits}), kEvacuateTimeout);
     if (!answer) {
       return report("job evacuate", {ExitCode::kDaemonSilent, explain(answer.error(), socket)},
                     json);

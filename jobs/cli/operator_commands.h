@@ -3,6 +3,8 @@
 #include <chrono>
 #include <string>
 
+#include "jobs/agent/move_limits.h"
+
 namespace ppmr {
 
 // `ppmr job evacuate HOST`.
@@ -10,7 +12,8 @@ struct JobEvacuateCommand {
   std::string host;
   std::string to;
   std::chrono::milliseconds wait{0};  // how long to wait for a spare
-  bool cancel = false;                // aborts the moves in progress instead
+  MoveLimits limits;
+  bool cancel = false;  // aborts the moves in progress instead
   std::string socket;
   bool json = false;
 

@@ -9,9 +9,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Each file holds one number, which is replaced at once: the rate in bytes per second, the share in
+// Each file holds one number, which is replaced at once: the rate in bytes per second, shares in
 // percent, times in milliseconds.
 std::string downtime_file(const std::string& directory) { return directory + "/max-downtime"; }
+std::string slow_down_file(const std::string& directory) { return directory + "/slow-down"; }
 std::string time_file(const std::string& directory) { return directory + "/max-time"; }
 
 Status write_time(const std::string& path, std::optional<milliseconds> time) {
@@ -40,6 +41,9 @@ Status write_changed_limits(const std::string& directory, const ChangedLimits& c
   if (written && changed.cpu_share_percent) {
     written = write_number(pace_files(directory).cpu_share, *changed.cpu_share_percent);
   }
+  if (written && changed.slow_down_percent) {
+    written = write_number(slow_down_file(directory), *changed.slow_down_percent);
+  }
   if (written) written = write_time(downtime_file(directory), changed.max_downtime);
   if (written) written = write_time(time_file(directory), changed.max_time);
   return written;
@@ -48,6 +52,7 @@ Status write_changed_limits(const std::string& directory, const ChangedLimits& c
 void read_changed_limits(const std::string& directory, LiveLimits& limits) {
   read_time(downtime_file(directory), limits.max_downtime);
   read_time(time_file(directory), limits.max_time);
+  limits.slow_down_percent = read_number(slow_down_file(directory));
 }
 
 PaceFiles pace_files(const std::string& directory) {

@@ -20,6 +20,7 @@ constexpr uint64_t kMaxRateMinBytesPerS = uint64_t{1} << 20;
 struct ChangedLimits {
   std::optional<uint64_t> max_rate_bytes_per_s;  // 0: as fast as it goes
   std::optional<uint64_t> cpu_share_percent;     // 1 to 100: all that is free
+  std::optional<uint64_t> slow_down_percent;     // 0: not
   std::optional<std::chrono::milliseconds> max_downtime;
   std::optional<std::chrono::milliseconds> max_time;
 };
@@ -29,7 +30,8 @@ Status check_max_rate(uint64_t rate_bytes_per_s);
 
 // `directory`: of the record. Errors: of the file system; some limits may be changed then.
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
-// Reads the limits that an operator has changed into `limits`, and leaves the others.
+// Reads the limits that an operator has changed into `limits`, and leaves the others. What is not
+// written is no slow-down.
 void read_changed_limits(const std::string& directory, LiveLimits& limits);
 // Returns the files that the page reader reads: the rate, and the share of a processor.
 PaceFiles pace_files(const std::string& directory);

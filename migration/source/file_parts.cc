@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
@@ -76,6 +77,7 @@ Status FileParts::flush() {
     rest.remove_prefix(static_cast<size_t>(n));
   }
   written_ += pending_.size();
+  unpaced_bytes_ += pending_.size();
   pending_.clear();
   return {};
 }
@@ -88,7 +90,15 @@ Status FileParts::put(const FileRecord& record) {
     if (Status opened = open_part(); !opened) return opened;
   }
   append_file_record(record, pending_);
-  return pending_.size() < kWriteBytes ? Status{} : flush();
+  if (pending_.size() < kWriteBytes) return {};
+  if (Status flushed = flush(); !flushed) return flushed;
+  rest();
+  return {};
+}
+
+// For --max-rate and --cpu-share. What the daemon takes to send it is not counted.
+void FileParts::rest() {
+  if (is_paced_) (void)pace_.wait_after(std::exchange(unpaced_bytes_, 0));
 }
 
 Status FileParts::seal_part(bool is_last) {
@@ -137,6 +147,8 @@ Status FileParts::await_taken(size_t left) {
 }
 
 Result<uint64_t> FileParts::send_round(pid_t root, bool may_pause) {
+  is_paced_ = may_pause;
+  unpaced_bytes_ = 0;
   const auto sink = [&](const FileRecord& record) -> Status {
     const Status resumed = may_pause ? place_.await_resumed() : Status{};
     return resumed ? put(record) : resumed;
@@ -154,12 +166,13 @@ Result<uint64_t> FileParts::send_round(pid_t root, bool may_pause) {
 
 Status FileParts::copy(pid_t root) {
   uint64_t before = 0;
+  const auto ends = Clock::now() + place_.max_time;
   for (unsigned round = 0; round < kRoundsMax; ++round) {
     const auto bytes = send_round(root, true);
     if (!bytes) return failure(bytes.error());
     if (Status wanted = place_.go_on(); !wanted) return wanted;
     const bool shrinks = round == 0 || *bytes < before - before / 4;
-    if (*bytes < kLittleBytes || !shrinks) break;
+    if (*bytes < kLittleBytes || !shrinks || Clock::now() >= ends) break;
     before = *bytes;
   }
   return {};
@@ -172,6 +185,7 @@ Status FileParts::catch_up(pid_t root) {
 }
 
 Status FileParts::send_last(pid_t root) {
+  is_paced_ = false;
   const auto sink = [this](const FileRecord& record) { return put(record); };
   const auto shared_bytes = segments_.send_last(sink);
   if (!shared_bytes) return failure(shared_bytes.error());

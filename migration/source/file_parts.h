@@ -14,6 +14,7 @@
 #include "mount/mount_table.h"
 #include "processes/files/file_rounds.h"
 #include "processes/files/segment_rounds.h"
+#include "processes/memory/pace.h"
 
 namespace ppmr {
 
@@ -21,6 +22,8 @@ struct FilePartsPlace {
   MountEntry mount;
   std::string checkpoint;  // the name of the tree's checkpoint
   std::chrono::milliseconds seal_patience{0};
+  PaceFiles pace;                         // of the rounds
+  std::chrono::milliseconds max_time{0};  // no round begins later
   // Returns an error when the migration is over.
   std::function<Status()> go_on;
   // Returns after a pause. Errors: the migration is over.
@@ -57,6 +60,7 @@ class FileParts {
  private:
   FileParts(FilePartsPlace place, FileRounds rounds, SegmentRounds segments, bool has_segments)
       : place_(std::move(place)),
+        pace_(place_.pace),
         rounds_(std::move(rounds)),
         has_segments_(has_segments),
         segments_(std::move(segments)) {}
@@ -64,6 +68,7 @@ class FileParts {
   Status put(const FileRecord& record);
   Status open_part();
   Status flush();
+  void rest();
   Status seal_part(bool is_last);
   // Waits until the target has put all parts in place but the last few.
   Status await_taken(size_t left);
@@ -71,6 +76,9 @@ class FileParts {
   std::string path() const;
 
   FilePartsPlace place_;
+  PacedReading pace_;
+  bool is_paced_ = false;       // no tree is frozen yet
+  uint64_t unpaced_bytes_ = 0;  // flushed since the last rest
   FileRounds rounds_;
   bool has_segments_;  // at first
   SegmentRounds segments_;

@@ -4,8 +4,11 @@
 //
 //   it is within the promise, and the last round did not halve the rest    -> freeze
 //   the rounds become smaller, and there is time                           -> another round
+//   they do not, and the user lets the tree be slowed down                 -> another, more slowly
 //   otherwise                                                              -> freeze or cancel, as
 //                                                                             the user has chosen
+//
+// In post-copy the pending bytes travel while the tree runs at the target: they do not count.
 #pragma once
 
 #include <chrono>
@@ -20,9 +23,23 @@
 namespace ppmr {
 
 enum class OnTimeout {
-  kFreeze,  // the tree moves, and stands still for longer than promised
-  kCancel,  // the tree stays
+  kFreeze,    // the tree moves, and stands still for longer than promised
+  kCancel,    // the tree stays
+  kPostCopy,  // this move is cancelled, and begins again as a post-copy move, if that helps
 };
+
+// What a tree stands still for besides the memory that rounds copy.
+struct FrozenWork {
+  size_t processes = 1;
+  size_t threads = 1;           // of all processes
+  uint64_t compared_bytes = 0;  // of shared memory, with the copy at the target
+  uint64_t sent_bytes = 0;      // by CRIU: locked memory and huge pages
+
+  FrozenWork& operator+=(const FrozenWork& other);  // of trees that are frozen together
+};
+
+// Without sending. Pure. A tree of one process with one thread, which shares no memory, has none.
+std::chrono::nanoseconds time_of(const FrozenWork& work);
 
 struct LiveLimits {
   std::chrono::milliseconds max_downtime{300};
@@ -32,6 +49,11 @@ struct LiveLimits {
   uint64_t max_rate_bytes_per_s = 0;
   // Of one processor, at the source, at first; 0: as much as is free.
   uint64_t cpu_share_percent = 0;
+  // How much of the time the tree may stand still while it is copied, if it writes faster than its
+  // memory is sent; 0: it is not slowed down.
+  uint64_t slow_down_percent = 0;
+  bool memory_follows = false;  // post-copy
+  FrozenWork frozen_work;
   // How long the tree stands still without memory to send, as measured before; nullopt: unknown.
   std::optional<std::chrono::nanoseconds> fixed_part;
   // How often the target has room for the memory of the trees. It keeps all rounds until the trees
@@ -48,19 +70,21 @@ bool has_room_for_rounds(const LiveLimits& limits);
 bool fits_with_rounds(uint64_t sent_bytes, uint64_t rest_bytes, uint64_t memory_bytes,
                       const LiveLimits& limits);
 
-// Errors: EINVAL for a text that is not "freeze" or "cancel".
+// Errors: EINVAL for a text that is not "freeze", "cancel" or "post-copy".
 Result<OnTimeout> parse_on_timeout(const std::string& text);
 
 struct Round {
   uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};   // without pauses, and without rests for --cpu-share
   uint64_t max_rate_bytes_per_s = 0;  // --max-rate when it began; 0: none
+  uint64_t slow_down_percent = 0;     // of the time in which the tree stood still
 };
 
 enum class NextStep { kRound, kFreeze, kCancel };
 
 struct RoundDecision {
   NextStep next = NextStep::kRound;
+  uint64_t slow_down_percent = 0;  // of the next round
   std::chrono::milliseconds expected_downtime{0};
   std::string why;  // the promise cannot be kept; empty: it can
 };

@@ -12,7 +12,8 @@ using std::chrono::seconds;
 constexpr uint64_t kMib = uint64_t{1} << 20;
 
 // Plays rounds against a process that writes `written_rate` different bytes per second, at most
-// `hot_bytes`, over a link that carries `link_rate`.
+// `hot_bytes`, over a link that carries `link_rate`. A process that stands still for a share of the
+// time writes for the rest of it.
 struct Played {
   std::vector<Round> rounds;
   RoundDecision last;
@@ -26,9 +27,11 @@ Played play(uint64_t memory_bytes, double written_rate, uint64_t hot_bytes, doub
     const nanoseconds took{static_cast<int64_t>(static_cast<double>(bytes) / link_rate * 1e9) +
                            5'000'000};
     elapsed += took;
-    played.rounds.push_back({bytes, took});
-    bytes = std::min(
-        hot_bytes, static_cast<uint64_t>(written_rate * 1e-9 * static_cast<double>(took.count())));
+    const uint64_t stands_percent = played.last.slow_down_percent;
+    played.rounds.push_back({bytes, took, 0, stands_percent});
+    const double writes_ns =
+        static_cast<double>(took.count()) * static_cast<double>(100 - stands_percent) / 100;
+    bytes = std::min(hot_bytes, static_cast<uint64_t>(written_rate * 1e-9 * writes_ns));
     played.last = decide_round(played.rounds, bytes, elapsed, limits);
   } while (played.last.next == NextStep::kRound && played.rounds.size() < 1000);
   return played;
@@ -129,7 +132,69 @@ TEST(LiveRounds, SendsAtMostFourTimesTheMemory) {
 TEST(LiveRounds, ParsesWhatToDoOnTimeout) {
   EXPECT_EQ(*parse_on_timeout("freeze"), OnTimeout::kFreeze);
   EXPECT_EQ(*parse_on_timeout("cancel"), OnTimeout::kCancel);
+  EXPECT_EQ(*parse_on_timeout("post-copy"), OnTimeout::kPostCopy);
   EXPECT_FALSE(parse_on_timeout("stop"));
+}
+
+TEST(LiveRounds, PostCopyOnTimeoutCancelsAMoveThatItWouldShorten) {
+  const LiveLimits limits{.on_timeout = OnTimeout::kPostCopy};
+  EXPECT_EQ(play(1024 * kMib, 2e9, 1024 * kMib, 500e6, limits).last.next, NextStep::kCancel);
+  EXPECT_EQ(play(1024 * kMib, 80e6, 64 * kMib, 500e6, limits).last.next, NextStep::kFreeze);
+  LiveLimits crowd = limits;
+  crowd.frozen_work = {.processes = 300, .threads = 300};
+  const Played played = play(64 * kMib, 0, 0, 500e6, crowd);
+  EXPECT_EQ(played.last.next, NextStep::kFreeze) << "CRIU takes as long in post-copy";
+  EXPECT_NE(played.last.why, "");
+}
+
+TEST(LiveRounds, WhatFollowsInPostCopyDoesNotCount) {
+  LiveLimits limits;
+  limits.memory_follows = true;
+  const Played hot = play(1024 * kMib, 2e9, 1024 * kMib, 500e6, limits);
+  EXPECT_EQ(hot.last.next, NextStep::kFreeze);
+  EXPECT_EQ(hot.last.why, "");
+  EXPECT_EQ(hot.rounds.size(), 1U) << "more rounds would send the same again";
+  const Played cooling = play(1024 * kMib, 80e6, 1024 * kMib, 500e6, limits);
+  EXPECT_GT(cooling.rounds.size(), 1U) << "what is sent before does not have to follow";
+}
+
+// CRIU and the transfer of what no round copies count as well: see frozen_work.h.
+TEST(LiveRounds, ThePromiseCountsAllThatTheTreeStandsStillFor) {
+  const auto decide = [](const FrozenWork& work) {
+    return play(64 * kMib, 0, 0, 500e6, {.on_timeout = OnTimeout::kCancel, .frozen_work = work})
+        .last;
+  };
+  EXPECT_EQ(decide({}).next, NextStep::kFreeze);
+  const RoundDecision crowd = decide({.processes = 300, .threads = 300});
+  EXPECT_EQ(crowd.next, NextStep::kCancel);
+  EXPECT_GT(crowd.expected_downtime, seconds(4));
+  EXPECT_NE(crowd.why.find("so many processes"), std::string::npos) << crowd.why;
+  EXPECT_EQ(decide({.threads = 2000}).next, NextStep::kCancel);
+  const RoundDecision locked = decide({.sent_bytes = 512 * kMib});
+  EXPECT_EQ(locked.next, NextStep::kCancel);
+  EXPECT_NE(locked.why.find("locked memory"), std::string::npos) << locked.why;
+  EXPECT_GT(decide({.compared_bytes = 1024 * kMib}).expected_downtime,
+            decide({}).expected_downtime + milliseconds(30));
+}
+
+TEST(LiveRounds, SlowsDownWhatWritesFasterThanTheLink) {
+  const auto play_with = [](uint64_t percent) {
+    return play(1024 * kMib, 600e6, 200 * kMib, 500e6, {.slow_down_percent = percent});
+  };
+  EXPECT_NE(play_with(0).last.why, "");
+  const Played slowed = play_with(80);
+  EXPECT_EQ(slowed.last.next, NextStep::kFreeze);
+  EXPECT_EQ(slowed.last.why, "");
+  EXPECT_EQ(slowed.rounds.front().slow_down_percent, 0U) << "at first it runs freely";
+  for (size_t i = 1; i < slowed.rounds.size(); ++i) {
+    EXPECT_GE(slowed.rounds[i].slow_down_percent, slowed.rounds[i - 1].slow_down_percent);
+    EXPECT_LE(slowed.rounds[i].slow_down_percent, 80U);
+  }
+}
+
+TEST(LiveRounds, SlowsDownNothingThatConverges) {
+  const Played played = play(1024 * kMib, 80e6, 64 * kMib, 500e6, {.slow_down_percent = 90});
+  for (const Round& round : played.rounds) EXPECT_EQ(round.slow_down_percent, 0U);
 }
 
 // The rest travels frozen, faster than --max-rate lets the rounds.

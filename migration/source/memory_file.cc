@@ -11,6 +11,7 @@
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "processes/memory/pace.h"
+#include "processes/memory/slow_down.h"
 #include "processes/memory/small_ranges.h"
 
 namespace ppmr {
@@ -130,11 +131,14 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOp
                               .first = {},
                               .reader_timeout = kReaderPatience};
   if (!pace.pause.empty()) request.reader_timeout = {};  // a pause can be long
+  // Not before, and not afterwards: the tracker stops threads, too.
+  std::optional<SlowDown> slowed(std::in_place, root, options.slow_down_percent);
   const Status sent = ask_to_send(request, *reader);
+  slowed.reset();
   unlink(path.c_str());
   if (!sent) return failure(EIO, sent.error().message);
   ++rounds_;
-  return Round{index->memory_bytes, took(), max_rate_bytes_per_s};
+  return Round{index->memory_bytes, took(), max_rate_bytes_per_s, options.slow_down_percent};
 }
 
 Status MemoryFile::start_anew() {
@@ -198,12 +202,15 @@ Status copy_in_rounds(MemoryFile& file, LiveMemory& live, pid_t root, const Roun
   const auto paused = [&] {
     return options.time_paused ? options.time_paused() : std::chrono::nanoseconds(0);
   };
+  uint64_t slow_down_percent = 0;
   for (;;) {
     const auto paused_before = paused();
     const auto begins = [&](uint64_t bytes) {
       if (options.on_begin) options.on_begin(static_cast<unsigned>(rounds.size()), bytes);
     };
-    auto round = file.send_round(live, root, {.may_pause = true, .on_begin = begins});
+    auto round = file.send_round(
+        live, root,
+        {.may_pause = true, .slow_down_percent = slow_down_percent, .on_begin = begins});
     if (!round) return failure(round.error());
     round->took -= std::min<std::chrono::nanoseconds>(paused() - paused_before, round->took);
     rounds.push_back(*round);
@@ -215,6 +222,13 @@ Status copy_in_rounds(MemoryFile& file, LiveMemory& live, pid_t root, const Roun
     if (decision.next == NextStep::kCancel) return failure(ETIME, decision.why);
     if (!decision.why.empty()) options.on_warning(decision.why);
     if (decision.next == NextStep::kFreeze) return {};
+    if (decision.slow_down_percent > slow_down_percent) {
+      options.on_warning(fmt::format(
+          "it writes its memory as fast as it can be sent: it stands still for {}% of the time "
+          "while the next rounds are sent (--slow-down)",
+          decision.slow_down_percent));
+    }
+    slow_down_percent = decision.slow_down_percent;
   }
 }
 

@@ -40,6 +40,7 @@ struct MemoryFilePlace {
 
 struct RoundOptions {
   bool may_pause = true;
+  uint64_t slow_down_percent = 0;  // of the time the tree stands still; of memory in the mount only
   std::function<void(uint64_t bytes)> on_begin;  // may be empty
 };
 

@@ -124,7 +124,11 @@ MigrationOutcome Migration::run() {
     const Status aborted = abort(done.error());
     resume_rdma_here();
     if (aborted) run_hook_after("after-abort", done.error().message);
-    if (aborted) return outcome(ExitCode::kMigrationAborted, done.error().message);
+    if (aborted) {
+      auto stayed = outcome(ExitCode::kMigrationAborted, done.error().message);
+      stayed.breaks_promise = done.error().errno_value == ETIME;
+      return stayed;
+    }
     return outcome(ExitCode::kMigrationOpen,
                    fmt::format("{}; and the abort could not be recorded: {}. Unfinished: run `ppmr "
                                "migrate --recover {}` here",
@@ -215,6 +219,8 @@ Status Migration::prepare() {
     if (rate > 0) limits.max_rate_bytes_per_s = rate;
     const uint64_t share = settings_.live.cpu_share_percent;
     if (share > 0) limits.cpu_share_percent = share;
+    const uint64_t slow_down = settings_.live.slow_down_percent;
+    if (slow_down > 0) limits.slow_down_percent = slow_down;
     const Status noted = write_changed_limits(store_.path_of(id_, kRole), limits);
     if (!noted) return noted;
   }

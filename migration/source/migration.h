@@ -68,6 +68,9 @@ struct MigrationOutcome {
   std::string message;  // why the migration did not succeed; empty on success
   std::string id;
   std::vector<TreeOutcome> trees;
+  // It stayed because it would have stood still for longer than promised, and --on-timeout does not
+  // allow that.
+  bool breaks_promise = false;
 };
 
 using JobSlots = std::counting_semaphore<4096>;

@@ -19,12 +19,6 @@ constexpr nanoseconds kPerRound{10'000'000};
 constexpr double kAssumedBytesPerS = 0.25e9;
 // What the target wants at once of a post-copy move, and what it takes to say so.
 constexpr nanoseconds kPostCopyStart{150'000'000};
-// What CRIU takes for each further process and thread, while they stand still: 300 processes stood
-// still for 4.2 s, 2,000 threads for 1.8 s (bench/results/shapes).
-constexpr nanoseconds kPerProcess{13'500'000};
-constexpr nanoseconds kPerThread{850'000};
-// Shared memory is compared page by page while the processes stand still (processes/files).
-constexpr double kComparedPerByteNs = 35e6 / (1 << 30);
 // Rounds of less memory say little about the way to the target.
 constexpr uint64_t kTellingBytes = uint64_t{16} << 20;
 
@@ -41,40 +35,35 @@ nanoseconds downtime_of(uint64_t frozen_bytes, uint64_t memory_bytes, double byt
   return nothing_left.expected_downtime + time_of(frozen_bytes, bytes_per_s);
 }
 
-nanoseconds time_of_tasks(size_t processes, size_t threads) {
-  const size_t further = std::max(processes, size_t{1}) - 1;
-  const size_t further_threads = std::max(threads, processes) - processes;
-  return further * kPerProcess + further_threads * kPerThread;
-}
-
-// Plays rounds until the move would freeze the processes, or cancel. Adds the rest of their memory
-// to `frozen_bytes`.
-void play_rounds(const EstimateInput& input, MoveEstimate& estimate, nanoseconds& elapsed,
-                 uint64_t& frozen_bytes) {
-  const auto max_rate = static_cast<double>(input.limits.max_rate_bytes_per_s);
+// Plays rounds until the move would freeze the processes, or cancel. Returns the rest of their
+// memory. A tree that stands still for a share of the time writes for the rest of it.
+uint64_t play_rounds(const WriteSample& sample, const LiveLimits& limits, MoveEstimate& estimate,
+                     nanoseconds& elapsed) {
+  const auto max_rate = static_cast<double>(limits.max_rate_bytes_per_s);
   const double rate =
       max_rate > 0 ? std::min(max_rate, estimate.rate_bytes_per_s) : estimate.rate_bytes_per_s;
   // Copying keeps a processor busy, and rests in between.
-  const uint64_t share = input.limits.cpu_share_percent;
+  const uint64_t share = limits.cpu_share_percent;
   const auto with_rests = [&](nanoseconds works) {
     return share > 0 ? works * 100 / static_cast<int64_t>(share) : works;
   };
   std::vector<Round> rounds;
-  uint64_t bytes = input.sample->memory_bytes;
+  uint64_t bytes = sample.memory_bytes;
   RoundDecision decision;
   do {
     const nanoseconds works = time_of(bytes, rate) + kPerRound;
     const nanoseconds took = with_rests(works);
     elapsed += took;
     estimate.sent_bytes += bytes;
-    rounds.push_back({bytes, works, input.limits.max_rate_bytes_per_s});
-    bytes = written_within(*input.sample, took);
-    decision = decide_round(rounds, bytes, elapsed, input.limits);
+    const uint64_t slow_down = decision.slow_down_percent;
+    rounds.push_back({bytes, works, limits.max_rate_bytes_per_s, slow_down});
+    bytes = written_within(sample, took * static_cast<int64_t>(100 - slow_down) / 100);
+    decision = decide_round(rounds, bytes, elapsed, limits);
   } while (decision.next == NextStep::kRound);
   estimate.rounds = static_cast<unsigned>(rounds.size());
   estimate.why = decision.why;
   estimate.stays = decision.next == NextStep::kCancel;
-  frozen_bytes += bytes;
+  return bytes;
 }
 
 }  // namespace
@@ -108,12 +97,29 @@ WriteSample sum_of(const std::vector<WriteSample>& samples) {
   return sum;
 }
 
+namespace {
+
+// With post-copy, after the rounds of `first`.
+MoveEstimate begun_again(EstimateInput input, const MoveEstimate& first) {
+  input.limits.on_timeout = OnTimeout::kFreeze;
+  input.limits.memory_follows = true;
+  MoveEstimate second = estimate_move(input);
+  second.sent_bytes += first.sent_bytes;
+  second.rounds += first.rounds;
+  second.time += first.time;
+  second.why_post_copy = first.why;
+  return second;
+}
+
+}  // namespace
+
 MoveEstimate estimate_move(const EstimateInput& input) {
   MoveEstimate estimate;
   const bool is_known = input.rate_bytes_per_s > 0;
   estimate.rate_bytes_per_s = is_known ? input.rate_bytes_per_s : kAssumedBytesPerS;
   nanoseconds elapsed{0};
-  const uint64_t shared_bytes = std::min(input.shared_bytes, input.memory_bytes);
+  FrozenWork work = input.limits.frozen_work;
+  const uint64_t shared_bytes = std::min(work.compared_bytes, input.memory_bytes);
   uint64_t frozen_bytes = input.memory_bytes - shared_bytes;
   if (shared_bytes > 0) {
     elapsed += time_of(shared_bytes, estimate.rate_bytes_per_s) + kPerRound;
@@ -121,20 +127,22 @@ MoveEstimate estimate_move(const EstimateInput& input) {
   }
   if (input.sample) {  // the rounds send the private memory, not the frozen processes
     frozen_bytes -= std::min(input.sample->memory_bytes, frozen_bytes);
-    play_rounds(input, estimate, elapsed, frozen_bytes);
+    LiveLimits limits = input.limits;
+    limits.frozen_work.sent_bytes = frozen_bytes;
+    frozen_bytes += play_rounds(*input.sample, limits, estimate, elapsed);
     if (estimate.stays) {
       estimate.time = rounded(elapsed + kAround);
-      return estimate;
+      return limits.on_timeout == OnTimeout::kPostCopy ? begun_again(input, estimate) : estimate;
     }
   }
   estimate.sent_bytes += frozen_bytes;
-  const nanoseconds compared(
-      static_cast<int64_t>(static_cast<double>(shared_bytes) * kComparedPerByteNs));
-  const nanoseconds crowd = time_of_tasks(input.processes, input.threads);
+  const nanoseconds besides = time_of(work);
   const nanoseconds whole =
-      downtime_of(frozen_bytes, input.memory_bytes, estimate.rate_bytes_per_s) + compared + crowd;
+      downtime_of(frozen_bytes, input.memory_bytes, estimate.rate_bytes_per_s) + besides;
   const nanoseconds downtime =
-      input.is_post_copy ? std::min(whole, kPostCopyStart + compared + crowd) : whole;
+      input.limits.memory_follows ? std::min(whole, kPostCopyStart + besides) : whole;
+  work.compared_bytes = 0;
+  const nanoseconds crowd = time_of(work);
   estimate.is_crowd = crowd > downtime / 2;
   estimate.downtime = rounded(downtime);
   estimate.time = rounded(elapsed + whole + kAround);

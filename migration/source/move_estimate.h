@@ -16,13 +16,9 @@ namespace ppmr {
 
 struct EstimateInput {
   uint64_t memory_bytes = 0;          // all that the trees need at the target
-  uint64_t shared_bytes = 0;          // of it: shared memory that travels apart from the images
   std::optional<WriteSample> sample;  // nullopt: nothing is copied while they run
   double rate_bytes_per_s = 0;        // of the way to the target; 0: unknown
-  bool is_post_copy = false;
-  size_t processes = 1;
-  size_t threads = 1;  // of all processes
-  LiveLimits limits;
+  LiveLimits limits;                  // its frozen_work.sent_bytes follows from the sample
 };
 
 struct MoveEstimate {
@@ -32,8 +28,9 @@ struct MoveEstimate {
   std::chrono::milliseconds time{0};      // of the whole move, until all memory is there
   std::chrono::milliseconds downtime{0};  // from the freeze until the processes run
   bool stays = false;                     // --on-timeout cancel
-  std::string why;                        // the promise cannot be kept; empty: it can
-  bool is_crowd = false;  // most of the downtime is for the number of processes and threads
+  std::string why_post_copy;  // why it begins again with --post-copy; empty: it does not
+  std::string why;            // the promise cannot be kept; empty: it can
+  bool is_crowd = false;      // most of the downtime is for the number of processes and threads
 };
 
 // Pure.

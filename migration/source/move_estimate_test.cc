@@ -49,6 +49,27 @@ TEST(MoveEstimate, ProgramThatWritesFasterThanTheLinkBreaksThePromise) {
   EXPECT_TRUE(estimate_move(input).stays);
 }
 
+TEST(MoveEstimate, PostCopyOnTimeoutBeginsAgain) {
+  EstimateInput input = program(
+      1024 * kMib, {{milliseconds(400), 500 * kMib}, {milliseconds(800), 1000 * kMib}}, 100e6);
+  input.limits.on_timeout = OnTimeout::kCancel;
+  const auto cancelled = estimate_move(input);
+  input.limits.on_timeout = OnTimeout::kPostCopy;
+  const auto estimate = estimate_move(input);
+  EXPECT_FALSE(estimate.stays);
+  EXPECT_EQ(estimate.why_post_copy, cancelled.why);
+  EXPECT_LT(estimate.downtime, LiveLimits().max_downtime);
+  EXPECT_GT(estimate.time, cancelled.time + milliseconds(10'000)) << "all memory is sent again";
+}
+
+TEST(MoveEstimate, SlowDownKeepsThePromiseOfAHotSet) {
+  EstimateInput input = program(
+      1024 * kMib, {{milliseconds(100), 60 * kMib}, {milliseconds(800), 200 * kMib}}, 250e6);
+  EXPECT_FALSE(estimate_move(input).why.empty());
+  input.limits.slow_down_percent = 90;
+  EXPECT_TRUE(estimate_move(input).why.empty()) << estimate_move(input).why;
+}
+
 TEST(MoveEstimate, WithoutRoundsAllMemoryTravelsWhileFrozen) {
   EstimateInput input = program(1024 * kMib, {}, 512e6);
   input.sample = std::nullopt;
@@ -56,7 +77,7 @@ TEST(MoveEstimate, WithoutRoundsAllMemoryTravelsWhileFrozen) {
   EXPECT_EQ(frozen.rounds, 0U);
   EXPECT_GT(frozen.downtime, milliseconds(2097));
   EXPECT_GE(frozen.time, frozen.downtime);
-  input.is_post_copy = true;
+  input.limits.memory_follows = true;
   const auto post_copy = estimate_move(input);
   EXPECT_LT(post_copy.downtime, milliseconds(200));
   EXPECT_EQ(post_copy.time, frozen.time) << "until all memory has arrived";
@@ -73,15 +94,15 @@ TEST(MoveEstimate, EachProcessAndThreadTakesTimeOfCriu) {
   EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
   const auto alone = estimate_move(input);
   EXPECT_FALSE(alone.is_crowd);
-  input.processes = input.threads = 300;
+  input.limits.frozen_work.processes = input.limits.frozen_work.threads = 300;
   const auto crowd = estimate_move(input);
   EXPECT_GT(crowd.downtime, alone.downtime + milliseconds(3500));
   EXPECT_LT(crowd.downtime, alone.downtime + milliseconds(5000));
   EXPECT_TRUE(crowd.is_crowd);
-  input.is_post_copy = true;
+  input.limits.memory_follows = true;
   EXPECT_GT(estimate_move(input).downtime, milliseconds(3500));
-  input.processes = 1;
-  input.threads = 2000;
+  input.limits.frozen_work.processes = 1;
+  input.limits.frozen_work.threads = 2000;
   EXPECT_GT(estimate_move(input).downtime, milliseconds(1500));
 }
 
@@ -89,7 +110,7 @@ TEST(MoveEstimate, SharedMemoryTravelsBeforeTheFreezeAndIsComparedInIt) {
   EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
   const auto alone = estimate_move(input);
   input.memory_bytes = 1088 * kMib;
-  input.shared_bytes = 1024 * kMib;
+  input.limits.frozen_work.compared_bytes = 1024 * kMib;
   const auto estimate = estimate_move(input);
   EXPECT_EQ(estimate.sent_bytes, alone.sent_bytes + 1024 * kMib);
   EXPECT_GT(estimate.time, alone.time + milliseconds(2000));

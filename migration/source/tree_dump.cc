@@ -15,6 +15,7 @@
 #include "migration/relay/criu_relay.h"
 #include "migration/relay/migration_hook.h"
 #include "migration/source/changed_limits.h"
+#include "migration/source/frozen_work.h"
 #include "migration/source/pause.h"
 #include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
@@ -102,6 +103,8 @@ Status TreeDump::find_files() {
   auto files = FileParts::open({.mount = options_.mount,
                                 .checkpoint = options_.record.checkpoint,
                                 .seal_patience = options_.seal_patience,
+                                .pace = pace_files(store_.path_of(options_.id, kRole)),
+                                .max_time = options_.live_limits.value_or(LiveLimits()).max_time,
                                 .go_on = [this] { return check_not_over(); },
                                 .await_resumed = [this] { return await_resumed(); },
                                 .on_round = options_.on_files_round},
@@ -147,6 +150,7 @@ Status TreeDump::copy_files() { return files_ ? files_->copy(options_.record.roo
 // the tree is frozen.
 Status TreeDump::copy_live() {
   if (!options_.live_limits) return {};
+  frozen_work_ = frozen_work_of(options_.record.root);
   return or_send_frozen(copy_rounds());
 }
 
@@ -155,16 +159,19 @@ Status TreeDump::or_send_frozen(const Status& copied) {
   if (Status allowed = may_send_frozen(copied.error().message); !allowed) return allowed;
   live_.forget();
   rounds_.clear();
-  options_.on_warning("its memory is sent while it is frozen, not while it runs: " +
+  options_.on_warning((options_.plan.may_run_before_memory()
+                           ? "all of its memory follows, nothing is copied before: "
+                           : "its memory is sent while it is frozen, not while it runs: ") +
                       copied.error().message);
   return {};
 }
 
-// A user who wants a move cancelled that takes too long does not want this one either.
+// A user who does not want to wait for a long freeze does not want this one either.
 Status TreeDump::may_send_frozen(const std::string& why) const {
   if (!options_.live_limits || options_.live_limits->on_timeout == OnTimeout::kFreeze) return {};
-  return failure(ETIME,
-                 "its memory would be sent while it is frozen (--on-timeout cancel): " + why);
+  if (options_.plan.may_run_before_memory()) return {};
+  return failure(
+      ETIME, "its memory would be sent while it is frozen, which --on-timeout excludes: " + why);
 }
 
 Status TreeDump::copy_rounds() {
@@ -185,6 +192,8 @@ Result<LiveLimits> TreeDump::present_limits() const {
   if (Status open = check_not_over(); !open) return failure(open.error());
   if (Status resumed = await_resumed(); !resumed) return failure(resumed.error());
   LiveLimits limits = *options_.live_limits;
+  limits.memory_follows = options_.plan.may_run_before_memory();
+  limits.frozen_work = frozen_work_;
   read_changed_limits(store_.path_of(options_.id, kRole), limits);
   return limits;
 }

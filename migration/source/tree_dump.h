@@ -108,8 +108,9 @@ class TreeDump {
   std::optional<MemoryFile> memory_;  // nullopt: the images include the memory
   std::future<Result<SealedTree>> memory_sent_;
   std::optional<FileParts> files_;  // none: the tree has neither files in memory nor shared memory
-  std::string top_;  // the checkpoint's path in the mount; empty until the directory exists
-  LiveMemory live_;  // the rounds, and the frozen tree
+  std::string top_;         // the checkpoint's path in the mount; empty until the directory exists
+  FrozenWork frozen_work_;  // as it was before the rounds
+  LiveMemory live_;         // the rounds, and the frozen tree
   std::vector<Round> rounds_;
   std::chrono::steady_clock::time_point copied_at_;  // end of the last round before dump_and_seal()
   std::optional<HeldCriu> held_;

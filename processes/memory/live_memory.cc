@@ -118,6 +118,14 @@ std::string why_uncertain(pid_t pid) {
   return why.empty() ? "" : fmt::format("process {}: {}", pid, why);
 }
 
+Status check_certain(const std::vector<ProcessStat>& tree) {
+  for (const ProcessStat& process : tree) {
+    const std::string why = why_uncertain(process.pid);
+    if (!why.empty()) return failure(EOPNOTSUPP, why);
+  }
+  return {};
+}
+
 bool is_shared(PageEntry entry) { return !entry.is_exclusive() && entry.frame() != 0; }
 
 // Between vfork(2) and execve(2) a process has the memory of its parent.
@@ -161,10 +169,7 @@ Result<LiveMemory::Tracked*> LiveMemory::track(const ProcessIdentity& process) {
 Result<PageIndex> LiveMemory::next_round(pid_t root) {
   const auto tree = read_tree(root);
   if (!tree) return failure(tree.error());
-  for (const ProcessStat& process : *tree) {
-    const std::string why = why_uncertain(process.pid);
-    if (!why.empty()) return failure(EOPNOTSUPP, why);
-  }
+  if (Status certain = check_certain(*tree); !certain) return failure(certain.error());
   // A tree that is protected for days starts and ends many processes.
   std::set<pid_t> living;
   for (const ProcessStat& process : *tree) living.insert(process.pid);
@@ -185,6 +190,9 @@ Result<PageIndex> LiveMemory::next_round(pid_t root) {
     // It has ended, or executes another program: its pages are new in the next round.
     tracked_.erase(process.pid);
   }
+  // A direct read that was under way when its pages were protected ends later, and may have begun
+  // after the first look.
+  if (Status certain = check_certain(*tree); !certain) return failure(certain.error());
   sent_bytes_ += round.index.memory_bytes;
   return std::move(round.index);
 }

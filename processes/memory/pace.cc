@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/number_file.h"
-#include "base/processor_time.h"
 
 namespace ppmr {
 namespace {

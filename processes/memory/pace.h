@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "base/processor_time.h"
+
 namespace ppmr {
 
 // Decides how long to wait; pure. Threads: one.
@@ -63,8 +65,8 @@ class PacedReading {
   pid_t parent_ = getppid();
   Pace pace_;
   Pace::Time resumed_at_ = std::chrono::steady_clock::now();
-  std::chrono::nanoseconds used_before_{0};  // of processors, when the last wait ended
-  std::chrono::nanoseconds rested_{0};       // for the share, in all
+  std::chrono::nanoseconds used_before_ = processor_time();  // when the last wait ended
+  std::chrono::nanoseconds rested_{0};                       // for the share, in all
 };
 
 }  // namespace ppmr

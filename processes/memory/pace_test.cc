@@ -58,6 +58,20 @@ TEST(Pace, TellsHowLongItHasRested) {
   std::filesystem::remove(path + kRestedSuffix);
 }
 
+// A program that sends epochs for days has used hours before it copies the next one.
+TEST(Pace, WhatWasUsedBeforeTheReadingDoesNotCount) {
+  const std::string path = testing::TempDir() + "/share";
+  ASSERT_TRUE(write_number(path, 1));
+  const auto used = processor_time() + std::chrono::milliseconds(50);
+  while (processor_time() < used) {
+  }
+  PacedReading reading({.cpu_share = path});
+  EXPECT_TRUE(reading.wait_after(1));
+  EXPECT_LT(read_number(path + kRestedSuffix), 4'000'000'000u) << "nanoseconds; 5 s for the 50 ms";
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + kRestedSuffix);
+}
+
 // What others have used counts as well: else the wait would end at once.
 TEST(Pace, WaitForTheShareEndsWhenItIsRaised) {
   const std::string path = testing::TempDir() + "/share";

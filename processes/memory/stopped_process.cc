@@ -34,7 +34,7 @@ Status stop_others(const std::vector<pid_t>& threads, std::set<pid_t>& known,
 }
 
 // A thread that still ran may have made another one.
-Status stop_all(pid_t pid, std::vector<StoppedThread>& stopped) {
+Status stop_all_of(pid_t pid, std::vector<StoppedThread>& stopped) {
   std::set<pid_t> known;
   for (;;) {
     const size_t before = known.size();
@@ -47,11 +47,13 @@ Status stop_all(pid_t pid, std::vector<StoppedThread>& stopped) {
 
 }  // namespace
 
-Status with_stopped_process(pid_t pid, const std::function<Status()>& work) {
+Status with_stopped_processes(const std::vector<pid_t>& pids, const std::function<Status()>& work) {
   Status done;
   std::thread([&] {
     std::vector<StoppedThread> stopped;
-    done = stop_all(pid, stopped);
+    for (const pid_t pid : pids) {
+      if (done) done = stop_all_of(pid, stopped);
+    }
     if (done) done = work();
   }).join();
   return done;

@@ -1,0 +1,58 @@
+#include "processes/memory/slow_down.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "processes/memory/stopped_process.h"
+#include "processes/proc_files.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::microseconds;
+
+// A tree that answers its clients answers within this time.
+constexpr microseconds kPeriod{50'000};
+
+}  // namespace
+
+StopAndGo stop_and_go(uint64_t percent) {
+  const auto share = static_cast<int64_t>(std::min(percent, kSlowDownMaxPercent));
+  const microseconds stands = kPeriod * share / 100;
+  return {stands, kPeriod - stands};
+}
+
+SlowDown::SlowDown(pid_t root, uint64_t percent) : root_(root), times_(stop_and_go(percent)) {
+  if (percent > 0) thread_ = std::thread([this] { stop_again_and_again(); });
+}
+
+SlowDown::~SlowDown() {
+  {
+    MutexLock lock(mutex_);
+    is_over_ = true;
+  }
+  ended_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool SlowDown::is_over_after(microseconds time) {
+  MutexLock lock(mutex_);
+  return ended_.wait_for(mutex_, time, [this]() PPMR_REQUIRES(mutex_) { return is_over_; });
+}
+
+void SlowDown::stop_again_and_again() {
+  do {
+    std::vector<pid_t> pids;
+    const auto tree = read_tree(root_);
+    if (!tree) return;  // it has ended
+    for (const ProcessStat& process : *tree) {
+      if (!process.is_dead()) pids.push_back(process.pid);
+    }
+    (void)with_stopped_processes(pids, [this]() -> Status {
+      (void)is_over_after(times_.stands);
+      return {};
+    });
+  } while (!is_over_after(times_.runs));
+}
+
+}  // namespace ppmr

@@ -1,0 +1,52 @@
+// Lets a tree stand still for a share of the time, so that it writes less memory: many short stops.
+// QEMU's auto-converge does the same with the processors of a virtual machine.
+//
+// The stops are those of ptrace(2): if this process dies, the kernel lets the tree go on, and
+// nothing of the limit stays.
+//
+// Rejected: cpu.max of the tree's control group. Other processes may be in the group, a tree may be
+// in several, and whoever ends the move later would have to know the value from before.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "base/mutex.h"
+
+namespace ppmr {
+
+inline constexpr uint64_t kSlowDownMaxPercent = 95;
+
+// One stop and the time until the next one.
+struct StopAndGo {
+  std::chrono::microseconds stands{0};
+  std::chrono::microseconds runs{0};
+};
+
+// `percent`: of the time in which the tree stands still, at most kSlowDownMaxPercent. Pure.
+StopAndGo stop_and_go(uint64_t percent);
+
+// Threads: one, which is not the tracer of the tree's threads meanwhile: see stopped_process.h.
+class SlowDown {
+ public:
+  // `percent`: 0: the tree is left alone. It is not slowed down either while it cannot be stopped.
+  SlowDown(pid_t root, uint64_t percent);
+  SlowDown(const SlowDown&) = delete;
+  ~SlowDown();  // the tree runs as before
+
+ private:
+  void stop_again_and_again();
+  bool is_over_after(std::chrono::microseconds time);
+
+  const pid_t root_;
+  const StopAndGo times_;
+  Mutex mutex_;
+  CondVar ended_;
+  bool is_over_ PPMR_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace ppmr

@@ -1,0 +1,107 @@
+#include "processes/memory/slow_down.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "processes/proc_files.h"
+#include "processes/test_process.h"
+
+namespace ppmr {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+TEST(SlowDown, StandsStillForTheShare) {
+  for (const uint64_t percent : {1, 30, 50, 95}) {
+    const StopAndGo times = stop_and_go(percent);
+    EXPECT_EQ(times.stands * 100, (times.stands + times.runs) * static_cast<int64_t>(percent));
+  }
+  EXPECT_GT(stop_and_go(100).runs, microseconds(0)) << "it always runs for a while";
+}
+
+// A tree of two processes that count for as long as they have a processor.
+struct Counters {
+  std::atomic<uint64_t> parent{0};
+  std::atomic<uint64_t> child{0};
+};
+
+class SlowedTree : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* const mapped =
+        mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    counters_ = new (mapped) Counters;
+    parent_ = std::make_unique<TestProcess>([this] {
+      static const TestProcess child([this] { count(counters_->child); });
+      count(counters_->parent);
+    });
+  }
+  void TearDown() override {
+    parent_.reset();
+    munmap(counters_, sizeof(Counters));
+  }
+  static void count(std::atomic<uint64_t>& counter) {
+    std::thread([&counter] {
+      for (;;) ++counter;
+    }).detach();
+  }
+  // Both count at least so often more.
+  void await_counts(uint64_t more) const {
+    const uint64_t parent = counters_->parent + more;
+    const uint64_t child = counters_->child + more;
+    const auto deadline = Clock::now() + std::chrono::seconds(60);
+    while ((counters_->parent < parent || counters_->child < child) && Clock::now() < deadline) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ASSERT_GE(counters_->parent, parent);
+    ASSERT_GE(counters_->child, child);
+  }
+  // The share of a time in which the tree was seen to be stopped.
+  double share_stopped(milliseconds time) const {
+    unsigned looks = 0;
+    unsigned stopped = 0;
+    for (const auto end = Clock::now() + time; Clock::now() < end; ++looks) {
+      const auto stat = read_process_stat(parent_->pid());
+      if (stat && stat->state == 't') ++stopped;
+      std::this_thread::sleep_for(microseconds(700));
+    }
+    return static_cast<double>(stopped) / std::max(looks, 1U);
+  }
+
+  Counters* counters_ = nullptr;
+  std::unique_ptr<TestProcess> parent_;
+};
+
+TEST_F(SlowedTree, IsSeenToStandStillAndRunsAgainAfterwards) {
+  await_counts(1000);
+  {
+    const SlowDown slowed(parent_->pid(), 80);
+    await_counts(1000);  // it still runs
+    EXPECT_GT(share_stopped(milliseconds(1500)), 0.5);
+  }
+  EXPECT_EQ(share_stopped(milliseconds(200)), 0);
+  await_counts(1000);
+}
+
+TEST_F(SlowedTree, IsLeftAloneWithoutAShare) {
+  const SlowDown slowed(parent_->pid(), 0);
+  EXPECT_EQ(share_stopped(milliseconds(200)), 0);
+}
+
+TEST_F(SlowedTree, MayEndMeanwhile) {
+  const SlowDown slowed(parent_->pid(), 50);
+  await_counts(1000);
+  parent_->end();
+}
+
+}  // namespace
+}  // namespace ppmr
