@@ -91,14 +91,15 @@ Status FileParts::put(const FileRecord& record) {
   }
   append_file_record(record, pending_);
   if (pending_.size() < kWriteBytes) return {};
-  if (Status flushed = flush(); !flushed) return flushed;
-  rest();
-  return {};
+  const Status flushed = flush();
+  return flushed ? rest() : flushed;
 }
 
 // For --max-rate and --cpu-share. What the daemon takes to send it is not counted.
-void FileParts::rest() {
-  if (is_paced_) (void)pace_.wait_after(std::exchange(unpaced_bytes_, 0));
+Status FileParts::rest() {
+  if (!is_paced_) return {};
+  (void)pace_.wait_after(std::exchange(unpaced_bytes_, 0));
+  return place_.go_on();
 }
 
 Status FileParts::seal_part(bool is_last) {

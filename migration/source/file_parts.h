@@ -68,7 +68,7 @@ class FileParts {
   Status put(const FileRecord& record);
   Status open_part();
   Status flush();
-  void rest();
+  Status rest();
   Status seal_part(bool is_last);
   // Waits until the target has put all parts in place but the last few.
   Status await_taken(size_t left);

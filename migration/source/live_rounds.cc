@@ -108,6 +108,18 @@ bool fits_with_rounds(uint64_t sent_bytes, uint64_t rest_bytes, uint64_t memory_
 
 bool has_room_for_rounds(const LiveLimits& limits) { return limits.room_times >= kRoomMinTimes; }
 
+const char* to_string(OnTimeout on_timeout) {
+  switch (on_timeout) {
+    case OnTimeout::kFreeze:
+      return "freeze";
+    case OnTimeout::kCancel:
+      return "cancel";
+    case OnTimeout::kPostCopy:
+      return "post-copy";
+  }
+  return "";
+}
+
 Result<OnTimeout> parse_on_timeout(const std::string& text) {
   if (text == "freeze") return OnTimeout::kFreeze;
   if (text == "cancel") return OnTimeout::kCancel;

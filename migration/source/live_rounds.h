@@ -70,6 +70,7 @@ bool has_room_for_rounds(const LiveLimits& limits);
 bool fits_with_rounds(uint64_t sent_bytes, uint64_t rest_bytes, uint64_t memory_bytes,
                       const LiveLimits& limits);
 
+const char* to_string(OnTimeout on_timeout);
 // Errors: EINVAL for a text that is not "freeze", "cancel" or "post-copy".
 Result<OnTimeout> parse_on_timeout(const std::string& text);
 

@@ -170,8 +170,9 @@ Status TreeDump::or_send_frozen(const Status& copied) {
 Status TreeDump::may_send_frozen(const std::string& why) const {
   if (!options_.live_limits || options_.live_limits->on_timeout == OnTimeout::kFreeze) return {};
   if (options_.plan.may_run_before_memory()) return {};
-  return failure(
-      ETIME, "its memory would be sent while it is frozen, which --on-timeout excludes: " + why);
+  return failure(ETIME,
+                 fmt::format("its memory would be sent while it is frozen (--on-timeout {}): {}",
+                             to_string(options_.live_limits->on_timeout), why));
 }
 
 Status TreeDump::copy_rounds() {

@@ -65,6 +65,24 @@ while True:
 """
 
 
+# Writes all of its memory again and again, as fast as it can. A page that is older than the last
+# turn is wrong.
+WRITER = """
+import os, sys
+path, mib = sys.argv[1], int(sys.argv[2])
+memory, piece_bytes = bytearray(mib << 20), 1 << 20
+lines = open(path, "a", buffering=1)
+turn = 0
+while True:
+    piece = turn.to_bytes(8, "little") * (piece_bytes // 8)
+    for at in range(0, len(memory), piece_bytes):
+        memory[at : at + piece_bytes] = piece
+    wrong = sum(memory[at : at + 8] != piece[:8] for at in range(0, len(memory), 4096))
+    print(turn, os.uname().nodename, wrong, file=lines)
+    turn += 1
+"""
+
+
 class Checker:
     def __init__(self, lab, nodes, mib=64, program=CHECKER, options=()):
         self.nodes = nodes
