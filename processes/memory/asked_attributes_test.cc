@@ -90,7 +90,7 @@ TEST(AskedAttributes, TellsWhatOneThreadHas) {
   });
   const auto threads = read_threads(process.pid());
   ASSERT_TRUE(threads);
-  ASSERT_EQ(threads->size(), 2u);
+  ASSERT_GE(threads->size(), 2u) << "ThreadSanitizer adds one, before the last";
   const auto first = ask_attributes(threads->front()), second = ask_attributes(threads->back());
   ASSERT_TRUE(first && second);
   EXPECT_FALSE(first->faults_on_cpu_queries);

@@ -84,7 +84,7 @@ TEST(LandlockProbe, FindsARestrictedThreadOfAFreeProcess) {
   });
   const auto threads = read_threads(process.pid());
   ASSERT_TRUE(threads);
-  ASSERT_EQ(threads->size(), 2u);
+  ASSERT_GE(threads->size(), 2u) << "ThreadSanitizer adds one, before the last";
   LandlockProbe probe;
   EXPECT_EQ(probe.is_restricted(threads->front()), false);
   EXPECT_EQ(probe.is_restricted(threads->back()), true);
