@@ -5,9 +5,14 @@
 // in reserve, because the first pass keeps the pool full. While blocks are wanted, the first pass
 // leaves them the free slots.
 //
+// Where there are many processors, further threads help the first pass: each takes the next blocks
+// that no thread has taken. So the bytes arrive nearly in the order of the file.
+//
 // Zero pages are not sent: they stay holes, which read as zeros, and a message tells the target
 // where they are, so that no reader waits for them.
 #include "fuse_source/frozen_memory.h"
+
+#include <sys/prctl.h>
 
 #include <cstring>
 #include <thread>
@@ -91,6 +96,50 @@ class WantedSender {
   std::thread thread_;
 };
 
+// The threads that help the first pass. The destructor ends them when all blocks are taken, or the
+// checkpoint has failed.
+class FurtherPasses {
+ public:
+  FurtherPasses(const MemorySlots& slots, const SourceNodePointer& node, const FrozenMemory& memory,
+                WantedBlocks& blocks)
+      : slots_(slots), node_(node), memory_(memory), blocks_(blocks) {}
+  ~FurtherPasses() { finish(); }
+
+  // Throws std::system_error when a thread cannot be started.
+  void start();
+  void finish();
+
+ private:
+  void run(const FrozenMemory::Reader& reader);
+
+  const MemorySlots& slots_;
+  const SourceNodePointer node_;
+  const FrozenMemory& memory_;
+  WantedBlocks& blocks_;
+  std::vector<std::thread> threads_;
+};
+
+void FurtherPasses::start() {
+  for (const FrozenMemory::Reader& reader : memory_.further_readers) {
+    threads_.emplace_back([this, &reader] { run(reader); });
+  }
+}
+
+void FurtherPasses::run(const FrozenMemory::Reader& reader) {
+  (void)::prctl(PR_SET_NAME, kMemoryThread);
+  const Status sent = without_exceptions([&] {
+    MemoryPass pass(slots_, node_, reader, blocks_, memory_.file_offset);
+    return pass.send_all();
+  });
+  // The other passes find this error in the checkpoint and end.
+  if (!sent) node_->checkpoint->error->set(sent.error());
+}
+
+void FurtherPasses::finish() {
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
 // ---- The thread for wanted blocks ---------------------------------------------------------------
 
 Status WantedSender::admit_wants() {
@@ -132,6 +181,8 @@ Status WantedSender::finish() {
 Status MemoryPass::send_all() {
   SlotLease lease;
   for (uint64_t offset = 0;;) {
+    // Zeros are not announced, so nothing else shows that another pass has failed.
+    if (Status failed = node_->checkpoint->status(); !failed) return failed;
     if (blocks_.any_wanted()) {
       lease.release();
       if (Status sent = send_zeros(); !sent) return sent;
@@ -255,8 +306,14 @@ Status send_frozen_memory(const MemorySlots& slots, const SourceNodePointer& nod
   if (Status drained = node->writer->drain(slots.mount_ends); !drained) return drained;
   for (const FrozenMemory::Part& part : memory.first) wanted.blocks().want(part.offset, part.bytes);
   wanted.start(memory.wanted_reader);
-  MemoryPass pass(slots, node, memory.reader, wanted.blocks(), memory.file_offset);
-  if (Status sent = pass.send_all(); !sent) return sent;
+  FurtherPasses further(slots, node, memory, wanted.blocks());
+  const Status sent = without_exceptions([&] {
+    further.start();
+    return MemoryPass(slots, node, memory.reader, wanted.blocks(), memory.file_offset).send_all();
+  });
+  if (!sent) node->checkpoint->error->set(sent.error());  // ends the further passes
+  further.finish();
+  if (Status all = node->checkpoint->status(); !all) return all;
   if (Status sent = wanted.finish(); !sent) return sent;
   // Set the size explicitly, because the memory may end in zeros.
   node->writer->set_size_bytes(memory.file_offset + memory.bytes);

@@ -15,6 +15,9 @@
 
 namespace ppmr {
 
+// The name of the threads that send it, in /proc/PID/task/TID/comm.
+inline constexpr const char* kMemoryThread = "ppmr-memory";
+
 // The memory of frozen processes, as the content of one file.
 struct FrozenMemory {
   // Who fills slots. Each is used by one thread.
@@ -34,6 +37,7 @@ struct FrozenMemory {
   std::vector<Part> first;  // sent before the other parts. Any values are allowed
   Reader reader;
   Reader wanted_reader;
+  std::vector<Reader> further_readers = {};  // each for a thread that helps the first one
   // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
   // include it.
   uint64_t file_offset = 0;

@@ -22,6 +22,7 @@
 #include "daemon/data_daemon/data_daemon.h"
 #include "fuse_source/pool_size.h"
 #include "fuse_source/source_mount.h"
+#include "processes/memory/data_threads.h"
 #include "rdma_stream/connection/tcp_connection.h"
 #include "third_party/spdlog.h"
 
@@ -272,11 +273,13 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
   const CLI::Option* pool_size = add_size_option(
       *command, "--pool-size", source.pool_size_bytes,
       "registered memory for bytes in flight (default: 64MiB, more on a long link)");
+  source.sender.stream_count =
+      static_cast<uint32_t>(usual_streams(std::thread::hardware_concurrency()));
   command
       ->add_option("--streams", source.sender.stream_count,
-                   "number of data connections: TCP connections or RDMA queue pairs")
-      ->check(CLI::Range(1u, wire::kStreamsMax))
-      ->capture_default_str();
+                   "number of data connections: TCP connections or RDMA queue pairs (default: half "
+                   "of the processors, 2 to 8)")
+      ->check(CLI::Range(1u, wire::kStreamsMax));
   command
       ->add_option_function<std::string>(
           "--compress",

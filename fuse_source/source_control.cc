@@ -1,7 +1,10 @@
 // Answers the requests on the control socket of a source mount (request::ToSource).
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <deque>
 #include <nlohmann/json.hpp>
 
 #include "base/mapped_memory.h"
@@ -18,6 +21,8 @@ using std::chrono::milliseconds;
 
 // The address space of a process with four-level page tables is smaller than this.
 constexpr uint64_t kMemoryMaxBytes = uint64_t{1} << 48;
+// Of the pool, for each thread that sends the memory of a tree.
+constexpr size_t kSlotsPerPass = 8;
 
 int64_t ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
@@ -100,7 +105,7 @@ Status SourceMount::send_memory(const request::SendMemory& request,
         fmt::format("send {} bytes of memory at {}: not a multiple of the page size, or too large",
                     memory.bytes, memory.file_offset));
   }
-  if (received.size() != kPageReaderSockets) {
+  if (received.size() < kPageReaderSocketsMin || received.size() > kPageReaderSocketsMax) {
     return failure(EINVAL, "send memory: the request must pass the sockets of a page reader");
   }
   for (const auto& [offset, bytes] : request.first) memory.first.push_back({offset, bytes});
@@ -119,7 +124,15 @@ Status SourceMount::send_memory(const request::SendMemory& request,
   };
   memory.reader = reader_of(first_pass);
   memory.wanted_reader = reader_of(wanted);
+  // Each pass holds a slot while it waits for another one.
+  const size_t passes_max = std::max<size_t>(pool_->slot_count() / kSlotsPerPass, 1);
+  std::deque<RemoteMemory> further;  // elements stay as they are
+  for (size_t i = kPageReaderSocketsMin; i < received.size() && i <= passes_max; ++i) {
+    further.emplace_back(std::move(received[i]), pool_->memory(), patience, give_up);
+    memory.further_readers.push_back(reader_of(further.back()));
+  }
   memory.arrives = request.until != request::SendMemory::kUntilRead;
+  (void)::prctl(PR_SET_NAME, kMemoryThread);
   return send_memory(name, memory);
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <future>
+#include <latch>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -62,7 +63,7 @@ class FrozenProcess {
     waitpid(std::exchange(process_, 0), nullptr, 0);
   }
   std::vector<std::byte> bytes() const { return {memory_, memory_ + kBlocks * kBlock}; }
-  FrozenMemory frozen() const {
+  FrozenMemory frozen(size_t further_readers = 0) const {
     const auto start = reinterpret_cast<uint64_t>(memory_);
     auto reader = MemoryReader::create(
         {kBlocks * kBlock, {{1, process_, {{start, start + kBlocks * kBlock, 0}}}}});
@@ -70,10 +71,13 @@ class FrozenProcess {
       return
           [from](uint64_t offset, std::span<std::byte> slot) { return from->read(offset, slot); };
     };
-    return {.bytes = kBlocks * kBlock,
-            .first = {},
-            .reader = {read(std::make_shared<MemoryReader>(reader->for_another_thread()))},
-            .wanted_reader = {read(std::make_shared<MemoryReader>(std::move(*reader)))}};
+    const auto another = [&]() -> FrozenMemory::Reader {
+      return {read(std::make_shared<MemoryReader>(reader->for_another_thread()))};
+    };
+    FrozenMemory memory{
+        .bytes = kBlocks * kBlock, .first = {}, .reader = another(), .wanted_reader = another()};
+    for (size_t i = 0; i < further_readers; ++i) memory.further_readers.push_back(another());
+    return memory;
   }
 
  private:
@@ -263,6 +267,50 @@ TEST_F(SourceMemory, PartsMarkedAsFirstAreSentFirst) {
   ASSERT_TRUE(finish());
   EXPECT_EQ(outlet_->offsets()[0], 60 * kBlock);
   expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, FurtherThreadsHelpTheFirstPass) {
+  open(8);
+  process_.clear(20 * kBlock, 3 * kBlock);
+  process_.start();
+  FrozenMemory memory = process_.frozen(3);
+  // Each thread continues when all of them have blocks to read.
+  std::latch all(4);
+  const auto meet = [&](FrozenMemory::Reader& reader) {
+    reader.read = [&all, read = reader.read, first = true](uint64_t offset,
+                                                           std::span<std::byte> slot) mutable {
+      if (std::exchange(first, false)) all.arrive_and_wait();
+      return read(offset, slot);
+    };
+  };
+  meet(memory.reader);
+  for (FrozenMemory::Reader& reader : memory.further_readers) meet(reader);
+  sent_ = std::async(std::launch::async, [&] { return mount_->send_memory(kName, memory); });
+  const Status sent = finish();
+  ASSERT_TRUE(sent) << sent.error().message;
+  expect_whole_memory_once();
+}
+
+TEST_F(SourceMemory, ErrorOfAFurtherThreadEndsAllPassesAlsoAmongZeros) {
+  open(8);
+  process_.clear(0, kBlocks * kBlock);
+  process_.start();
+  FrozenMemory memory = process_.frozen(1);
+  memory.further_readers[0].read = [&](uint64_t, std::span<std::byte>) -> Status {
+    return failure(ESRCH, "read: the process has ended");
+  };
+  // Zeros are never announced, so without a look at the checkpoint this pass would read all blocks.
+  size_t reads_after = 0;
+  memory.reader.read = [&](uint64_t, std::span<std::byte> slot) -> Status {
+    std::memset(slot.data(), 0, slot.size());
+    while (node_->checkpoint->status()) std::this_thread::yield();
+    ++reads_after;
+    return {};
+  };
+  const Status sent = mount_->send_memory(kName, memory);
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().errno_value, ESRCH) << sent.error().message;
+  EXPECT_LE(reads_after, 1u);
 }
 
 // As in the rounds of a live move. Readers may want bytes that an earlier call has sent.

@@ -96,23 +96,31 @@ int run(const std::vector<int>& sockets, const PageReaderFiles& files, bool tree
 
 Status serve_page_reads(std::vector<UniqueFd> sockets, const PageReaderFiles& files,
                         MemoryReader::Tree tree) {
-  if (sockets.size() != kPageReaderSockets)
-    return failure(EINVAL, "start the page reader: it needs two sockets");
+  if (sockets.size() < kPageReaderSocketsMin || sockets.size() > kPageReaderSocketsMax)
+    return failure(EINVAL, "start the page reader: wrong number of sockets");
   const auto pool = receive_pool(sockets[0].get());
   if (!pool) return failure(pool.error());
   const auto index = read_page_index(files.index);
   auto reader = index ? MemoryReader::create(*index, tree) : failure(index.error());
-  Result<MemoryReader> second =
-      reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
+  std::vector<std::thread> others;
+  Status started;
   try {
-    std::thread other(
-        [&] { serve(sockets[1].get(), std::move(second), pool->bytes(), PacedReading({})); });
-    serve(sockets[0].get(), std::move(reader), pool->bytes(), PacedReading(files.pace));
-    other.join();
+    for (size_t i = 1; i < sockets.size(); ++i) {
+      Result<MemoryReader> another =
+          reader ? Result<MemoryReader>(reader->for_another_thread()) : failure(reader.error());
+      others.emplace_back(
+          [socket = sockets[i].get(), another = std::move(another), &pool]() mutable {
+            serve(socket, std::move(another), pool->bytes(), PacedReading({}));
+          });
+    }
   } catch (const std::system_error& exception) {
-    return failure(EAGAIN, std::string("start a thread of the page reader: ") + exception.what());
+    started =
+        failure(EAGAIN, std::string("start a thread of the page reader: ") + exception.what());
+    for (const UniqueFd& socket : sockets) (void)::shutdown(socket.get(), SHUT_RDWR);
   }
-  return {};
+  if (started) serve(sockets[0].get(), std::move(reader), pool->bytes(), PacedReading(files.pace));
+  for (std::thread& other : others) other.join();
+  return started;
 }
 
 Result<PageReaderProcess> PageReaderProcess::start(const PageReaderFiles& files,
@@ -129,7 +137,9 @@ Result<PageReaderProcess> PageReaderProcess::start(const PageReaderFiles& files,
   add_file("--rate-file=", files.pace.rate);
   add_file("--cpu-share-file=", files.pace.cpu_share);
   add_file("--pause-file=", files.pace.pause);
-  for (size_t i = 0; i < kPageReaderSockets; ++i) {
+  const size_t sockets =
+      page_reader_sockets(std::thread::hardware_concurrency(), tree == MemoryReader::Tree::kRuns);
+  for (size_t i = 0; i < sockets; ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
       return system_failure("create a socket pair for", "the page reader");

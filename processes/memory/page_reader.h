@@ -32,7 +32,8 @@ void add_page_reader_command(CLI::App& app, int& exit_code);
 
 // Serves requests of the daemon (read_messages.h) until the daemon closes its ends of the sockets.
 // Reports errors in the index as replies to requests. Errors: those of the sockets and of the
-// pool's memfd; EAGAIN when no thread can be started. Threads: called by one; starts a second one.
+// pool's memfd; EAGAIN when no thread can be started. Threads: called by one; starts one for each
+// further socket.
 Status serve_page_reads(std::vector<UniqueFd> sockets, const PageReaderFiles& files,
                         MemoryReader::Tree tree = MemoryReader::Tree::kFrozen);
 

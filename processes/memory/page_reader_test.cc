@@ -36,7 +36,7 @@ class PageReaderTest : public testing::Test {
     }
     const auto start = reinterpret_cast<uint64_t>(memory_.bytes().data());
     index_ = {kPages * kPage, {{1, getpid(), {{start, start + kPages * kPage, 0}}}}};
-    for (size_t i = 0; i < kPageReaderSockets; ++i) {
+    for (size_t i = 0; i < kPageReaderSocketsMax; ++i) {
       int ends[2];
       ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
       ours_.emplace_back(ends[0]);
@@ -90,6 +90,37 @@ TEST_F(PageReaderTest, FillsPartsOfThePool) {
   EXPECT_EQ(std::memcmp(slot.data(), memory_.bytes().data() + 3 * kPage, slot.size()), 0);
   EXPECT_EQ(pool_.bytes()[64 * kPage - 1], std::byte{0});
   EXPECT_EQ(pool_.bytes()[68 * kPage], std::byte{0});
+}
+
+TEST_F(PageReaderTest, ServesEachSocketWithAThread) {
+  start();
+  std::vector<std::future<Status>> reads;
+  for (size_t i = 0; i < ours_.size(); ++i) {
+    reads.push_back(std::async(std::launch::async, [this, i] {
+      RemoteMemory remote(std::move(ours_[i]), pool_.bytes(), kPatience, [] { return false; });
+      return remote.read(i * kPage, pool_.bytes().subspan(i * kPage, kPage));
+    }));
+  }
+  for (auto& read : reads) {
+    const Status done = read.get();
+    EXPECT_TRUE(done) << done.error().message;
+  }
+  EXPECT_EQ(std::memcmp(pool_.bytes().data(), memory_.bytes().data(), ours_.size() * kPage), 0);
+}
+
+TEST_F(PageReaderTest, RefusesTooFewOrTooManySockets) {
+  std::vector<UniqueFd> one;
+  one.push_back(std::move(theirs_[0]));
+  EXPECT_EQ(serve_page_reads(std::move(one), {index_file(), {}}).error().errno_value, EINVAL);
+  std::vector<UniqueFd> many(kPageReaderSocketsMax + 1);
+  EXPECT_EQ(serve_page_reads(std::move(many), {index_file(), {}}).error().errno_value, EINVAL);
+}
+
+TEST(PageReaderSockets, AreMoreForAFrozenTreeOnManyProcessors) {
+  EXPECT_EQ(page_reader_sockets(2, false), 2u);
+  EXPECT_EQ(page_reader_sockets(16, false), 9u);
+  EXPECT_EQ(page_reader_sockets(1000, false), kPageReaderSocketsMax);
+  EXPECT_EQ(page_reader_sockets(16, true), 2u);
 }
 
 TEST_F(PageReaderTest, ReadsOnlyMemoryThatTheIndexLists) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/message_socket.h"
+#include "processes/memory/data_threads.h"
 
 namespace ppmr {
 
@@ -21,7 +22,14 @@ struct ReadRequest {
 
 using ReadReply = StatusMessage<504>;
 
-// The daemon reads with two threads, and each thread has its own socket.
-inline constexpr size_t kPageReaderSockets = 2;
+// The daemon reads with several threads, and each has its own socket: the first is for the first
+// pass, the second for wanted blocks, and the others for threads that help the first pass.
+inline constexpr size_t kPageReaderSocketsMin = 2;
+inline constexpr size_t kPageReaderSocketsMax = 1 + kMemoryReadersMax;
+
+// A tree that runs keeps most of the processors: one thread copies its rounds.
+constexpr size_t page_reader_sockets(size_t processors, bool tree_runs) {
+  return tree_runs ? kPageReaderSocketsMin : 1 + memory_readers(processors);
+}
 
 }  // namespace ppmr

@@ -1,5 +1,7 @@
 #include "rdma_stream/mover/tcp_puller.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -126,6 +128,7 @@ Status TcpPuller::attach(uint32_t stream, std::shared_ptr<Connection> connection
 }
 
 void TcpPuller::run_stream(uint32_t index) {
+  (void)::prctl(PR_SET_NAME, "ppmr-stream");
   MutexLock lock(mutex_);
   Stream& stream = streams_[index];
   for (;;) {

@@ -1,5 +1,7 @@
 #include "rdma_stream/mover/tcp_responder.h"
 
+#include <sys/prctl.h>
+
 #include <exception>
 
 #include "rdma_stream/connection/handshake.h"
@@ -52,6 +54,7 @@ void TcpResponder::stop() {
 }
 
 void TcpResponder::serve_stream(uint32_t stream) {
+  (void)::prctl(PR_SET_NAME, "ppmr-stream");
   MutexLock lock(mutex_);
   for (uint64_t attempt = 1; !stopping_; ++attempt) {
     lock.unlock();

@@ -14,6 +14,7 @@
 
 #include "base/message_socket.h"
 #include "base/without_exceptions.h"
+#include "processes/memory/data_threads.h"
 #include "restart_loader/images/open_files.h"
 #include "restart_loader/pager/serving_pager.h"
 
@@ -21,10 +22,6 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kAnswerers = 4;
-
-// Each filling thread copies 3 to 4 GB/s, and the first touch of fresh memory scales with the
-// threads.
-size_t fillers() { return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4); }
 
 }  // namespace
 
@@ -90,7 +87,10 @@ Status Pager::watch(int fd) const {
 
 Result<PagerCounters> Pager::serve() {
   start_borrowing();
-  for (size_t i = 0; i < fillers(); ++i) fillers_.push_back(start_thread(&Pager::fill));
+  // Each filling thread copies 3 to 4 GB/s, and the first touch of fresh memory scales with the
+  // threads.
+  const size_t fillers = page_fillers(std::thread::hardware_concurrency());
+  for (size_t i = 0; i < fillers; ++i) fillers_.push_back(start_thread(&Pager::fill));
   for (size_t i = 0; i < kAnswerers; ++i) {
     answerers_.push_back(start_thread(&Pager::answer_faults));
   }
