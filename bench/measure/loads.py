@@ -12,7 +12,14 @@ from lab.programs import REPOSITORY, find_program
 
 GB = 1e9
 MIB = 1 << 20
-BENCH_PROGRAMS = ("file_load", "memory_benchmark", "network_benchmark", "null_sink", "touch_pages")
+BENCH_PROGRAMS = (
+    "data_threads",
+    "file_load",
+    "memory_benchmark",
+    "network_benchmark",
+    "null_sink",
+    "touch_pages",
+)
 
 
 def find_bench_program(name):

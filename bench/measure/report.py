@@ -3,7 +3,7 @@ ratios, and the pictures."""
 import datetime
 from statistics import mean
 
-from . import pictures
+from . import pictures, scale
 from .rows import name_of
 from .spread import figure, ratio, spread
 from .verdict import number
@@ -25,6 +25,7 @@ CHAPTERS = {
     "pipelined moves": "Several processes over a limited link with one `ppmr migrate`, against one command per process, and against the time that the link alone needs for their bytes.",
     "jobs": "MPI programs in job nodes with and without evacuations, against plain `mpirun`; and the stall of a ring of ranks in an evacuation.",
     "job growth": "What a job costs as its nodes, or the processes of a node, grow.",
+    "scale": "What each stage of a move costs, and what a model makes of it for larger machines. Both nodes share the cores here, and all figures are the difference between a large and a small process.",
     "growth": "CPU and memory of the daemons as the checkpoint grows in bytes and files.",
     "machines": "Real RDMA verbs between two emulated machines: only ratios are meaningful.",
     "machine moves": "Whole moves between these machines.",
@@ -32,7 +33,7 @@ CHAPTERS = {
 FASTER_IS = {"GB/s": "more", "s": "less", "µs": "less"}
 NOT_COMPARED = ("MB", "MiB", "s more")
 # Chapters whose samples are of one way: a ratio between them has no meaning.
-ONE_WAY = ("ceilings", "job growth")
+ONE_WAY = ("ceilings", "job growth", "scale")
 # The ways that a wide table compares with the first way. Any other table compares all ways.
 COMPARED = {"shapes": ("plain CRIU, tmpfs", "tmpfs + tar", "CRIU lazy pages")}
 
@@ -211,6 +212,21 @@ def not_measured(rows):
     ]
 
 
+def derived_tables(row):
+    """Returns the tables of what the model makes of a row of the chapter scale."""
+    text = []
+    for title, (head, lines) in (
+        ("The model's prediction beside the measured rate", scale.check_table(row)),
+        ("Threads that the product uses", scale.threads_table(row)),
+        ("**Modelled, not measured**: two nodes of so many cores", scale.predictions_table(row)),
+    ):
+        cells = [
+            [figure(one) if isinstance(one, float) else one for one in line] for line in lines
+        ]
+        text += [f"{title}:", "", table(head, cells), ""]
+    return text
+
+
 def targets_table(rows):
     lines = []
     for target in TARGETS:
@@ -322,6 +338,8 @@ def write(rows, directory):
                     "",
                 ]
             text += [*not_measured(of_series), ""] if not_measured(of_series) else []
+            if chapter == scale.SECTION:
+                text += [line for row in of_series for line in derived_tables(row)]
             for facts in (facts_table(of_series), lines_table(of_series)):
                 text += [facts, ""] if facts else []
             text += [
