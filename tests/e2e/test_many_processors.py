@@ -7,7 +7,8 @@ from lab.node import wait_until
 from lab.workers import check_all_memory, start_workers
 
 ONLINE = "/sys/devices/system/cpu/online"  # libstdc++ counts the processors that it lists
-PROCESSORS, READERS, STREAMS = 16, 8, 8
+PROCESSORS, STREAMS = 16, 8
+READERS = 8 + 1  # with the one for wanted blocks
 SIZE_MIB = 96  # more than the pool holds, so the readers are there for long
 SLOW = "100mbit"
 
