@@ -56,6 +56,18 @@ void take_attributes(const nlmsghdr* header, UnixSockets& sockets) {
       std::memcpy(&peer, data, sizeof(peer));
       socket.peer = peer;
     }
+    if (attribute->rta_type == UNIX_DIAG_RQLEN && size >= sizeof(unix_diag_rqlen)) {
+      unix_diag_rqlen queues{};
+      std::memcpy(&queues, data, sizeof(queues));
+      if (!socket.listens) socket.unread_bytes = queues.udiag_wqueue;
+    }
+    if (attribute->rta_type == UNIX_DIAG_ICONS) {
+      for (size_t at = 0; at + sizeof(uint32_t) <= size; at += sizeof(uint32_t)) {
+        uint32_t waiting = 0;
+        std::memcpy(&waiting, data + at, sizeof(waiting));
+        socket.waiting.push_back(waiting);
+      }
+    }
     if (attribute->rta_type == UNIX_DIAG_NAME && size > 0) {
       if (data[0] == '\0') {
         socket.path = "@" + std::string(data + 1, size - 1);
@@ -79,7 +91,8 @@ Result<UnixSockets> query_unix_sockets() {
   query.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   query.request.sdiag_family = AF_UNIX;
   query.request.udiag_states = ~0U;
-  query.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER;
+  query.request.udiag_show =
+      UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
   if (send(netlink.get(), &query, sizeof(query), 0) < 0)
     return system_failure("query the kernel for", "Unix sockets");
   UnixSockets sockets;
@@ -114,16 +127,21 @@ std::vector<InternetSocket> parse_internet_sockets(std::string_view text,
   std::getline(lines, line);  // column names
   while (std::getline(lines, line)) {
     std::istringstream fields(line);
-    std::string number, local, remote, state, skipped;
+    std::string number, local, remote, state, queues, skipped;
     InternetSocket socket;
     socket.protocol = protocol;
-    fields >> number >> local >> remote >> state;
-    for (int field = 0; field < 5; ++field) fields >> skipped;  // queues, timer, uid, timeout
+    fields >> number >> local >> remote >> state >> queues;
+    for (int field = 0; field < 4; ++field) fields >> skipped;  // timer, retransmits, uid, timeout
     if (!(fields >> socket.inode)) continue;
     if (!parse_end(local, socket.local_address, socket.local_port) ||
         !parse_end(remote, socket.remote_address, socket.remote_port))
       continue;
     std::from_chars(state.data(), state.data() + state.size(), socket.state, 16);
+    // "SENT:RECEIVED"; of a listening socket, what has arrived are connections.
+    const size_t received = queues.find(':') + 1;
+    if (socket.listens() && received != 0) {
+      std::from_chars(queues.data() + received, queues.data() + queues.size(), socket.waiting, 16);
+    }
     sockets.push_back(std::move(socket));
   }
   return sockets;

@@ -20,8 +20,9 @@ struct InternetSocket {
   uint16_t local_port = 0;
   std::string remote_address;
   uint16_t remote_port = 0;
-  int state = 0;       // 1: established, 10: listening (include/net/tcp_states.h)
-  uint64_t inode = 0;  // 0: no process has the socket open
+  int state = 0;         // 1: established, 10: listening (include/net/tcp_states.h)
+  uint64_t inode = 0;    // 0: no process has the socket open
+  uint32_t waiting = 0;  // of a listening socket: connections that its program has not accepted
 
   bool listens() const { return protocol == "tcp" && state == 10; }
   // Returns whether this is a TCP socket that has or had a peer: neither listening nor closed.
@@ -34,6 +35,8 @@ struct UnixSocket {
   std::string path;   // bound path; "@x": in the abstract namespace
   uint64_t peer = 0;  // inode of the connected socket; 0: none
   bool listens = false;
+  uint32_t unread_bytes = 0;           // it has sent them, and its peer has not read them
+  std::vector<uint64_t> waiting = {};  // sockets whose connections the program has not accepted
 };
 using UnixSockets = std::map<uint64_t, UnixSocket>;  // by inode
 

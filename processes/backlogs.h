@@ -1,0 +1,36 @@
+// Connections that wait until a program accepts them. CRIU carries some of them, and ends others
+// without a word.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "processes/sockets.h"
+
+namespace ppmr {
+
+enum class BacklogKind {
+  kTcp,                // CRIU refuses the listening socket, or drops its connections if told so
+  kUnixWithData,       // CRIU refuses the socket that has sent the data
+  kUnixFromElsewhere,  // the other end does not move
+  kUnixToElsewhere,    // the listening end does not move
+};
+
+struct Backlog {
+  BacklogKind kind = BacklogKind::kTcp;
+  uint64_t socket = 0;  // of the tree
+  std::string name;     // "127.0.0.1:80", "/run/socket", "@abstract"; empty: unnamed
+
+  auto operator<=>(const Backlog&) const = default;
+};
+
+// `own`: the inodes of the sockets of one tree, which CRIU dumps alone. Unix connections without
+// data between them move, and are not in the result. Pure.
+std::set<Backlog> find_backlogs(const std::set<uint64_t>& own,
+                                const std::vector<InternetSocket>& internet_sockets,
+                                const UnixSockets& unix_sockets);
+
+}  // namespace ppmr

@@ -1,0 +1,70 @@
+#include "processes/watched_tasks.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "processes/test_process.h"
+
+namespace ppmr {
+namespace {
+
+// It writes no core.
+const std::function<void()> kWithoutCore = [] {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+};
+
+void end_by(const TestProcess& process, int signal) {
+  kill(process.pid(), signal);
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(process.pid());
+  ASSERT_EQ(waitid(P_PID, id, &info, WEXITED | WNOWAIT), 0);
+}
+
+TEST(WatchedTasks, AreCrashedByFaultsOnly) {
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS, SIGTRAP, SIGABRT}) {
+    EXPECT_TRUE(is_crash(signal));
+    EXPECT_TRUE(is_crash(signal | 0x80)) << "with a core";
+  }
+  for (const int signal : {SIGTERM, SIGKILL, SIGINT, SIGPIPE}) EXPECT_FALSE(is_crash(signal));
+  EXPECT_FALSE(is_crash(0));
+  EXPECT_FALSE(is_crash(SIGSEGV << 8)) << "an exit code";
+}
+
+TEST(WatchedTasks, TellTheOneThatHasCrashed) {
+  const TestProcess lives(kWithoutCore), crashes(kWithoutCore);
+  const WatchedTasks watched({*identify(lives.pid()), *identify(crashes.pid())});
+  EXPECT_FALSE(watched.crashed());
+  end_by(crashes, SIGSEGV);
+  const auto found = watched.crashed();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->pid, crashes.pid());
+  EXPECT_EQ(found->signal, SIGSEGV);
+}
+
+TEST(WatchedTasks, TellTheOneThatItsParentHasReaped) {
+  TestProcess crashes(kWithoutCore);
+  const pid_t pid = crashes.pid();
+  const WatchedTasks watched({*identify(pid)});
+  end_by(crashes, SIGABRT);
+  crashes.end();  // and reaps it
+  const auto found = watched.crashed();
+  if (!found) GTEST_SKIP() << "NOT TESTED: how a reaped process has ended (Linux 6.15)";
+  EXPECT_EQ(found->pid, pid);
+  EXPECT_EQ(found->signal, SIGABRT);
+}
+
+TEST(WatchedTasks, TellNothingOfThoseThatOthersHaveEnded) {
+  TestProcess ended(kWithoutCore);
+  const WatchedTasks watched({*identify(ended.pid())});
+  end_by(ended, SIGTERM);
+  EXPECT_FALSE(watched.crashed());
+  ended.end();
+  EXPECT_FALSE(watched.crashed());
+}
+
+}  // namespace
+}  // namespace ppmr
