@@ -4,7 +4,8 @@
 // The kernel shows Landlock domains nowhere. But a process in a domain may not look at a process
 // that is outside of it. So the probe starts a helper with the user of the process and no
 // capabilities, which every process of that user may look at, and lets the process ask the kernel
-// about it: get_robust_list(2), by an injected system call that changes nothing.
+// about it: get_robust_list(2), by an injected system call that changes nothing. For a process in a
+// pid namespace of its own, as in a container, the helper is in that namespace.
 //
 // Rejected: kcmp(2), which is missing in some kernels; calls that a domain's rules deny, because
 // domains differ, and because the call could succeed.
@@ -14,7 +15,8 @@
 
 #include <map>
 #include <optional>
-#include <utility>
+#include <string>
+#include <tuple>
 
 #include "processes/memory/injected_calls.h"
 
@@ -30,14 +32,19 @@ class LandlockProbe {
 
   // Returns whether the thread is in a domain, see with_injected_calls(). Stops it for about 100
   // us. A confining profile of another security module has the same effect. Returns nullopt if it
-  // cannot be asked: it is in another pid or user namespace, or cannot be traced.
+  // cannot be asked: it is in another user namespace, or cannot be traced.
   std::optional<bool> is_restricted(pid_t thread);
 
  private:
-  using User = std::pair<uid_t, gid_t>;
-  pid_t helper_of(const User& user);  // 0: none can be started
+  struct Helper {
+    pid_t started = 0;           // the helper, or the nsenter(1) that has started it
+    pid_t pid = 0;               // of the helper itself; 0: none can be started
+    pid_t pid_in_namespace = 0;  // as the asked process sees it
+  };
+  using Kind = std::tuple<uid_t, gid_t, std::string>;  // the last: the pid namespace
+  const Helper& helper_for(pid_t thread, uid_t uid, gid_t gid);
 
-  std::map<User, pid_t> helpers_;
+  std::map<Kind, Helper> helpers_;
 };
 
 // Whether the kernel has Landlock at all.

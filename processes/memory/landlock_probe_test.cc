@@ -1,14 +1,17 @@
 #include "processes/memory/landlock_probe.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <future>
+#include <string>
 #include <thread>
 
 #include "processes/proc_files.h"
@@ -88,6 +91,49 @@ TEST(LandlockProbe, FindsARestrictedThreadOfAFreeProcess) {
   LandlockProbe probe;
   EXPECT_EQ(probe.is_restricted(threads->front()), false);
   EXPECT_EQ(probe.is_restricted(threads->back()), true);
+}
+
+// As in a container.
+TEST(LandlockProbe, FindsARestrictedProcessInAPidNamespaceOfItsOwn) {
+  if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
+  for (const bool restricted : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const TestProcess outside([&] {
+      if (unshare(CLONE_NEWPID) != 0) _exit(1);
+      const pid_t inside = fork();
+      if (inside != 0) {
+        (void)!write(ends[1], &inside, sizeof(inside));
+        return;
+      }
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (restricted && !restrict_self()) _exit(1);
+      (void)!write(ends[1], "", 1);
+      for (;;) pause();
+    });
+    // The two writes come in any order.
+    std::array<char, sizeof(pid_t) + 1> told{};
+    for (size_t n = 0; n < told.size();) {
+      const ssize_t more = read(ends[0], told.data() + n, told.size() - n);
+      ASSERT_GT(more, 0);
+      n += static_cast<size_t>(more);
+    }
+    const auto child =
+        read_process_file(outside.pid(), "task/" + std::to_string(outside.pid()) + "/children");
+    ASSERT_TRUE(child);
+    LandlockProbe probe;
+    EXPECT_EQ(probe.is_restricted(std::stoi(*child)), restricted);
+    close(ends[0]);
+    close(ends[1]);
+  }
+}
+
+TEST(LandlockProbe, DoesNotKnowAboutAProcessInAUserNamespaceOfItsOwn) {
+  if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
+  const TestProcess process([] {
+    if (unshare(CLONE_NEWUSER) != 0) _exit(1);
+  });
+  EXPECT_EQ(LandlockProbe().is_restricted(process.pid()), std::nullopt);
 }
 
 TEST(LandlockProbe, DoesNotKnowAboutAProcessThatHasEnded) {
