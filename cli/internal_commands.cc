@@ -72,6 +72,7 @@ void add_internal_commands(CLI::App& app, int& exit_code) {
   sub->add_flag("--fill-early", pager->fill_early);
   sub->add_flag("--any-file-sizes", pager->any_file_sizes);
   sub->add_flag("--leave-locks", pager->leave_locks);
+  sub->add_flag("--leave-process-locks", pager->leave_process_locks);
   sub->add_option("--work", pager->work)->required();
   sub->add_option("--ready-fd", pager->ready_fd);
   auto guard = add_internal<PagesGuard>(app, "guard-pages", exit_code, sub);

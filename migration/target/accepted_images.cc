@@ -68,7 +68,19 @@ Status leave_inherited(const std::optional<carried::State>& state, const std::st
   return file ? Status{} : system_failure("write", path);
 }
 
-Status take_carried(const RestartPolicy& policy, const std::string& work,
+// CRIU traces the root already if it is no child of CRIU.
+Status note_locks(bool is_container, const std::string& path, carried::State& state,
+                  AcceptedImages& accepted) {
+  if (carries_process_locks(state) && (is_container || accepted.needs_parent)) {
+    if (Status left = leave_process_locks(state); !left) return left;
+    if (Status written = write_carried_state(path, state); !written) return written;
+  }
+  accepted.has_locks = carries_locks(state);
+  accepted.has_process_locks = carries_process_locks(state);
+  return {};
+}
+
+Status take_carried(const RestartPolicy& policy, bool is_container, const std::string& work,
                     AcceptedImages& accepted) {
   const std::string path = work + "/" + kCarriedStateFile;
   unlink(path.c_str());
@@ -82,9 +94,11 @@ Status take_carried(const RestartPolicy& policy, const std::string& work,
   } else {
     std::filesystem::copy_file(accepted.images.path() + "/" + kCarriedStateFile, path, none);
   }
-  const auto state = load_carried_state(path);
+  auto state = load_carried_state(path);
   if (!state) return failure(state.error());
-  accepted.has_locks = *state && carries_locks(**state);
+  if (*state) {
+    if (Status noted = note_locks(is_container, path, **state, accepted); !noted) return noted;
+  }
   if (Status left = leave_inherited(*state, work); !left) return left;
   if (policy.everything || policy.accepts_root() || !*state) return {};
   const std::string privilege = privilege_in(**state);
@@ -125,7 +139,7 @@ Result<AcceptedImages> accept_images(const OwnershipRecord& record, size_t tree_
                                         .bundle = tree.container.bundle,
                                         .criu_options = record.criu_options});
   if (done) done = note_parent_death(tree, accepted);
-  if (done) done = take_carried(*policy, work, accepted);
+  if (done) done = take_carried(*policy, !tree.container.name.empty(), work, accepted);
   if (done) return accepted;
   Error error = accepted.images.with_names(done.error());
   note_refusal(record, tree, error);

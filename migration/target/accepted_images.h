@@ -13,7 +13,9 @@ namespace ppmr {
 
 struct AcceptedImages {
   SealedImages images;
-  bool has_locks = false;  // that the hook takes, see migration/relay/held_locks.h
+  // Locks that the hook takes, see migration/relay/held_locks.h.
+  bool has_locks = false;
+  bool has_process_locks = false;
   // A root process that asked for a signal when its parent ends would get it when CRIU ends, and
   // again when the supervisor ends. So the supervisor becomes its parent, and stays.
   bool needs_parent = false;

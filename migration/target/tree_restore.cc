@@ -42,6 +42,7 @@
 #include "processes/lonely_network.h"
 #include "processes/own_namespace.h"
 #include "processes/process_identity.h"
+#include "processes/watched_tasks.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/relay_marks.h"
@@ -118,8 +119,8 @@ class TreeRestore {
   bool pager_succeeded() const;
   int await_pages();
   std::string why_lost() const;
-  // Returns how the root ended if a signal ended it as soon as it ran; empty: it lives, or it has
-  // ended by itself.
+  // Returns which process of the tree a signal ended as soon as it ran, and how; empty: the root
+  // lives, or it has ended by itself, and no other process has crashed.
   std::string why_ended_at_once() const;
   void stay_as_parent() const;
   int give_up(const Error& error);
@@ -140,6 +141,7 @@ class TreeRestore {
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
   std::optional<Clock::time_point> saw_death_;  // of a process that CRIU restores
+  WatchedTasks watched_;                        // the restored tasks, since before they ran
   CriuEnd criu_end_ = CriuEnd::kKilled;
 };
 
@@ -239,6 +241,7 @@ std::string TreeRestore::why_criu_is_in_vain() {
   if (!record) return "";
   // The hook has recorded those that live. Before it does, the migration ends with its time limit.
   const auto& tasks = record->trees[tree_].tasks;
+  if (watched_.empty() && !tasks.empty()) watched_ = WatchedTasks(tasks);
   const auto dead = std::find_if_not(tasks.begin(), tasks.end(), is_alive);
   // A child may end as soon as CRIU lets it run, which needs no longer to wait for it.
   const bool may_end = dead != tasks.begin() && may_have_run(work_, CriuEnd::kInVain);
@@ -273,6 +276,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        // The original of a rehearsal goes on, and writes.
                        .any_file_sizes = record_.plan.is_rehearsal,
                        .leaves_locks = accepted_->has_locks,
+                       .leaves_process_locks = accepted_->has_process_locks,
                        .work = work_,
                        .lazily = record_.plan.restores_lazily(),
                        .start =
@@ -324,6 +328,7 @@ void TreeRestore::forget_tasks() {
     record.trees[tree_].waiting_at.clear();
     return {};
   });
+  watched_ = {};
   if (!forgotten) return log(forgotten.error().message);
   record_ = std::move(*forgotten);
 }
@@ -381,14 +386,17 @@ int TreeRestore::finish(const std::string& lost) {
     end = fmt::format("MEMORY LOST: process {} {}. Cause: {}. Logs: {}", record_.trees[tree_].root,
                       fate, lost, work_);
   } else if (const std::string how = why_ended_at_once(); !how.empty()) {
-    end = fmt::format("process {} {} as soon as it ran at the target. Logs: {}",
-                      record_.trees[tree_].root, how, work_);
+    end = fmt::format("{} as soon as it ran at the target. Logs: {}", how, work_);
     log(end);
   }
   arrival_->remove_mounts();
   insist(target_event::Complete{tree_, end});
   report_outcome(end.empty() ? "complete" : "lost", lost.empty() ? end : lost);
-  if (!end.empty()) return to_int(ExitCode::kPagesLost);
+  if (!end.empty()) {
+    const bool lives = lost.empty() && kill(running_root_, 0) == 0;
+    if (lives && accepted_ && accepted_->needs_parent) stay_as_parent();
+    return to_int(ExitCode::kPagesLost);
+  }
   const TreeRecord& tree = record_.trees[tree_];
   const Status removed =
       is_taken_over(tree) ? forget_epochs(tree.protected_as) : remove_checkpoint(record_, tree);
@@ -402,13 +410,20 @@ std::string TreeRestore::why_ended_at_once() const {
   if (running_root_ <= 0) return "";
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, running_root_, 0)));
   pollfd end{pidfd.get(), POLLIN, 0};
+  const auto ended_by = [](pid_t pid, int signal) {
+    return fmt::format("process {} was ended by signal {} ({})", pid, signal, strsignal(signal));
+  };
   const auto left = std::chrono::ceil<milliseconds>(runs_since_ + kFirstSteps - Clock::now());
   if (pidfd && left.count() > 0) (void)poll(&end, 1, static_cast<int>(left.count()));
   siginfo_t info{};
   const auto id = static_cast<id_t>(running_root_);
-  if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return "";
-  if (info.si_code != CLD_KILLED && info.si_code != CLD_DUMPED) return "";
-  return fmt::format("was ended by signal {} ({})", info.si_status, strsignal(info.si_status));
+  const bool has_ended =
+      waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  if (has_ended && (info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED)) {
+    return ended_by(record_.trees[tree_].root, info.si_status);
+  }
+  const auto crashed = watched_.crashed();
+  return crashed ? ended_by(crashed->pid, crashed->signal) : "";
 }
 
 void TreeRestore::stay_as_parent() const {

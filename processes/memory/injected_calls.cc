@@ -207,26 +207,45 @@ Result<long> InjectedCalls::call(long number, std::array<uint64_t, 3> arguments)
 #endif
 }
 
-Result<std::optional<uint32_t>> InjectedCalls::call_for_number(long number,
-                                                               std::array<uint64_t, 3> arguments,
-                                                               size_t at) {
+Result<long> InjectedCalls::call_with_memory(long number, std::array<uint64_t, 3> arguments,
+                                             size_t at, std::span<uint64_t> memory) {
+  if (memory.size() > kMemoryWords) return failure(EINVAL, "too much memory for a system call");
 #ifdef __x86_64__
   // The ABI leaves the 128 bytes below the stack pointer to the thread, which is stopped.
   constexpr uint64_t kBelowStack = 64;
+  static_assert(kMemoryWords * sizeof(uint64_t) <= kBelowStack - sizeof(uint64_t));
   const uint64_t address = (registers_.rsp - kBelowStack) & ~uint64_t{sizeof(long) - 1};
 #else
   constexpr uint64_t address = 0;
 #endif
-  auto* const word = reinterpret_cast<void*>(address);
-  errno = 0;
-  const long before = ptrace(PTRACE_PEEKDATA, thread_.id(), word, nullptr);
-  if (errno != 0) return tl::unexpected(error("read the stack of"));
-  arguments.at(at) = address;
-  const auto answer = call(number, arguments);
-  const long filled = ptrace(PTRACE_PEEKDATA, thread_.id(), word, nullptr);
-  if (ptrace(PTRACE_POKEDATA, thread_.id(), word, before) != 0) {
-    return tl::unexpected(error("write the stack of"));
+  const auto word = [&](size_t i) {
+    return reinterpret_cast<void*>(address + i * sizeof(uint64_t));
+  };
+  std::array<long, kMemoryWords> before{};
+  for (size_t i = 0; i < memory.size(); ++i) {
+    errno = 0;
+    before.at(i) = ptrace(PTRACE_PEEKDATA, thread_.id(), word(i), nullptr);
+    if (errno != 0) return tl::unexpected(error("read the stack of"));
   }
+  bool is_written = true;
+  for (size_t i = 0; i < memory.size(); ++i) {
+    is_written &= ptrace(PTRACE_POKEDATA, thread_.id(), word(i), memory[i]) == 0;
+  }
+  arguments.at(at) = address;
+  auto answer = is_written ? call(number, arguments) : failure(error("write the stack of"));
+  for (size_t i = 0; i < memory.size(); ++i) {
+    memory[i] = static_cast<uint64_t>(ptrace(PTRACE_PEEKDATA, thread_.id(), word(i), nullptr));
+    is_written &= ptrace(PTRACE_POKEDATA, thread_.id(), word(i), before.at(i)) == 0;
+  }
+  if (answer && !is_written) return tl::unexpected(error("write the stack of"));
+  return answer;
+}
+
+Result<std::optional<uint32_t>> InjectedCalls::call_for_number(long number,
+                                                               std::array<uint64_t, 3> arguments,
+                                                               size_t at) {
+  uint64_t filled = 0;
+  const auto answer = call_with_memory(number, arguments, at, {&filled, 1});
   if (!answer) return failure(answer.error());
   if (*answer < 0) return std::nullopt;
   return static_cast<uint32_t>(filled);

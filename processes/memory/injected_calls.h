@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/result.h"
@@ -33,9 +34,14 @@ class InjectedCalls {
   // value if it fails. Errors: ESRCH if the process has ended; EOPNOTSUPP if calls are dispatched;
   // those of ptrace(2).
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
-  // Like call(), but argument `at` becomes the address of a number, which the call fills: a word of
-  // the thread's own stack that only the thread uses, and that has its content again afterwards.
-  // Returns that number, or nullopt if the call fails.
+  // Like call(), but argument `at` becomes the address of `memory`, of at most kMemoryWords words,
+  // which the call reads and may write: words of the thread's own stack that only the thread uses,
+  // and that have their content again afterwards.
+  static constexpr size_t kMemoryWords = 4;
+  Result<long> call_with_memory(long number, std::array<uint64_t, 3> arguments, size_t at,
+                                std::span<uint64_t> memory);
+  // Like call_with_memory(), for a number that the call fills. Returns that number, or nullopt if
+  // the call fails.
   Result<std::optional<uint32_t>> call_for_number(long number, std::array<uint64_t, 3> arguments,
                                                   size_t at);
   // Whether the thread dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)): an

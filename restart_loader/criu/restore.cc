@@ -100,7 +100,9 @@ Status Restore::start_pager() {
   if (!options_.bundle.empty()) argv.insert(argv.end(), {"--bundle", options_.bundle});
   if (options_.any_file_sizes) argv.push_back("--any-file-sizes");
   if (options_.leaves_locks) argv.push_back("--leave-locks");
-  const bool changes_images = options_.any_file_sizes || options_.leaves_locks;
+  if (options_.leaves_process_locks) argv.push_back("--leave-process-locks");
+  const bool changes_images =
+      options_.any_file_sizes || options_.leaves_locks || options_.leaves_process_locks;
   if (!options_.memory.empty() || !options_.bundle.empty() || changes_images) {
     argv.insert(argv.end(), {"--shared-images", options_.work + kSharedImages});
   }

@@ -38,6 +38,7 @@ struct RestoreOptions {
   // Options of the pager, for a lazy restore (PagerOptions).
   bool any_file_sizes = false;
   bool leaves_locks = false;
+  bool leaves_process_locks = false;
   std::string work;  // absolute path of CRIU's work directory, for its logs; not in the mount
   bool lazily = true;
   // Options that are appended to the options of `criu restore`. For a lazy restore they must

@@ -15,6 +15,22 @@ constexpr uint32_t kFileLocksMagic = 0x54323616;
 constexpr uint32_t kLockOfProcess = 1;
 constexpr uint32_t kLease = 8;
 
+using IsKept = bool (*)(const criu::file_lock_entry&);
+
+Status write_locks(const std::string& from, const std::string& to, IsKept is_kept) {
+  auto bytes = read_whole_file(from);
+  if (!bytes) return failure(bytes.error());
+  auto image = ImageReader::of(from, std::move(*bytes), kFileLocksMagic);
+  if (!image) return failure(image.error());
+  ImageWriter written(kFileLocksMagic);
+  while (!image->at_end()) {
+    criu::file_lock_entry lock;
+    if (Status read = image->read(lock); !read) return read;
+    if (is_kept(lock)) written.add(lock);
+  }
+  return written.write(to);
+}
+
 }  // namespace
 
 Status write_without_sizes(const std::string& from, const std::string& to) {
@@ -35,17 +51,14 @@ Status write_without_sizes(const std::string& from, const std::string& to) {
 }
 
 Status write_without_description_locks(const std::string& from, const std::string& to) {
-  auto bytes = read_whole_file(from);
-  if (!bytes) return failure(bytes.error());
-  auto image = ImageReader::of(from, std::move(*bytes), kFileLocksMagic);
-  if (!image) return failure(image.error());
-  ImageWriter written(kFileLocksMagic);
-  while (!image->at_end()) {
-    criu::file_lock_entry lock;
-    if (Status read = image->read(lock); !read) return read;
-    if (lock.flag() == kLockOfProcess || lock.flag() == kLease) written.add(lock);
-  }
-  return written.write(to);
+  return write_locks(from, to, [](const criu::file_lock_entry& lock) {
+    return lock.flag() == kLockOfProcess || lock.flag() == kLease;
+  });
+}
+
+Status write_leases(const std::string& from, const std::string& to) {
+  return write_locks(from, to,
+                     [](const criu::file_lock_entry& lock) { return lock.flag() == kLease; });
 }
 
 }  // namespace ppmr

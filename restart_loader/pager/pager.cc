@@ -291,8 +291,9 @@ Status change_images(const PagerOptions& options, RestoreImages& images) {
   };
   Status changed;
   if (options.any_file_sizes) changed = change("files.img", write_without_sizes);
-  if (changed && options.leaves_locks) {
-    changed = change("filelocks.img", write_without_description_locks);
+  if (changed && (options.leaves_locks || options.leaves_process_locks)) {
+    changed = change("filelocks.img",
+                     options.leaves_process_locks ? write_leases : write_without_description_locks);
   }
   return changed;
 }

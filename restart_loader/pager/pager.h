@@ -54,9 +54,10 @@ struct PagerOptions {
   // (post-copy).
   bool fills_early = false;
   // What CRIU must not restore from its images: the sizes of written files, and the locks of open
-  // file descriptions. Needs `shared_images`.
+  // file descriptions, or all but leases. Needs `shared_images`.
   bool any_file_sizes = false;
   bool leaves_locks = false;
+  bool leaves_process_locks = false;
   std::function<void()> listening;
   // Called in another thread when the memory file is complete.
   std::function<void()> completed;

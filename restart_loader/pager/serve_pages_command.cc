@@ -58,6 +58,7 @@ int ServePagesCommand::run() const {
                                      .fills_early = fill_early,
                                      .any_file_sizes = any_file_sizes,
                                      .leaves_locks = leave_locks,
+                                     .leaves_process_locks = leave_process_locks,
                                      .listening = listening,
                                      .completed = completed,
                                      .filling = filling});

@@ -16,6 +16,7 @@ struct ServePagesCommand {
   bool fill_early = false;
   bool any_file_sizes = false;
   bool leave_locks = false;
+  bool leave_process_locks = false;
   std::string work;
   int ready_fd = -1;  // receives a byte when the pager listens
 

@@ -227,6 +227,33 @@ def test_move_of_a_process_that_ends_at_once_is_no_success(lab, nodes, migration
     assert migrations.records("source")[0]["trees"][0]["lost"]
 
 
+# A child crashes as soon as it runs at the target, and its parent reaps it.
+CHILD_ENDS_THERE = '''
+import os, resource, signal, sys, time
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+print("runs", flush=True)
+child = os.fork()
+while not child:
+    if os.uname().nodename == "target": os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    time.sleep(0.001)
+os.waitpid(child, 0)
+time.sleep(600)
+'''
+
+
+@pytest.mark.parametrize("signal_name, code", [("SIGSEGV", LOST), ("SIGTERM", MOVED)])
+def test_crash_of_a_descendant_at_once_is_no_success(lab, nodes, migrations, signal_name, code):
+    log = lab.home / "log"
+    words = ["/usr/bin/python3", "-SEc", CHILD_ENDS_THERE, signal_name]
+    pid = nodes.source.spawn(words, log=log)
+    wait_until(lambda: log.read_text(), 10, "the program to run")
+    done = migrations.migrate(pid)
+    assert done.code == code, done.output
+    assert ("as soon as it ran" in done.output) == (code == LOST)
+    assert nodes.target.alive(pid), "the others go on"
+    nodes.target.signal(pid, signal.SIGKILL)
+
+
 def test_process_in_a_frozen_control_group_is_named_before_a_move(
     own_cgroup, lab, nodes, migrations
 ):

@@ -34,6 +34,8 @@ WITHOUT_USE = {0: {32, 33}, 41: {17, 18}}
 LEVELS = (1, 0, 41, 6, 17)
 # Flags of mappings: whether pages were written since some moment, whether memory is counted.
 OF_KERNEL = ("sd", "nr", "ac")
+# A file without a name is a deleted one afterwards (docs/faithful.md).
+O_TMPFILE = os.O_TMPFILE
 IOPRIO_GET, PIDFD_OPEN, PIDFD_GETFD, SCHED_GETATTR = 252, 434, 438, 315
 
 
@@ -105,7 +107,9 @@ class Tree:
             target = os.readlink(f"/proc/{pid}/fd/{number}")
             self.note(name, self.named(target))
             info = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
-            self.note(f"{name} flags", re.search(r"^flags:\s+(\d+)", info, re.M)[1])
+            flags = int(re.search(r"^flags:\s+(\d+)", info, re.M)[1], 8)
+            flags &= ~O_TMPFILE if flags & O_TMPFILE == O_TMPFILE else ~0
+            self.note(f"{name} flags", f"{flags:#o}")
             locks = re.findall(r"^lock:\s+\d+: (\w+)\s+(\w+)\s+(\w+) \d+ \S+ (.*)", info, re.M)
             if locks:
                 self.note(f"{name} locks", sorted(locks))

@@ -9,6 +9,7 @@ All run as root, because CRIU needs CAP_SYS_RESOURCE for processes of other user
 Apache refuse that; a preloaded library makes them see another user. `third_party/install services`
 installs the packages.
 """
+import os
 import pwd
 import shutil
 import struct
@@ -58,7 +59,6 @@ class Service:
     package = ""
     program = ""
     user = "root"
-    refused = ""  # words of the finding that stops its move
 
     def missing(self):
         return "" if self.find() else self.package
@@ -85,6 +85,10 @@ class Service:
 
     def steps(self, directory):
         raise NotImplementedError
+
+    def changes_itself(self, name, before, after):
+        """Whether the program makes this difference when a move interrupts its system call."""
+        return False
 
 
 class Redis(Service):
@@ -219,8 +223,6 @@ class Postgres(OtherUser):
 
 class MariaDb(Service):
     package, program = "mariadb-server", "mariadbd"
-    # It locks its files (F_SETLK), which both nodes share.
-    refused = "is one file for both nodes"
 
     def command(self, address, port, directory):
         data = directory / "data"
@@ -242,6 +244,10 @@ class MariaDb(Service):
     def start(self, node, *words):
         self.node = node
         return super().start(node, *words)
+
+    def changes_itself(self, name, before, after):
+        # When poll(2) is interrupted, it makes the connection a blocking one.
+        return name.endswith(" flags") and int(before, 8) & ~os.O_NONBLOCK == int(after, 8)
 
     def steps(self, directory):
         abilities = 0x200 | 0x8000 | 0x80000  # protocol 4.1, secure connection, plugin
