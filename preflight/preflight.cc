@@ -169,6 +169,7 @@ void MoveOptions::read(const std::vector<std::string>& criu_options) {
     tcp_close |= option == "--tcp-close";
     shell_job |= option == "--shell-job" || option == "-j";
     ext_unix_sk |= option.starts_with("--ext-unix-sk") || option.starts_with("-x");
+    skip_in_flight |= option == "--skip-in-flight";
     file_locks |= option == "--file-locks" || option == "-l";
     link_remap |= option == "--link-remap";
     force_irmap |= option == "--force-irmap";

@@ -45,6 +45,7 @@ struct MoveOptions {
   bool shell_job = false;
   bool ext_unix_sk = false;
   bool file_locks = false;
+  bool skip_in_flight = false;
   bool link_remap = false;
   bool force_irmap = false;
   std::string moved_unit;                // the service that moves with its processes: "web.service"

@@ -63,23 +63,24 @@ std::string remedy_for_shared_memory(const FileFact& file) {
          "program in a container, which has its own mount namespace";
 }
 
-// ppmr takes a lock of an open file description after the decision (migration/relay/held_locks.h).
-// CRIU takes the others before it, while the process here still has them: it would wait for ever.
-bool moves_lock(const MoveOptions& options, const FileFact& file) {
-  return !file.lock_is_of_process && options.lazily;
+// ppmr takes locks after the decision (migration/relay/held_locks.h), except for leases and those
+// of processes of a container, which CRIU takes before it, while the process here still has them:
+// it would wait for ever.
+bool moves_lock(const MoveOptions& options, const TreeFacts& tree, const FileFact& file) {
+  if (file.lock_is_lease || (file.lock_is_of_process && tree.container)) return false;
+  return options.lazily;
 }
 
 void check_file(const MoveOptions& options, const TreeFacts& tree, const FileFact& file,
                 FileVerdict verdict, Findings& findings) {
   const bool is_locked = verdict == FileVerdict::kShared && file.lock_excludes;
-  if (is_locked && !moves_lock(options, file)) {
+  if (is_locked && !moves_lock(options, tree, file)) {
     findings.stop(
         fmt::format("{} is one file for both nodes, and {} holds a lock on it: the target could "
                     "not take the lock while the process here has it (--file-locks does not help)",
                     file.path, tree.name_of(file.pid)),
-        file.lock_is_of_process
-            ? "let the program release the lock, or end it here and start it there"
-            : "move it without --eager, or let the program release the lock");
+        options.lazily ? "let the program release the lock, or end it here and start it there"
+                       : "move it without --eager, or let the program release the lock");
   }
   if (verdict == FileVerdict::kShared) return;
   if (file.type == "directory") return check_directory(tree, file, verdict, findings);

@@ -251,6 +251,10 @@ TEST_F(Preflight, WarnsOfAProcessThatCouldNotBeAsked) {
   tree_.processes[0].was_asked = false;
   expect_warning("412 (worker) could not be asked", "--dry-run");
 }
+TEST_F(Preflight, WarnsIfAProcessCannotBeAskedAboutLandlock) {
+  tree_.processes[0].landlock_is_unknown = true;
+  expect_warning("412 (worker) could not be asked whether Landlock restricts it", "setpriv");
+}
 TEST_F(Preflight, StopsTheMoveOfAProcessWithSegmentsOfItsOwn) {
   tree_.processes[0].has_segments = true;
   expect_stop("412 (worker) has segments of its own", "keep it here");
@@ -369,12 +373,14 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatHoldsAFileLock) {
 TEST_F(Preflight, StopsTheMoveOfALockOnAFileThatBothNodesShare) {
   options_.file_locks = true;
   FileFact& file = add_file("/shared/db");
-  file.lock_excludes = file.lock_is_of_process = true;
+  file.lock_excludes = file.lock_is_lease = true;
   EXPECT_THAT(find(), IsEmpty()) << "each node has its own";
   verdicts_["/shared/db"] = FileVerdict::kShared;
   expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock", "release");
-  file.lock_is_of_process = false;
+  file.lock_is_lease = false;
   EXPECT_THAT(find(), IsEmpty()) << "a lock of a file description moves";
+  file.lock_is_of_process = true;
+  EXPECT_THAT(find(), IsEmpty()) << "a lock of a process moves";
   options_.lazily = false;
   expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock", "--eager");
   file.lock_excludes = false;
@@ -462,6 +468,21 @@ TEST_F(Preflight, StopsTheMoveOfTcpConnectionsWithoutTheOptionTcpEstablished) {
   expect_stop("the target does not have the address 10.0.0.1", "add it there (ip address add)");
   answers_.addresses_missing = {"10.0.0.1", "10.0.0.2"};
   expect_stop("the target does not have the addresses 10.0.0.1, 10.0.0.2", "add them there");
+}
+TEST_F(Preflight, StopsTheMoveOfConnectionsThatWaitToBeAccepted) {
+  add("tcp backlog", "10.0.0.1:80");
+  expect_stop("412 (worker) has not accepted a TCP connection at 10.0.0.1:80", "--skip-in-flight");
+  options_.read({"--skip-in-flight"});
+  expect_warning("and CRIU drops it", "connect again");
+  tree_.peculiarities.clear();
+  add("unix backlog", "/run/w");
+  expect_stop("connection with data over the Unix socket /run/w", "try again");
+  tree_.peculiarities.clear();
+  add("unix backlog from elsewhere", "/run/w");
+  expect_stop("of a program that does not move over the Unix socket /run/w", "end that program");
+  tree_.peculiarities.clear();
+  add("unix backlog to elsewhere", "/run/w");
+  expect_stop("412 (worker) waits for a program that does not move", "close the connection");
 }
 TEST_F(Preflight, StopsTheMoveIfAPortIsInUseAtTheTarget) {
   answers_.listeners_taken = {{"tcp", "0.0.0.0", 80}};

@@ -71,6 +71,11 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                         "shows nowhere, such as a keyring or restrictions of Landlock",
                     "run the checks again (--dry-run)");
     }
+    if (process.landlock_is_unknown) {
+      findings.warn(name + " could not be asked whether Landlock restricts it, which a move loses",
+                    "make sure that it is not restricted: it is in a user namespace of its own, or "
+                    "setpriv(1) or nsenter(1) is missing");
+    }
     if (process.has_segments) {
       findings.stop(
           name + " has segments of its own (modify_ldt(2)), and CRIU does not restore them",
@@ -138,6 +143,33 @@ std::string remedy_for_device(const Peculiarity& item) {
          "OMPI_MCA_btl=tcp,self,vader, or UCX_TLS=tcp,posix,self";
 }
 
+void check_backlog(const MoveOptions& options, const std::string& name, const Peculiarity& item,
+                   Findings& findings) {
+  if (item.kind == "tcp backlog") {
+    const std::string sentence =
+        fmt::format("{} has not accepted a TCP connection at {} yet", name, item.object);
+    if (options.skip_in_flight) {
+      findings.warn(sentence + ", and CRIU drops it", "its client must connect again");
+    } else {
+      findings.stop(sentence + ", and CRIU cannot save it",
+                    "try again when it has, or pass `-- --skip-in-flight`, and the client must "
+                    "connect again");
+    }
+  } else if (item.kind == "unix backlog to elsewhere") {
+    findings.stop(
+        fmt::format("{} waits for a program that does not move to accept its connection over the "
+                    "Unix socket {}",
+                    name, item.object),
+        "let it close the connection");
+  } else {
+    const bool has_data = item.kind == "unix backlog";
+    findings.stop(
+        fmt::format("{} has not accepted a connection {} over the Unix socket {} yet", name,
+                    has_data ? "with data" : "of a program that does not move", item.object),
+        has_data ? "try again when it has" : "end that program first");
+  }
+}
+
 void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
   // If the tree holds the master side (ptmx) of its terminals, the terminals move with it.
   const bool own_terminals = std::any_of(
@@ -177,6 +209,8 @@ void check_peculiarities(const MoveOptions& options, const TreeFacts& tree, Find
       findings.stop(fmt::format("{} uses {}, which CRIU does not support", name, item.object),
                     item.object == "[io_uring]" ? "start the program without io_uring"
                                                 : "make it close the file first");
+    } else if (item.kind.find("backlog") != std::string::npos) {
+      check_backlog(options, name, item, findings);
     } else if (item.kind == "common memory") {
       findings.stop(
           fmt::format("{} has the same memory as process {} (clone(2) with CLONE_VM), and "

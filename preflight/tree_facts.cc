@@ -14,15 +14,19 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "base/unique_fd.h"
 #include "mount/mount_table.h"
 #include "preflight/file_digest.h"
 #include "preflight/node_facts.h"
 #include "preflight/rdma_release/rdma_release.h"
+#include "processes/backlogs.h"
 #include "processes/carried/inherited_attributes.h"
 #include "processes/control_groups.h"
 #include "processes/memory/asked_attributes.h"
@@ -49,6 +53,7 @@ struct OpenFlags {
   bool locked = false;
   bool lock_excludes = false;
   bool lock_is_of_process = false;
+  bool lock_is_lease = false;
 };
 
 OpenFlags read_open_flags(pid_t pid, int fd) {
@@ -64,9 +69,8 @@ OpenFlags read_open_flags(pid_t pid, int fd) {
     open.locked = true;
     if (line.find(" WRITE ") == std::string::npos) continue;
     open.lock_excludes = true;
-    const bool of_description =
-        line.find(" FLOCK ") != std::string::npos || line.find(" OFDLCK ") != std::string::npos;
-    if (!of_description) open.lock_is_of_process = true;
+    if (line.find(" POSIX ") != std::string::npos) open.lock_is_of_process = true;
+    if (line.find(" LEASE ") != std::string::npos) open.lock_is_lease = true;
   }
   return open;
 }
@@ -76,6 +80,20 @@ std::string type_of(uint32_t mode) {
   if (S_ISDIR(mode)) return "directory";
   if (S_ISFIFO(mode)) return "fifo";
   return "other";
+}
+
+const char* kind_of(BacklogKind kind) {
+  switch (kind) {
+    case BacklogKind::kTcp:
+      return "tcp backlog";
+    case BacklogKind::kUnixWithData:
+      return "unix backlog";
+    case BacklogKind::kUnixFromElsewhere:
+      return "unix backlog from elsewhere";
+    case BacklogKind::kUnixToElsewhere:
+      break;
+  }
+  return "unix backlog to elsewhere";
 }
 
 // Returns whether the file is a memory device: null, zero, urandom, ...
@@ -144,6 +162,8 @@ class Gathering {
   Status gather_descriptors(pid_t pid);
   Status gather_mappings(pid_t pid);
   Status gather_sockets();
+  std::set<Backlog> backlogs_now() const;
+  void check_backlogs();
   Status check_system_v_memory();
   void check_system_v_objects();
   Status gather_rdma_releasers();
@@ -178,7 +198,7 @@ class Gathering {
   std::set<int> mount_ids_;                // ids of the mounts that CRIU finds during the dump
   std::map<std::string, FileFact> files_;  // key: path; if deleted and open, "PATH (deleted)#INODE"
   std::set<std::pair<std::string, std::string>> peculiarities_;
-  std::set<uint64_t> socket_inodes_;
+  std::map<uint64_t, pid_t> sockets_;  // by inode, with a process that has it open
   // Inode of unnamed shared memory -> a process that holds it.
   std::map<uint64_t, pid_t> shared_memory_inodes_;
 };
@@ -395,6 +415,7 @@ void Gathering::gather_descriptor(pid_t pid, const Descriptor& descriptor) {
   if (file == nullptr) return;
   file->lock_excludes = file->lock_excludes || open.lock_excludes;
   file->lock_is_of_process = file->lock_is_of_process || open.lock_is_of_process;
+  file->lock_is_lease = file->lock_is_lease || open.lock_is_lease;
   if ((open.flags & O_ACCMODE) == O_RDONLY) return;
   const bool appends = (open.flags & O_ACCMODE) == O_WRONLY && (open.flags & O_APPEND) != 0;
   file->append_only = appends && (!file->writable || file->append_only);
@@ -412,7 +433,7 @@ void Gathering::check_device(pid_t pid, const std::string& path, const struct st
 }
 
 void Gathering::gather_socket(pid_t pid, const Descriptor& descriptor) {
-  socket_inodes_.insert(inode_in(descriptor.target, "socket"));
+  sockets_.emplace(inode_in(descriptor.target, "socket"), pid);
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
   char family[64];
   const ssize_t size = getxattr(path.c_str(), "system.sockprotoname", family, sizeof(family));
@@ -466,13 +487,39 @@ Status Gathering::gather_mappings(pid_t pid) {
 }
 
 Status Gathering::gather_sockets() {
-  if (socket_inodes_.empty()) return {};
+  if (sockets_.empty()) return {};
   auto sockets = read_internet_sockets(tree_.root);
   if (!sockets) return failure(sockets.error());
+  check_backlogs();
   for (InternetSocket& socket : *sockets) {
-    if (socket_inodes_.contains(socket.inode)) facts_.sockets.push_back(std::move(socket));
+    if (sockets_.contains(socket.inode)) facts_.sockets.push_back(std::move(socket));
   }
   return {};
+}
+
+std::set<Backlog> Gathering::backlogs_now() const {
+  std::set<uint64_t> own;
+  for (const auto& [inode, pid] : sockets_) own.insert(inode);
+  const auto internet_sockets = read_internet_sockets(tree_.root);
+  const auto unix_sockets = read_unix_sockets(tree_.root);
+  return find_backlogs(own, internet_sockets.value_or(std::vector<InternetSocket>()),
+                       unix_sockets.value_or(UnixSockets()));
+}
+
+// A program that works accepts a connection after a moment.
+void Gathering::check_backlogs() {
+  constexpr int kLooks = 10;
+  constexpr std::chrono::milliseconds kBetweenLooks{10};
+  std::set<Backlog> found = backlogs_now();
+  for (int look = 0; look < kLooks && !found.empty(); ++look) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const std::set<Backlog> still = backlogs_now();
+    std::erase_if(found, [&](const Backlog& backlog) { return !still.contains(backlog); });
+  }
+  for (const Backlog& backlog : found) {
+    const std::string name = backlog.name.empty() ? "without a name" : backlog.name;
+    add_peculiarity(kind_of(backlog.kind), name, sockets_.at(backlog.socket));
+  }
 }
 
 // The number of a System V segment is its identifier; the number of other unnamed shared memory is
@@ -589,7 +636,9 @@ void find_restrictions(TreeFacts& tree) {
       process.was_asked = answer.has_value();
       if (!answer) break;  // each further thread that does not stop would cost its time, too
       told |= *answer;
-      process.is_landlocked |= probe.is_restricted(thread).value_or(false);
+      const auto is_restricted = probe.is_restricted(thread);
+      process.is_landlocked |= is_restricted.value_or(false);
+      process.landlock_is_unknown |= !is_restricted;
     }
     process.denies_write_execute = told.denies_write_execute;
     process.has_keyring = told.has_keyring;

@@ -44,6 +44,7 @@ struct FileFact {
   bool append_only = false;         // every writer appends
   bool lock_excludes = false;       // a process holds a lock that no other process can take, too
   bool lock_is_of_process = false;  // such a lock that only its process itself can take (F_SETLK)
+  bool lock_is_lease = false;       // such a lock is a lease
   bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
   pid_t pid = 0;                    // a process that uses the file
 };
@@ -55,7 +56,9 @@ struct Peculiarity {
   // (io_uring, for example), "message queue" (of POSIX), "system v object" (a semaphore set or
   // message queue), "ppmr mount", "foreign mount" (a file opened in another mount namespace),
   // "nested namespace" (of a process that is not the root, and not the root's), "foreign process"
-  // (a pidfd of a process outside of the tree), "common memory" (with its parent, CLONE_VM)
+  // (a pidfd of a process outside of the tree), "common memory" (with its parent, CLONE_VM), "tcp
+  // backlog", "unix backlog", "unix backlog from elsewhere", "unix backlog to elsewhere" (see
+  // processes/backlogs.h)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
   pid_t pid = 0;
@@ -74,6 +77,7 @@ struct ProcessFact {
   int seccomp_mode = 0;
   // See find_restrictions(). Not asked: a thread did not stop, or cannot be traced.
   bool was_asked = true;
+  bool landlock_is_unknown = false;  // it is in another user namespace, or no helper can be started
   bool is_landlocked = false;
   bool denies_write_execute = false;
   bool has_keyring = false;

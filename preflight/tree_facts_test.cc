@@ -280,14 +280,20 @@ TEST_F(Facts, ContainAPidfdOfAProcessOutside) {
 
 TEST_F(Facts, ContainWhichLocksExcludeOthers) {
   const std::string mine = write_file("mine", ""), ours = write_file("ours", "");
+  const std::string own = write_file("own", ""), leased = write_file("leased", "");
   const TestProcess process([&] {
     flock(open(mine.c_str(), O_RDONLY), LOCK_EX);
     flock(open(ours.c_str(), O_RDWR), LOCK_SH);
+    (void)lockf(open(own.c_str(), O_RDWR), F_LOCK, 0);
+    if (fcntl(open(leased.c_str(), O_RDWR), F_SETLEASE, F_WRLCK) != 0) _exit(1);
   });
   const TreeFacts facts = facts_of(process.pid());
   EXPECT_TRUE(file_of(facts, mine).lock_excludes);
   EXPECT_FALSE(file_of(facts, mine).lock_is_of_process);
   EXPECT_FALSE(file_of(facts, ours).lock_excludes);
+  EXPECT_TRUE(file_of(facts, own).lock_excludes && file_of(facts, own).lock_is_of_process);
+  EXPECT_TRUE(file_of(facts, leased).lock_excludes && file_of(facts, leased).lock_is_lease);
+  EXPECT_FALSE(file_of(facts, own).lock_is_lease || file_of(facts, leased).lock_is_of_process);
 }
 
 TEST_F(Facts, ContainTheCriuExternalNameOfAFileFromAnotherMountNamespace) {

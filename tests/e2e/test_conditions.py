@@ -86,6 +86,18 @@ def with_connection(stage):
     return stage.migrate(stage.python(script))
 
 
+def with_connection_that_waits(stage):
+    script = "import socket; s = socket.create_server(('127.0.0.1', 8083)); "
+    script += "c = socket.create_connection(('127.0.0.1', 8083))"
+    return stage.migrate(stage.python(script), "--", "--tcp-established")
+
+
+def with_data_that_waits(stage):
+    script = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('\\0waits'); s.listen(); "
+    script += "c = socket.socket(socket.AF_UNIX); c.connect('\\0waits'); c.send(b'data')"
+    return stage.migrate(stage.python(script))
+
+
 def half_of_a_pair(stage):
     script = "import os, socket, time; a, b = socket.socketpair()\n"
     script += "if not os.fork(): time.sleep(600)"
@@ -126,6 +138,8 @@ CONDITIONS = [
     (with_address_only_here, ABORTED, "does not have the address", "ip address add"),
     (with_port_taken, ABORTED, "port 7440 is already in use", "ss -lnp"),
     (with_connection, ABORTED, "127.0.0.1:8082", "--tcp-established"),
+    (with_connection_that_waits, ABORTED, "127.0.0.1:8083", "--skip-in-flight"),
+    (with_data_that_waits, ABORTED, "the Unix socket @waits", "try again when it has"),
     (half_of_a_pair, ABORTED, "connected over a Unix socket", "with all of its descendants"),
     (in_a_loop, ABORTED, "the loop of the shell", "kill -KILL"),
     (with_device, ABORTED, "/dev/fuse", "close the device first"),
