@@ -1,7 +1,9 @@
 """Live moves: the memory of a process is copied in rounds while it runs."""
 import json
 import os
+import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from lab.checker import WRITER, Checker
 from lab.migrations import write_hook
 from lab.node import wait_until
+from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.programs import Program, gap_between
 from lab.workers import check_moved, start_workers
@@ -359,6 +362,41 @@ def test_memory_that_changes_during_the_rounds_has_its_last_values(
     assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["wrong"] == 0, "a page is lost, or as it was in a round"
     nodes.target.signal(changer.pid, signal.SIGKILL)
+
+
+LIVE_MOVES = Path(__file__).resolve().parents[1] / "live_moves.py"
+
+
+def test_memory_that_changes_is_right_after_many_live_moves(long):
+    """A sample that a seed draws, which the failure shows; `--moves 1000` is the whole."""
+    count = 100 if long else 6
+    words = ["/usr/bin/python3", LIVE_MOVES, "--moves", str(count)]
+    played = subprocess.run(words, capture_output=True, text=True, timeout=patience(count * 30))
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert re.search(r"^[1-9]\d* moves, .*, wrong words 0, seed", played.stdout, re.M), played.stdout
+
+
+def test_program_that_changes_its_memory_sees_a_wrong_word(lab, nodes):
+    directory = lab.home / "changer"
+    changer = Program(nodes.source, "memory_changer", [directory, 16, 100], directory)
+    changer.wait_for_lines(10)
+    assert changer.lines()[-1]["wrong"] == 0
+    # It does not change its mappings while it is stopped.
+    nodes.source.signal(changer.pid, signal.SIGSTOP)
+    maps = nodes.source.run(["cat", f"/proc/{changer.pid}/maps"]).stdout.splitlines()
+    places = [line.split()[0] for line in maps if len(line.split()) == 5 and " rw-p " in line]
+    with open(nodes.source.host_path(f"/proc/{changer.pid}/mem"), "r+b", buffering=0) as memory:
+        for place in places:
+            first, end = (int(word, 16) for word in place.split("-"))
+            # Without the variables of libraries.
+            for page in range(first, end, 4096) if end - first >= MIB else ():
+                memory.seek(page)
+                word = memory.read(8)
+                memory.seek(page)
+                memory.write(bytes(byte ^ 1 for byte in word))
+    nodes.source.signal(changer.pid, signal.SIGCONT)
+    wait_until(lambda: changer.lines()[-1]["wrong"] > 0, 20, "a wrong word to show")
+    changer.end()
 
 
 def test_all_memory_travels_frozen_if_asked(nodes, migrations, checker):

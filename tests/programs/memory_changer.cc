@@ -1,18 +1,18 @@
 // A program whose mappings change all the time: it writes pages, unmaps, maps and moves memory,
 // gives pages back to the kernel, changes protections, and forks children that share its memory. It
-// checks the words of a mapping before each change, so a page that a move has lost or has left old
-// shows.
+// checks the words of a mapping before each change, and of all mappings when it finds itself on
+// another node, so a page that a move has lost or has left old shows.
 //
 // clang-format off
 //   mappings   SIZE_MIB / kMappingMax in the mean; each page has a stamp: what its words are made
 //              from,
 //              0 if it must read as zeros
 //   children   up to kChildrenMax, each for some steps. They check what they share, then end
-//   output     for each step: its number, the node, the number of wrong words so far, also of
-//              children
+//   output     for each step: its number, the node, the time, the number of wrong words so far, also
+//              of children
 // clang-format on
 //
-// Usage: memory_changer DIR SIZE_MIB STEPS_PER_S
+// Usage: memory_changer DIR SIZE_MIB STEPS_PER_S [SEED]
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -44,8 +44,9 @@ struct Mapping {
 
 class Changer {
  public:
-  Changer(const std::string& directory, size_t size_mib, uint64_t steps_per_s)
-      : mappings_(std::max<size_t>(4, size_mib * 256 * 2 / kMappingMax)),
+  Changer(const std::string& directory, size_t size_mib, uint64_t steps_per_s, uint64_t seed)
+      : random_(seed),
+        mappings_(std::max<size_t>(4, size_mib * 256 * 2 / kMappingMax)),
         output_(directory + "/output"),
         pace_(static_cast<int64_t>(1'000'000'000 / steps_per_s)) {
     for (Mapping& mapping : mappings_) map(mapping);
@@ -56,9 +57,16 @@ class Changer {
     for (uint64_t number = 1;; ++number, pace_.wait()) {
       step();
       reap();
-      output_.line("line=%llu node=%s wrong=%llu children=%zu",
-                   static_cast<unsigned long long>(number), node_name().c_str(),
+      const std::string node = node_name();
+      output_.line("line=%llu node=%s real_ns=%lld wrong=%llu children=%zu",
+                   static_cast<unsigned long long>(number), node.c_str(),
+                   static_cast<long long>(realtime_ns()),
                    static_cast<unsigned long long>(wrong_words_), children_.size());
+      // After the line, so that the gap between the lines of two nodes is the downtime.
+      if (node != last_node_) {
+        for (const Mapping& mapping : mappings_) wrong_words_ += wrong_words(mapping);
+        last_node_ = node;
+      }
     }
   }
 
@@ -165,11 +173,12 @@ class Changer {
     });
   }
 
+  std::mt19937_64 random_;
   std::vector<Mapping> mappings_;
   std::vector<pid_t> children_;
   LineFile output_;
   Pace pace_;
-  std::mt19937_64 random_{1};
+  std::string last_node_ = node_name();
   uint64_t last_stamp_ = 0;
   uint64_t wrong_words_ = 0;
 };
@@ -178,10 +187,11 @@ class Changer {
 }  // namespace ppmr_programs
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fprintf(stderr, "usage: memory_changer DIR SIZE_MIB STEPS_PER_S\n");
+  if (argc != 4 && argc != 5) {
+    fprintf(stderr, "usage: memory_changer DIR SIZE_MIB STEPS_PER_S [SEED]\n");
     return 2;
   }
-  ppmr_programs::Changer(argv[1], strtoul(argv[2], nullptr, 10), strtoul(argv[3], nullptr, 10))
+  ppmr_programs::Changer(argv[1], strtoul(argv[2], nullptr, 10), strtoul(argv[3], nullptr, 10),
+                         argc == 5 ? strtoul(argv[4], nullptr, 10) : 1)
       .run();
 }
