@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.checker import WRITER, Checker
+from lab.checker import Checker
 from lab.migrations import write_hook
 from lab.node import wait_until
 from lab.pace import patience
@@ -31,6 +31,7 @@ def checker(lab, nodes):
 def test_dry_run_estimates_what_the_move_then_takes(nodes, migrations, checker):
     done = migrations.migrate(checker.pid, options=["--dry-run"]).ok()
     estimate = next(event for event in done.events if event["event"] == "estimate")
+    skip_if_kernel_cannot(done)
     (move,) = estimate["moves"]
     assert not checker.is_tracked(), "the dry run has left its tracker behind"
     assert [process["pid"] for process in move["processes"]] == [checker.pid]
@@ -64,8 +65,9 @@ def warnings_of(done):
 
 
 def skip_if_kernel_cannot(done):
-    for sentence in warnings_of(done):
-        if "does not track" in sentence:
+    for event in done.events:
+        sentence = event.get("sentence", "")
+        if event["event"] == "finding" and "does not track" in sentence:
             pytest.skip(f"NOT TESTED: live moves: {sentence}")
 
 
@@ -88,77 +90,10 @@ def test_promise_that_cannot_be_kept_cancels_the_move_if_asked(nodes, migrations
     checker.check_runs_at(nodes.source)
 
 
-@pytest.fixture
-def writer(lab, nodes):
-    """A process that writes its memory faster than the link carries it."""
-    nodes.link.limit("400mbit")
-    writer = Checker(lab, nodes, program=WRITER)
-    yield writer
-    writer.end()
-    nodes.link.limit()
-
-
-def test_move_that_cannot_keep_its_promise_begins_again_in_post_copy(nodes, migrations, writer):
-    done = migrations.migrate(writer.pid, options=["--on-timeout", "post-copy"]).ok()
-    skip_if_kernel_cannot(done)
-    [again] = [sentence for sentence in warnings_of(done) if "begins again" in sentence]
-    assert "it writes its memory as fast as it can be sent" in again, again
-    begun = [event["migration"] for event in done.events if event["event"] == "begun"]
-    assert len(begun) == len(set(begun)) == 2, "the second move has records of its own"
-    (tree,) = done.summary["trees"]
-    assert tree["post_copy"] and tree["downtime_s"] < 1.0, "64 MiB take 1.3 s on this link"
-    writer.check_runs_at(nodes.target)
-
-
-def test_dry_run_says_that_the_move_would_begin_again(nodes, migrations, writer):
-    done = migrations.migrate(writer.pid, options=["--on-timeout", "post-copy", "--dry-run"]).ok()
-    estimate = next(event for event in done.events if event["event"] == "estimate")
-    (move,) = estimate["moves"]
-    assert "as fast as it can be sent" in move["why_post_copy"], move
-    assert not move["stays"] and move["downtime_s"] < 0.3
-
-
-@pytest.mark.parametrize(
-    "excluded", [["--rehearse"], ["--id", "0123456789abcdef" * 2]], ids=["rehearse", "id"]
-)
-def test_move_that_may_begin_again_is_refused_where_it_cannot(migrations, checker, excluded):
-    options = ["--on-timeout", "post-copy", *excluded]
-    done = migrations.migrate(checker.pid, options=options)
-    assert done.code == 2 and f"excludes {excluded[0]}" in done.output, done.output
-
-
-def test_process_that_writes_faster_than_the_link_is_slowed_down(nodes, migrations, writer):
-    options = ["--slow-down", "95", "--max-downtime", "600ms", "--on-timeout", "cancel"]
-    done = migrations.migrate(writer.pid, options=options).ok()
-    skip_if_kernel_cannot(done)
-    slowed = [sentence for sentence in warnings_of(done) if "--slow-down" in sentence]
-    assert slowed, "its rounds shrink without that"
-    writer.check_runs_at(nodes.target)
-
-
-def test_process_that_was_slowed_down_in_vain_runs_as_before(nodes, migrations, writer):
-    options = ["--slow-down", "20", "--on-timeout", "cancel"]
-    done = migrations.migrate(writer.pid, options=options)
-    skip_if_kernel_cannot(done)
-    assert done.code == ABORTED and "--max-downtime" in done.output
-    assert any("stands still for 20%" in sentence for sentence in warnings_of(done))
-    assert "TracerPid:\t0\n" in nodes.source.read_text(f"/proc/{writer.pid}/status")
-    writer.check_runs_at(nodes.source)
-
-
-# What CRIU takes for each process counts for the promise.
-def test_promise_counts_the_processes(lab, nodes, migrations):
-    pid = nodes.source.spawn(["sh", "-c", "for i in $(seq 60); do sleep 600 & done; wait"])
-
-    def children():
-        return nodes.source.read_text(f"/proc/{pid}/task/{pid}/children").split()
-
-    wait_until(lambda: len(children()) == 60, 20, "its children")
-    done = migrations.migrate(pid, options=["--on-timeout", "cancel"])
-    skip_if_kernel_cannot(done)
-    assert done.code == ABORTED and "so many processes" in done.output, done.output
-    for child in children():
-        nodes.source.signal(int(child), signal.SIGKILL)
+def protects_written_pages():
+    """Whether this kernel tracks writes by a userfaultfd, which a test can see."""
+    release = os.uname().release.split(".")
+    return (int(release[0]), int(release[1])) >= (6, 7)
 
 
 # On a slow link a round takes long.
@@ -169,6 +104,8 @@ def test_move_that_ends_in_a_round_leaves_nothing_in_the_process(nodes, migratio
     wait_until(
         lambda: migrations.target.status()["store"]["used_bytes"] > 4 * MIB, 20, "a round to begin"
     )
+    if protects_written_pages():
+        assert checker.is_tracked(), "nothing tracks it, so that nothing is left proves nothing"
     running.signal(by)
     done = running.wait()
     nodes.link.limit()

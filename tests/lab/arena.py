@@ -15,8 +15,9 @@ lets the migration go on, and repairs the failure: daemons that died are started
 - No migration is left open, and a migration without a failure succeeds.
 - Nothing is left of a move: no program, no checkpoint and none of its memory (except of a lost
   process, which its user may still want), no frozen control group; and where the process stays, no
-  filter rule of CRIU, and its TCP connection works. runc lists a container (RUNC) where it runs,
-  and only there.
+  filter rule of CRIU, and its TCP connection works. No mapping of the process is registered with a
+  userfaultfd, and no program that outlives the move holds one. runc lists a container (RUNC) where
+  it runs, and only there.
 
 Two witnesses that move together (SEVERAL) have one fate. The original of a copy (COPY) runs on,
 whatever fails, and the copy runs or is gone.
@@ -52,6 +53,7 @@ from .failure_cases import (
 from .migrations import Migrations
 from .node import LabError, wait_until
 from .pace import patience
+from .tracking import is_tracked, userfaultfds
 from .witness import ABSENT, RUNS, ContainerWitness, Witness
 
 HOLD_LIMIT = 2  # seconds; --timeout of the migrations
@@ -63,6 +65,7 @@ SHORT = 0.3  # seconds that a pause or a blink lasts
 ALSO_HELD = {"target:ready": ["source:sealed"]}
 # Seconds after the start of a CRIU. An undisturbed dump or restore of a witness takes longer.
 IN_THE_MIDDLE_WITHIN = 0.06
+ROUND_SECONDS = 1  # a failure in a round comes within these
 OPTIONS_OF = {
     EAGER: ["--eager"],
     POST_COPY: ["--post-copy"],
@@ -219,7 +222,7 @@ class Arena:
             elif reached:
                 if where == IN_THE_MIDDLE:
                     self._go_on(held)
-                victims = self._await_victims(what, where, running, witnesses)
+                victims = self._await_victims(what, where, running, witnesses, mode)
                 self._fail(victims, how)
             self._no_restore.unlink(missing_ok=True)
             self._go_on(held)
@@ -245,6 +248,7 @@ class Arena:
                 was_ended = what in ("original", "restored tasks")
                 verdict = self._judge_all(witnesses, done, may_end, was_ended)
             self._check_leftovers(witness.state(self.source) == RUNS, verdict == LOST)
+            self._check_untracked(witnesses)
             if mode == RUNC and verdict != LOST:
                 self._check_containers(witnesses, verdict)
             if verdict == "stayed":
@@ -276,6 +280,7 @@ class Arena:
             return any(event.get("event") == "copying" for event in running.events())
 
         wait_until(lambda: copies() or not running.running(), 15, "a live round to begin")
+        time.sleep(self._random.uniform(0, ROUND_SECONDS))
         return copies()
 
     def _end_all(self):
@@ -314,12 +319,12 @@ class Arena:
             for pid in victims:
                 self._signal(pid, signal.SIGKILL)
 
-    def _await_victims(self, what, where, running, witnesses):
+    def _await_victims(self, what, where, running, witnesses, mode):
         if where == LEAVING:
-            return self._find(what, running, witnesses)
+            return self._find(what, running, witnesses, mode)
         interval = 0.0005 if where == IN_THE_MIDDLE else 0.005
         found = wait_until(
-            lambda: self._find(what, running, witnesses)
+            lambda: self._find(what, running, witnesses, mode)
             or (not running.running() and where == IN_THE_MIDDLE),
             10,
             f"{what} to start",
@@ -331,10 +336,11 @@ class Arena:
             time.sleep(self._random.uniform(0, IN_THE_MIDDLE_WITHIN))
         return found
 
-    def _find(self, what, running, witnesses):
+    def _find(self, what, running, witnesses, mode):
         """Returns the host pids of a victim. With several CRIUs, returns the pids of all."""
         if what in PARTS:
-            return [pid for part in PARTS[what] for pid in self._find(part, running, witnesses)]
+            found = [self._find(part, running, witnesses, mode) for part in PARTS[what]]
+            return [pid for of_part in found for pid in of_part]
         if what in ("original", "restored tasks"):
             node = self.source if what == "original" else self.target
             return [pid for witness in witnesses for pid in witness.host_pids(node)]
@@ -373,7 +379,7 @@ class Arena:
                 and any(word.startswith(bytes(path)) for word in words)
             )
         word = {"source criu": "dump", "target criu": "restore"}[what]
-        return self.find_criu(node, word, path)
+        return self._find_waiting_criu(node) if mode == ROUND else self.find_criu(node, word, path)
 
     def _find_supervisors(self):
         state_directory = bytes(self.migrations.states["target"])
@@ -392,6 +398,11 @@ class Arena:
             return by_command or words[0].startswith(f"criu: {word} --rpc".encode())
 
         return node.find_processes(wanted)  # without the tasks that a CRIU restores
+
+    @staticmethod
+    def _find_waiting_criu(node):
+        """One that was started ahead, and has no request yet."""
+        return node.find_processes(lambda words: words[0].endswith(b"criu") and words[1] == b"swrk")
 
     def _continue(self, victims, running):
         for pid in victims:
@@ -560,6 +571,15 @@ class Arena:
         rules = self._filter_rules(self.source) + self._filter_rules(self.target)
         if stays and rules:
             raise LabError(f"filter rules of CRIU are left: {rules}")
+
+    def _check_untracked(self, witnesses):
+        for node in (self.source, self.target):
+            holders = userfaultfds(node)
+            if holders:
+                raise LabError(f"on {node.name} the move is over, but these track memory: {holders}")
+            for one in witnesses:
+                if any(is_tracked(pid) for pid in one.host_pids(node)):
+                    raise LabError(f"the witness on {node.name} is still tracked")
 
     def _frozen_groups(self):
         """Those of this arena's migrations, by their IDs."""

@@ -1,6 +1,7 @@
 """A process that checks its own memory all the time, before and after a move."""
 import signal
 
+from lab import tracking
 from lab.node import wait_until
 
 # Writes to its memory all the time, and compares each word with what it has last written there.
@@ -84,9 +85,9 @@ while True:
 
 
 class Checker:
-    def __init__(self, lab, nodes, mib=64, program=CHECKER, options=()):
+    def __init__(self, lab, nodes, mib=64, program=CHECKER, options=(), name="checker"):
         self.nodes = nodes
-        self.path = lab.home / "checker"
+        self.path = lab.home / name
         words = ["/usr/bin/python3", "-c", program, self.path, mib, *options]
         self.pid = nodes.source.spawn(words)
         self.wait_for_lines(20)
@@ -117,8 +118,10 @@ class Checker:
         self.check_continuous()
 
     def is_tracked(self):
-        smaps = self.nodes.source.run(["cat", f"/proc/{self.pid}/smaps"]).stdout
-        return any(line.startswith("VmFlags:") and " uw" in line for line in smaps.splitlines())
+        """At the source, or by a program there."""
+        source = self.nodes.source
+        [host_pid] = [host for host, pid in source.all_processes() if pid == self.pid]
+        return tracking.is_tracked(host_pid) or bool(tracking.userfaultfds(source))
 
     def end(self):
         for node in (self.nodes.source, self.nodes.target):

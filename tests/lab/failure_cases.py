@@ -64,9 +64,13 @@ MODES_OF = {
     "source runc": [RUNC],
     "target runc": [RUNC],
 }
-# In a live round CRIU does not run yet.
+# In a live round both CRIUs and their relays are there, and wait.
 STOP_OF_ROUND = "source:round"
-VICTIMS_OF_ROUND = ["source daemon", "target daemon", "both daemons", "migrate", "page reader"]
+VICTIMS_OF_ROUND = [
+    victim
+    for victim in VICTIMS
+    if victim not in ("pager", "guard", "restored tasks", "source runc", "target runc")
+]
 LINKS = ["to the source", "to the target", "both ways"]
 
 # Where each CRIU, with its relay, its pager and its guard, and the supervisor are at each state.
@@ -149,7 +153,7 @@ def where_is(victim, stop, mode=None):
 def may_be_lost(stop, what, how, mode):
     """Returns whether docs/migration.md allows that the process is lost."""
     if stop == STOP_OF_ROUND:
-        return False
+        return what == "original"  # SIGTERM ends it
     if mode == COPY:
         return may_end_original_of_copy(what, how)
     if what == "original":

@@ -1,0 +1,45 @@
+"""Whether the kernel notes what a process writes, and who holds the userfaultfd by which it does."""
+import os
+from pathlib import Path
+
+# In VmFlags of smaps: write-protected, missing or minor faults of a userfaultfd.
+FLAGS = {"uw", "um", "ui"}
+
+
+def tree_of(host_pid):
+    """The host pids of a process and its descendants."""
+    found = [host_pid]
+    for pid in found:
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def is_tracked(host_pid):
+    """Whether a mapping of the process or of a descendant is registered with a userfaultfd."""
+    for pid in tree_of(host_pid):
+        try:
+            shown = Path(f"/proc/{pid}/smaps").read_text()
+        except OSError:
+            continue
+        for line in shown.splitlines():
+            if line.startswith("VmFlags:") and FLAGS.intersection(line.split()):
+                return True
+    return False
+
+
+def userfaultfds(node):
+    """The command lines of the processes of a node that hold a userfaultfd."""
+    found = []
+    for pid, _ in node.all_processes():
+        try:
+            links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+            if any("userfaultfd" in link for link in links):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found.append(b" ".join(words).decode(errors="replace").strip())
+        except OSError:
+            continue
+    return found
