@@ -9,6 +9,7 @@ import threading
 import time
 
 from lab.node import wait_until
+from lab.tracking import tracks_writes
 from lab.workers import check_moved, check_stayed, pause_at, start_workers, take_pid
 
 MOVED, ABORTED = 0, 11
@@ -53,6 +54,8 @@ def test_evacuate_moves_only_matching_processes(lab, nodes, migrations):
     done = migrations.evacuate("--match", f"steady_worker {lab.home}/worker-[01] ").ok()
     selection = next(event for event in done.events if event.get("event") == "selection")
     assert sorted(tree["pid"] for tree in selection["leave"]) == sorted([first.pid, second.pid])
+    copied = {event["pid"] for event in done.events if event["event"] == "copied"}
+    assert copied == ({first.pid, second.pid} if tracks_writes() else set()), "rounds of their memory"
     for worker in (first, second):
         check_moved(worker, nodes)
         worker.end()

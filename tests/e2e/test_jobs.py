@@ -15,6 +15,7 @@ from lab.job_hosts import AS_ROOT, SOCKET, JobHosts
 from lab.node import wait_until
 from lab.pace import patience
 from lab.programs import REPOSITORY
+from lab.tracking import tracks_writes
 
 MOVED, STAYED = 0, 11
 COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 7"
@@ -53,12 +54,25 @@ def states(hosts, at="h1"):
     return {host["name"]: host["state"] for host in job["hosts"]}
 
 
+def rounds_of_last_move(hosts, name):
+    """The bytes of the rounds of private memory, of the last node that has left a host."""
+    node, directory = hosts.nodes[name], hosts.state_directory(name)
+    records = []
+    for one in node.names(directory):
+        if one.endswith(".source"):
+            versions = [int(v[:-5]) for v in node.names(directory / one) if v.endswith(".json")]
+            records.append(json.loads(node.read_text(directory / one / f"{max(versions)}.json")))
+    last = max(records, key=lambda record: record["history"][0][1])
+    return [bytes_ for _, bytes_ in last["trees"][0]["rounds"]]
+
+
 def test_job_leaves_its_host_and_loses_no_output(make_hosts):
     hosts = make_hosts(3)
     job = count_to(hosts, 100)
     job.await_lines(5)
     [move] = hosts.evacuate("h1", at="h2")
     assert move["ok"] and move["to"] == "h3" and 0 < move["downtime_s"] < 20
+    assert bool(rounds_of_last_move(hosts, "h1")) == tracks_writes()
     assert states(hosts) == {"h1": "out", "h2": "ready", "h3": "ready"}
     assert place_of(hosts, "h1") == "h3"
     assert hosts.containers("h1") == []

@@ -15,6 +15,7 @@ from lab.node import wait_until
 from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.programs import Program, gap_between
+from lab.tracking import protects_written_pages
 from lab.workers import check_moved, start_workers
 
 MOVED, ABORTED = 0, 11
@@ -88,12 +89,6 @@ def test_promise_that_cannot_be_kept_cancels_the_move_if_asked(nodes, migrations
     assert done.code == ABORTED and "--max-downtime (1 ms)" in done.output
     assert not checker.is_tracked()
     checker.check_runs_at(nodes.source)
-
-
-def protects_written_pages():
-    """Whether this kernel tracks writes by a userfaultfd, which a test can see."""
-    release = os.uname().release.split(".")
-    return (int(release[0]), int(release[1])) >= (6, 7)
 
 
 # On a slow link a round takes long.
@@ -390,39 +385,6 @@ def test_memory_for_which_there_is_no_room_beside_the_rounds_travels_frozen(
     wait_until(lambda: lines.read_text().count(there) > 3, 30, "lines at the target")
     assert "False" not in lines.read_text()
     nodes.target.signal(rewriter, signal.SIGKILL)
-
-
-# Without MAP_NORESERVE, and larger than the memory of any machine; some of it is used.
-RESERVER = """
-import ctypes, os, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-size, used, private_anonymous = int(sys.argv[2]) << 30, 1 << 20, 0x22
-start = libc.mmap(None, size, 0, private_anonymous, -1, 0)
-places = [start, start + size // 2, start + size - used]
-for place in places:
-    assert libc.mprotect(place, used, 3) == 0, os.strerror(ctypes.get_errno())
-    ctypes.memset(place, 7, used)
-lines = open(sys.argv[1], "w", buffering=1)
-while True:
-    right = all(ctypes.string_at(place, used) == bytes([7]) * used for place in places)
-    print(os.uname().nodename, right, file=lines)
-    time.sleep(0.02)
-"""
-
-
-@pytest.mark.parametrize("options", [[], ["--stop-and-copy"], ["--post-copy"]], ids=" ".join)
-def test_reserved_address_space_moves(lab, nodes, migrations, options):
-    lines = lab.home / "lines"
-    pid = nodes.source.spawn(["/usr/bin/python3", "-c", RESERVER, lines, 8192])
-    wait_until(lambda: lines.exists() and len(lines.read_text().splitlines()) > 3, 20, "lines")
-    migrations.migrate(pid, options=options).ok()
-    there = f"{nodes.target.name} True\n"
-    wait_until(lambda: lines.read_text().count(there) > 3, 20, "lines at the target")
-    assert "False" not in lines.read_text()
-    nodes.target.signal(pid, signal.SIGKILL)
 
 
 # Pages that trap (glibc from 2.42 on has them below each stack) between pages with content.

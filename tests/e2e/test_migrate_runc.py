@@ -14,6 +14,7 @@ from lab.memory import anonymous_mib
 from lab.node import wait_until
 from lab.programs import SteadyWorker, check_continuity, find_program
 from lab.readme import run_section
+from lab.tracking import tracks_writes
 
 MOVED, ABORTED, USAGE = 0, 11, 2
 
@@ -308,6 +309,8 @@ def test_container_moves_and_runc_manages_it_at_target(migrations, start, option
     job = start()
     done = migrate(migrations, *options).ok()
     job.check_moved()
+    copied = [event["bytes"] for event in done.events if event["event"] == "copied"]
+    assert bool(copied) == (options != ["--eager"] and tracks_writes()), "rounds of its memory"
     tree = done.summary["trees"][0]
     assert (tree["result"], tree["name"], tree["lazily"]) == (
         "moved",

@@ -1,6 +1,27 @@
 """Whether the kernel notes what a process writes, and who holds the userfaultfd by which it does."""
+import functools
+import json
 import os
+import subprocess
 from pathlib import Path
+
+from .ppmr import find_ppmr
+
+
+def protects_written_pages():
+    """Whether this kernel tracks writes by a userfaultfd, which a test can see."""
+    release = os.uname().release.split(".")
+    return (int(release[0]), int(release[1])) >= (6, 7)
+
+
+@functools.lru_cache(maxsize=None)
+def tracks_writes():
+    """Whether moves here are live, as `ppmr doctor` says."""
+    done = subprocess.run([find_ppmr(), "doctor", "--json"], capture_output=True, text=True)
+    checks = [json.loads(line) for line in done.stdout.splitlines()]
+    [level] = [one["level"] for one in checks if one.get("check") == "live-moves"]
+    return level == "ok"
+
 
 # In VmFlags of smaps: write-protected, missing or minor faults of a userfaultfd.
 FLAGS = {"uw", "um", "ui"}
