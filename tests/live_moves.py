@@ -92,8 +92,13 @@ class Changer:
         return (new[count]["real_ns"] - new[count - 1]["real_ns"]) / 1e9
 
     def goes_on_at(self, node):
+        def lives():
+            if not node.alive(self.pid):
+                log = (self.program.directory / "log").read_text().strip()
+                raise LabError(f"the program has ended on {node.name}: {log or 'without a word'}")
+
         self.program.node = node
-        self.program.wait_for_lines(LINES_AFTER, node, timeout=60)
+        self.program.wait_for_lines(LINES_AFTER, node, timeout=60, check=lives)
 
     def end(self):
         """Also its children, wherever a failed move has left them."""

@@ -182,6 +182,18 @@ uint64_t frame_of_zeros() {
   return frame;
 }
 
+namespace {
+
+void append(std::vector<AddressRange>& memory, const AddressRange& mapping) {
+  if (!memory.empty() && memory.back().end == mapping.start) {
+    memory.back().end = mapping.end;
+  } else {
+    memory.push_back(mapping);
+  }
+}
+
+}  // namespace
+
 Result<std::vector<AddressRange>> lazy_memory(pid_t pid) {
   const auto status = read_process_file(pid, "status");
   if (!status) return failure(status.error());
@@ -196,12 +208,19 @@ Result<std::vector<AddressRange>> lazy_memory(pid_t pid) {
   std::vector<AddressRange> memory;
   for_each_line(*maps, [&](std::string_view line) {
     const auto mapping = private_anonymous(line);
-    if (!mapping || locked.contains(mapping->start)) return;
-    if (!memory.empty() && memory.back().end == mapping->start) {
-      memory.back().end = mapping->end;
-    } else {
-      memory.push_back(*mapping);
-    }
+    if (mapping && !locked.contains(mapping->start)) append(memory, *mapping);
+  });
+  return memory;
+}
+
+Result<std::vector<AddressRange>> other_memory(pid_t pid) {
+  const auto maps = read_process_file(pid, "maps");
+  if (!maps) return failure(maps.error());
+  std::vector<AddressRange> memory;
+  for_each_line(*maps, [&](std::string_view line) {
+    if (private_anonymous(line)) return;
+    const auto parsed = parse_mappings(line);
+    for (const Mapping& one : parsed) append(memory, {one.address, one.address + one.size_bytes});
   });
   return memory;
 }

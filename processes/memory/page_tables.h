@@ -111,5 +111,7 @@ uint64_t frame_of_zeros();
 // program that protects single pages has tens of thousands of mappings. Errors: those of
 // read_process_file().
 Result<std::vector<AddressRange>> lazy_memory(pid_t pid);
+// Returns all other mappings: of files, shared, of the kernel. Neighbours are joined.
+Result<std::vector<AddressRange>> other_memory(pid_t pid);
 
 }  // namespace ppmr

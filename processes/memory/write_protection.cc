@@ -7,7 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "processes/memory/injected_calls.h"
 
@@ -18,6 +20,10 @@ namespace {
 constexpr uint64_t kUserModeOnly = 1;                    // needs no right
 constexpr uint64_t kProtectsUnused = uint64_t{1} << 13;  // UFFD_FEATURE_WP_UNPOPULATED
 constexpr uint64_t kAsynchronous = uint64_t{1} << 15;    // UFFD_FEATURE_WP_ASYNC
+
+// So does CRIU: without one the process does not move in any way.
+constexpr const char* kNeedsDescriptor =
+    ": a move needs a descriptor in it: raise its limit with prlimit --nofile";
 
 // A mapping may be replaced between its registration and its scan.
 constexpr int kScansMax = 5;
@@ -32,9 +38,10 @@ Result<UniqueFd> create_in(const ProcessIdentity& process) {
         calls.call(SYS_userfaultfd, {O_CLOEXEC | O_NONBLOCK | kUserModeOnly, 0, 0});
     if (!created) return failure(created.error());
     if (*created < 0) {
-      return failure(static_cast<int>(-*created),
-                     fmt::format("track the memory of process {}: userfaultfd: {}", process.pid,
-                                 std::strerror(static_cast<int>(-*created))));
+      const int error = static_cast<int>(-*created);
+      return failure(error,
+                     fmt::format("track the memory of process {}: userfaultfd: {}{}", process.pid,
+                                 std::strerror(error), error == EMFILE ? kNeedsDescriptor : ""));
     }
     ours = UniqueFd(static_cast<int>(syscall(SYS_pidfd_getfd, handle.get(), *created, 0)));
     const int error = errno;
@@ -56,6 +63,27 @@ Status enable(const UniqueFd& events) {
 }
 
 }  // namespace
+
+std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
+                                       const std::vector<AddressRange>& others) {
+  std::vector<AddressRange> spaces;
+  for (const AddressRange& range : memory) {
+    const auto next =
+        std::partition_point(others.begin(), others.end(),
+                             [&](const AddressRange& other) { return other.start < range.end; });
+    const auto before =
+        std::find_if(std::reverse_iterator(next), others.rend(),
+                     [&](const AddressRange& other) { return other.end <= range.start; });
+    const AddressRange space = {before == others.rend() ? range.start : before->end,
+                                next == others.end() ? range.end : next->start};
+    if (spaces.empty() || spaces.back().end < space.start) {
+      spaces.push_back(space);
+    } else {
+      spaces.back().end = std::max(spaces.back().end, space.end);
+    }
+  }
+  return spaces;
+}
 
 bool WriteProtection::is_possible() {
   const UniqueFd own(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
@@ -79,7 +107,29 @@ Status WriteProtection::track(const AddressRange& range) const {
   if (errno == ENOMEM || errno == ESRCH) {
     return failure(ESRCH, fmt::format("process {} has ended, or executes another program", pid_));
   }
+  if (errno == EBUSY) {
+    return failure(EBUSY, fmt::format("track the memory of process {}: another userfaultfd has a "
+                                      "part of it, of the process itself or of a program that "
+                                      "watches it",
+                                      pid_));
+  }
   return system_failure("track", fmt::format("the memory of process {}", pid_));
+}
+
+// Memory of a kind that cannot be tracked makes the kernel refuse all of the space.
+Status WriteProtection::track_around(const std::vector<AddressRange>& memory) const {
+  const auto others = other_memory(pid_);
+  if (!others) return failure(others.error());
+  for (const AddressRange& space : space_around(memory, *others)) {
+    uffdio_register request{
+        .range = {space.start, space.bytes()}, .mode = UFFDIO_REGISTER_MODE_WP, .ioctls = 0};
+    if (ioctl(events_.get(), UFFDIO_REGISTER, &request) == 0) continue;
+    for (const AddressRange& range : memory) {
+      if (range.start < space.start || range.end > space.end) continue;
+      if (Status tracked = track(range); !tracked) return tracked;
+    }
+  }
+  return {};
 }
 
 Status WriteProtection::count_as_written(const AddressRange& range) const {
@@ -95,7 +145,6 @@ Status WriteProtection::take_written(PageTables& tables, const AddressRange& ran
   ScanFor what = ScanFor::kWritten;
   std::vector<AddressRange> written;
   for (int attempt = 1;; ++attempt) {
-    if (Status tracked = track(range); !tracked) return tracked;
     written.clear();
     const Status scanned = tables.scan(range, what, [&](const ScannedRegion& region) -> Status {
       written.push_back(region.range);
@@ -105,6 +154,7 @@ Status WriteProtection::take_written(PageTables& tables, const AddressRange& ran
     if (scanned.error().errno_value != EPERM || attempt > kScansMax) return scanned;
     // Memory that cannot be tracked counts as written each time.
     what = attempt < kScansMax ? ScanFor::kInUseProtects : ScanFor::kInUse;
+    if (Status tracked = track_around({range}); !tracked) return tracked;
   }
   for (const AddressRange& region : written) {
     if (Status visited = visit(region); !visited) return visited;
@@ -115,6 +165,7 @@ Status WriteProtection::take_written(PageTables& tables, const AddressRange& ran
 Status WriteProtection::take_written(const std::vector<AddressRange>& memory, const Visit& visit) {
   auto tables = PageTables::open(pid_);
   if (!tables) return failure(tables.error());
+  if (Status tracked = track_around(memory); !tracked) return tracked;
   for (const AddressRange& range : memory) {
     if (Status taken = take_written(*tables, range, visit); !taken) return taken;
   }

@@ -15,6 +15,13 @@
 
 namespace ppmr {
 
+// Returns what to track so that no mapping is tracked in part, which would split it: then mremap(2)
+// fails for the process. Its mappings may have changed since they were listed, and a new one may
+// reach beyond the end of an old one. So this is all space between two mappings that are not to be
+// tracked (`others`) and that has a part of `memory`. Both are sorted.
+std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
+                                       const std::vector<AddressRange>& others);
+
 class WriteProtection : public WriteTracker {
  public:
   // Whether this kernel has it. Asks with a userfaultfd of this process: a process that cannot be
@@ -28,6 +35,7 @@ class WriteProtection : public WriteTracker {
  private:
   WriteProtection(pid_t pid, UniqueFd events) : pid_(pid), events_(std::move(events)) {}
   Status track(const AddressRange& range) const;
+  Status track_around(const std::vector<AddressRange>& memory) const;
   Status take_written(PageTables& tables, const AddressRange& range, const Visit& visit);
 
   pid_t pid_ = 0;
