@@ -47,6 +47,9 @@ void print_selection(const ProcessSelection& selection, bool as_json) {
 
 int EvacuateCommand::run() const {
   ignore_sigpipe();
+  if (auto checked = migrate.check_values(); !checked) {
+    return report("evacuate", checked.error(), migrate.json);
+  }
   const auto selection = select_processes(selector);
   if (!selection) {
     return report("evacuate", {ExitCode::kUsage, selection.error().message}, migrate.json);

@@ -9,6 +9,7 @@
 #include "cli/migrate_steps.h"
 #include "daemon/command_line/size_option.h"
 #include "preflight/shared_questions.h"
+#include "processes/memory/write_tracker.h"
 #include "restart_loader/criu/cpu_check.h"
 
 namespace ppmr {
@@ -161,8 +162,28 @@ CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> quest
   return {};
 }
 
+// A user who wants a move cancelled that takes too long does not want this one.
+void Migrate::move_without_rounds(const std::string& why, const std::string& remedy) {
+  settings_.plan.is_live = false;
+  const OnTimeout on_timeout = settings_.live.on_timeout;
+  const bool follows = settings_.plan.may_run_before_memory() || on_timeout == OnTimeout::kPostCopy;
+  const bool stops = !follows && on_timeout == OnTimeout::kCancel;
+  const char* const then = follows ? "is sent when the processes run there (post-copy)"
+                           : stops ? "would be sent while the processes are frozen"
+                                   : "is sent while the processes are frozen";
+  findings_.push_back({stops ? Severity::kStops : Severity::kWarns,
+                       fmt::format("{}: all memory {}", why, then), remedy});
+}
+
 void Migrate::limit_rounds() {
   if (!settings_.plan.is_live) return;
+  // Once, and not for each tree when its turn comes.
+  if (const Status tracks = WriteTracker::check_kernel(); !tracks) {
+    return move_without_rounds(
+        tracks.error().message,
+        "move without --on-timeout cancel, or from a node whose kernel tracks "
+        "writes (`ppmr doctor` says which does)");
+  }
   const auto needed_bytes = std::max<uint64_t>(
       std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0}), 1);
   const auto times = [&](uint64_t room_bytes) {
@@ -172,19 +193,11 @@ void Migrate::limit_rounds() {
   const double store_times = times(store_room_bytes_) + 1;
   settings_.live.room_times = std::min(times(memory_room_bytes_), store_times);
   if (has_room_for_rounds(settings_.live)) return;
-  settings_.plan.is_live = false;
-  const bool stops = settings_.live.on_timeout == OnTimeout::kCancel;
-  const bool follows =
-      settings_.plan.may_run_before_memory() || settings_.live.on_timeout == OnTimeout::kPostCopy;
-  findings_.push_back(
-      {stops ? Severity::kStops : Severity::kWarns,
-       fmt::format("the target has room for the memory, but not for copies of what is written "
-                   "meanwhile ({} free): all memory {}",
-                   format_size(std::min(memory_room_bytes_, store_room_bytes_)),
-                   follows ? "is sent when the processes run there (post-copy)"
-                   : stops ? "would be sent while the processes are frozen"
-                           : "is sent while the processes are frozen"),
-       "free memory there, or choose another target"});
+  move_without_rounds(
+      fmt::format("the target has room for the memory, but not for copies of what is written "
+                  "meanwhile ({} free)",
+                  format_size(std::min(memory_room_bytes_, store_room_bytes_))),
+      "free memory there, or choose another target");
 }
 
 // The move that begins if this one cannot keep its promise (--on-timeout post-copy).

@@ -79,15 +79,7 @@ int Migrate::run() {
   if (!command_.id.empty() && command_.independent) {
     return failed({ExitCode::kUsage, "--id excludes --independent: each tree has a migration"});
   }
-  if (command_.limits.on_timeout == OnTimeout::kPostCopy) {
-    const char* excluded = !command_.id.empty() ? "--id: the move that begins again has another ID"
-                           : is_rehearsal()     ? "--rehearse: rehearse the move without it"
-                                                : nullptr;
-    if (excluded != nullptr) {
-      return failed(
-          {ExitCode::kUsage, fmt::format("--on-timeout post-copy excludes {}", excluded)});
-    }
-  }
+  if (auto checked = command_.check_values(); !checked) return failed(checked.error());
   settings_.id = command_.id;
   settings_.plan = *wanted;
   auto store = RecordStore::open(command_.state_directory);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/command_line/command_error.h"
 #include "migration/records/record_store.h"
 #include "migration/source/hooks.h"
 #include "migration/source/live_rounds.h"
@@ -34,6 +35,8 @@ struct MigrateCommand {
   bool json = false;
   bool quiet = false;  // prints only errors
 
+  // Checks what can be checked without the target. Errors: kUsage.
+  CommandResult<void> check_values() const;
   int run() const;  // returns the exit code
 };
 

@@ -30,6 +30,40 @@ CommandResult<void> refuse_pids(const Error& error) {
 
 }  // namespace
 
+CommandResult<void> MigrateCommand::check_values() const {
+  if (auto passed = check_passed_options(criu_options); !passed) {
+    return command_failure(ExitCode::kUsage, passed.error().message);
+  }
+  if (Status safe = check_hooks(move.rehearse ? HookSettings{} : hooks); !safe) {
+    return command_failure(ExitCode::kUsage, "--hook: " + safe.error().message);
+  }
+  const milliseconds hold_limit = timeout.value_or(kDefaultHoldLimit);
+  if (hold_limit <= milliseconds(0) || hold_limit > kHoldLimitMax) {
+    return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
+  }
+  if (limits.max_downtime <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage,
+                           "--max-downtime must be more than 0: in every move the processes stand "
+                           "still for a moment, for the shortest one with --post-copy");
+  }
+  if (limits.max_time <= milliseconds(0)) {
+    return command_failure(ExitCode::kUsage,
+                           "--max-time must be more than 0; --stop-and-copy copies nothing while "
+                           "the processes run");
+  }
+  if (limits.on_timeout == OnTimeout::kPostCopy && !id.empty()) {
+    return command_failure(ExitCode::kUsage,
+                           "--on-timeout post-copy excludes --id: a move that begins again has "
+                           "another ID");
+  }
+  if (limits.on_timeout == OnTimeout::kPostCopy && move.rehearse) {
+    return command_failure(ExitCode::kUsage,
+                           "--on-timeout post-copy excludes --rehearse: rehearse the move without "
+                           "it, which needs the same of both nodes");
+  }
+  return {};
+}
+
 CommandResult<void> Migrate::find_target() {
   auto ends = find_move_ends(
       {command_.mountpoint, command_.target_host, command_.key_file, command_.state_directory});
@@ -39,28 +73,11 @@ CommandResult<void> Migrate::find_target() {
   auto criu = find_criu();
   if (!criu) return command_failure(ExitCode::kFailure, criu.error().message);
   settings_.criu = *criu;
-  if (auto passed = check_passed_options(command_.criu_options); !passed) {
-    return command_failure(ExitCode::kUsage, passed.error().message);
-  }
   settings_.criu_options = command_.criu_options;
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
   settings_.live = command_.limits;
   if (!is_rehearsal()) settings_.hooks = command_.hooks;  // they are about moves
-  if (Status safe = check_hooks(settings_.hooks); !safe) {
-    return command_failure(ExitCode::kUsage, "--hook: " + safe.error().message);
-  }
-  if (settings_.hold_limit <= milliseconds(0) || settings_.hold_limit > kHoldLimitMax) {
-    return command_failure(ExitCode::kUsage, "--timeout must be more than 0 and at most 24 h");
-  }
-  if (settings_.live.max_downtime <= milliseconds(0)) {
-    return command_failure(ExitCode::kUsage, "--max-downtime must be more than 0");
-  }
-  if (settings_.live.max_time <= milliseconds(0)) {
-    return command_failure(ExitCode::kUsage,
-                           "--max-time must be more than 0; --stop-and-copy copies nothing while "
-                           "the processes run");
-  }
   return {};
 }
 

@@ -51,6 +51,7 @@ class Migrate {
   void note_abilities(const NodeFacts& here, const NodeFacts& target, const TreeFacts& tree);
   void finish_plan();
   void limit_rounds();
+  void move_without_rounds(const std::string& why, const std::string& remedy);
   void warn_of_post_copy(const char* option);
   MigrationSettings as_post_copy() const;
   void print_findings() const;

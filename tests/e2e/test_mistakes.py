@@ -17,6 +17,14 @@ TO = ("--to", "127.0.0.1")
 RECORDS = ("--state-dir", DIR)
 NO_PID = "999999999"
 
+LIMITS_OF_ROUNDS = {
+    "--max-downtime": "1s",
+    "--max-time": "9s",
+    "--max-rate": "1M",
+    "--cpu-share": "50",
+    "--on-timeout": "cancel",
+}
+
 # The words; the exit code; the object and the remedy, which the message has.
 MISTAKES = [
     # nothing to do, or not what was meant
@@ -33,6 +41,11 @@ MISTAKES = [
     (["completion", "tcsh"], USAGE, "tcsh", "{bash,zsh,fish}"),
     # values
     (["migrate", "--pid", PID, *TO, "--max-downtime", "soon"], USAGE, "'soon'", "e.g. 5, 0.5"),
+    (["migrate", "--pid", PID, *TO, "--max-downtime", "0"], USAGE, "--max-downtime", "--post-copy"),
+    (["evacuate", "--user", "nobody", *TO, "--max-downtime", "0"], USAGE, "more than 0", "--post"),
+    (["migrate", "--pid", PID, *TO, "--max-time", "0"], USAGE, "--max-time", "--stop-and-copy"),
+    (["migrate", "--pid", PID, *TO, "--timeout", "0"], USAGE, "--timeout", "at most 24 h"),
+    (["migrate", "--pid", PID, *TO, "--hook", "/no"], USAGE, "--hook", "/no"),
     (["history", "--since", "soon"], USAGE, "'soon'", "90m or 7d"),
     (["protect", "--pid", PID, *TO, "--every", "1ms"], USAGE, "--every", "at least 1 s"),
     (["protect", "--pid", PID, *TO, "--name", "a/b"], USAGE, "'a/b'", "only letters, digits"),
@@ -51,6 +64,21 @@ MISTAKES = [
         "use 127.0.0.1:9440",
     ),
     (["source", DIR], USAGE, "--target HOST:PORT", "ppmr source --help"),
+    # options that exclude each other
+    *(
+        (
+            ["migrate", "--pid", PID, *TO, way, limit, value],
+            USAGE,
+            f"{first} excludes {second}",
+            "ppmr migrate --help",
+        )
+        for limit, value in LIMITS_OF_ROUNDS.items()
+        for way, first, second in (
+            ("--stop-and-copy", "--stop-and-copy", limit),
+            ("--eager", "--eager", limit),
+            ("--leave-running", limit, "--leave-running"),
+        )
+    ),
     # credentials
     (["target", DIR, "--listen", ":7440"], USAGE, ":7440", "--key-file"),
     (["target", DIR, "--listen", ":7440", "--check"], USAGE, ":7440", "--key-file"),
