@@ -90,6 +90,13 @@ const std::array kAdvice = {
     Advice{
         R"(Input/output error)",
         "bytes of the checkpoint did not arrive: see ppmr status and the log of the target daemon"},
+    Advice{R"(in victim: Too many open files)",
+           "the process has no descriptor left, and CRIU needs one in it: raise its limit with "
+           "prlimit --nofile"},
+    Advice{R"(ptrace.*Operation not permitted)",
+           "run CRIU as root; if it is, this node forbids ptrace: see "
+           "/proc/sys/kernel/yama/ptrace_scope (3: for everybody, until the node is booted again), "
+           "and seccomp filters and security modules"},
     Advice{R"(Operation not permitted|Permission denied)", "run CRIU as root"},
 };
 

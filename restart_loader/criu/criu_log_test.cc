@@ -100,6 +100,9 @@ INSTANTIATE_TEST_SUITE_P(
               "--file-locks"},
         Known{"cg: Cgroup dir memory/a doesn't exist", "--manage-cgroups=ignore"},
         Known{"UFFD is not supported", "--eager"},
+        Known{"Can't create memfd in victim: Too many open files", "prlimit --nofile"},
+        Known{"Unable to ptrace the child: Operation not permitted", "yama/ptrace_scope"},
+        Known{"Can't open /proc/1/map_files: Operation not permitted", "run CRIU as root"},
         Known{"Can't read img: Input/output error", "ppmr status"}));
 
 TEST(Advice, IsEmptyForAnUnknownError) { EXPECT_EQ(advice_for("Restoring FAILED."), ""); }

@@ -54,16 +54,18 @@ class Migrations(Mounts):
     def _words(self, role, subcommand, options):
         return [subcommand, "--state-dir", self.states[role], "--json", *options]
 
-    def _start(self, words, environment=None):
+    def _start(self, words, environment=None, through=()):
         environment = {**self.environment, **(environment or {})}
         ppmr = find_ppmr(environment)
-        return Running(self.source_at, [ppmr, *words], {**os.environ, **environment})
+        return Running(self.source_at, [*through, ppmr, *words], {**os.environ, **environment})
 
-    def start_migrate(self, *pids, options=(), criu_options=(), environment=None):
+    def start_migrate(self, *pids, options=(), criu_options=(), environment=None, through=()):
+        """through: words before those of ppmr, of a program that starts it (lab/filtered.py)."""
         self.target_at.keep_helpers_low()
         pid_options = [word for pid in pids for word in ("--pid", pid)]
         words = self._words("source", "migrate", ["--mount", self.out, *pid_options, *options])
-        return self._start([*words, *(["--", *criu_options] if criu_options else [])], environment)
+        words += ["--", *criu_options] if criu_options else []
+        return self._start(words, environment, through)
 
     def migrate(self, *pids, timeout=60, **options):
         return self.start_migrate(*pids, **options).wait(timeout)
