@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.checker import Checker
+from lab.live import rounds_of, skip_if_kernel_cannot, warnings_of
 from lab.migrations import write_hook
 from lab.node import wait_until
 from lab.pace import patience
@@ -55,21 +56,6 @@ def test_dry_run_estimates_what_the_move_then_takes(nodes, migrations, checker):
     assert estimate["rate_is_measured"]
     assert estimate["rate_bytes_per_s"] > MIB
     nodes.source.signal(other, signal.SIGKILL)
-
-
-def rounds_of(done):
-    return [event["bytes"] for event in done.events if event.get("event") == "copied"]
-
-
-def warnings_of(done):
-    return [event["sentence"] for event in done.events if event.get("event") == "warning"]
-
-
-def skip_if_kernel_cannot(done):
-    for event in done.events:
-        sentence = event.get("sentence", "")
-        if event["event"] == "finding" and "does not track" in sentence:
-            pytest.skip(f"NOT TESTED: live moves: {sentence}")
 
 
 @pytest.mark.parametrize("options", [[], ["--post-copy"]], ids=["default", "post-copy"])

@@ -12,6 +12,7 @@ import pytest
 from lab import tracking
 from lab.checker import Checker
 from lab.filtered import without
+from lab.live import rounds_of
 from lab.node import wait_until
 from lab.ppmr import find_ppmr
 
@@ -33,10 +34,6 @@ def sentences_of(done):
         for event in done.events
         if event.get("event") in ("finding", "warning", "aborted")
     ]
-
-
-def rounds_of(done):
-    return [event["bytes"] for event in done.events if event.get("event") == "copied"]
 
 
 SPECIAL = """

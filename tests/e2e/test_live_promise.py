@@ -1,0 +1,90 @@
+"""What a live move does when it cannot keep its promise of a short downtime."""
+import signal
+
+import pytest
+
+from lab.checker import WRITER, Checker
+from lab.live import skip_if_kernel_cannot, warnings_of
+from lab.node import wait_until
+
+ABORTED = 11
+
+
+@pytest.fixture
+def checker(lab, nodes):
+    checker = Checker(lab, nodes)
+    yield checker
+    checker.end()
+
+
+@pytest.fixture
+def writer(lab, nodes):
+    """A process that writes its memory faster than the link carries it."""
+    nodes.link.limit("400mbit")
+    writer = Checker(lab, nodes, program=WRITER)
+    yield writer
+    writer.end()
+    nodes.link.limit()
+
+
+def test_move_that_cannot_keep_its_promise_begins_again_in_post_copy(nodes, migrations, writer):
+    done = migrations.migrate(writer.pid, options=["--on-timeout", "post-copy"]).ok()
+    skip_if_kernel_cannot(done)
+    [again] = [sentence for sentence in warnings_of(done) if "begins again" in sentence]
+    assert "it writes its memory as fast as it can be sent" in again, again
+    begun = [event["migration"] for event in done.events if event["event"] == "begun"]
+    assert len(begun) == len(set(begun)) == 2, "the second move has records of its own"
+    (tree,) = done.summary["trees"]
+    assert tree["post_copy"] and tree["downtime_s"] < 1.0, "64 MiB take 1.3 s on this link"
+    writer.check_runs_at(nodes.target)
+
+
+def test_dry_run_says_that_the_move_would_begin_again(nodes, migrations, writer):
+    done = migrations.migrate(writer.pid, options=["--on-timeout", "post-copy", "--dry-run"]).ok()
+    estimate = next(event for event in done.events if event["event"] == "estimate")
+    (move,) = estimate["moves"]
+    assert "as fast as it can be sent" in move["why_post_copy"], move
+    assert not move["stays"] and move["downtime_s"] < 0.3
+
+
+@pytest.mark.parametrize(
+    "excluded", [["--rehearse"], ["--id", "0123456789abcdef" * 2]], ids=["rehearse", "id"]
+)
+def test_move_that_may_begin_again_is_refused_where_it_cannot(migrations, checker, excluded):
+    options = ["--on-timeout", "post-copy", *excluded]
+    done = migrations.migrate(checker.pid, options=options)
+    assert done.code == 2 and f"excludes {excluded[0]}" in done.output, done.output
+
+
+def test_process_that_writes_faster_than_the_link_is_slowed_down(nodes, migrations, writer):
+    options = ["--slow-down", "95", "--max-downtime", "600ms", "--on-timeout", "cancel"]
+    done = migrations.migrate(writer.pid, options=options).ok()
+    skip_if_kernel_cannot(done)
+    slowed = [sentence for sentence in warnings_of(done) if "--slow-down" in sentence]
+    assert slowed, "its rounds shrink without that"
+    writer.check_runs_at(nodes.target)
+
+
+def test_process_that_was_slowed_down_in_vain_runs_as_before(nodes, migrations, writer):
+    options = ["--slow-down", "20", "--on-timeout", "cancel"]
+    done = migrations.migrate(writer.pid, options=options)
+    skip_if_kernel_cannot(done)
+    assert done.code == ABORTED and "--max-downtime" in done.output
+    assert any("stands still for 20%" in sentence for sentence in warnings_of(done))
+    assert "TracerPid:\t0\n" in nodes.source.read_text(f"/proc/{writer.pid}/status")
+    writer.check_runs_at(nodes.source)
+
+
+# What CRIU takes for each process counts for the promise.
+def test_promise_counts_the_processes(lab, nodes, migrations):
+    pid = nodes.source.spawn(["sh", "-c", "for i in $(seq 60); do sleep 600 & done; wait"])
+
+    def children():
+        return nodes.source.read_text(f"/proc/{pid}/task/{pid}/children").split()
+
+    wait_until(lambda: len(children()) == 60, 20, "its children")
+    done = migrations.migrate(pid, options=["--on-timeout", "cancel"])
+    skip_if_kernel_cannot(done)
+    assert done.code == ABORTED and "so many processes" in done.output, done.output
+    for child in children():
+        nodes.source.signal(int(child), signal.SIGKILL)
