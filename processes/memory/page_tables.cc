@@ -184,6 +184,9 @@ uint64_t frame_of_zeros() {
 
 namespace {
 
+// No process can map memory from here on.
+constexpr uint64_t kKernelBegins = uint64_t{1} << 63;
+
 void append(std::vector<AddressRange>& memory, const AddressRange& mapping) {
   if (!memory.empty() && memory.back().end == mapping.start) {
     memory.back().end = mapping.end;
@@ -220,7 +223,10 @@ Result<std::vector<AddressRange>> other_memory(pid_t pid) {
   for_each_line(*maps, [&](std::string_view line) {
     if (private_anonymous(line)) return;
     const auto parsed = parse_mappings(line);
-    for (const Mapping& one : parsed) append(memory, {one.address, one.address + one.size_bytes});
+    for (const Mapping& one : parsed) {
+      if (one.address >= kKernelBegins) continue;  // [vsyscall]
+      append(memory, {one.address, one.address + one.size_bytes});
+    }
   });
   return memory;
 }

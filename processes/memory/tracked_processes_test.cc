@@ -249,8 +249,9 @@ TEST_F(LiveRounds, SayThatAProcessHasNoDescriptorLeft) {
 }
 
 // Maps, moves and unmaps memory all the time, and counts how often the kernel refuses that.
-void change_mappings(std::atomic<int>& refused, const std::atomic<bool>& ends) {
+void change_mappings(std::byte* stack, std::atomic<int>& refused, const std::atomic<bool>& ends) {
   constexpr size_t kPagesMax = 256;
+  constexpr size_t kFar = size_t{256} << 20;
   struct Part {
     std::byte* at = nullptr;
     size_t pages = 0;
@@ -264,7 +265,9 @@ void change_mappings(std::atomic<int>& refused, const std::atomic<bool>& ends) {
     void* at = nullptr;
     if (part.at == nullptr || draw(2) == 0) {
       if (part.at != nullptr) munmap(part.at, part.pages * kPage);
-      at = mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      // The kernel maps below the libraries. In a restored process it may map above them.
+      void* const wish = stack != nullptr ? stack - kFar + draw(4 * kPagesMax) * kPage : nullptr;
+      at = mmap(wish, pages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     } else {
       at = mremap(part.at, part.pages * kPage, pages * kPage, MREMAP_MAYMOVE);
     }
@@ -282,11 +285,16 @@ TEST_F(LiveRounds, SplitNoMapping) {
   constexpr int kRounds = 300;
   auto* const refused = new (map(MAP_SHARED)) std::atomic<int>(0);
   std::atomic<bool> ends = false;
+  int on_stack = 0;
+  auto* const stack =
+      reinterpret_cast<std::byte*>(reinterpret_cast<uint64_t>(&on_stack) & ~(kPage - 1));
   const LiveProcess process([&](char what) {
-    if (what == 'c') std::thread([&] { change_mappings(*refused, ends); }).detach();
+    std::byte* const near = what == 's' ? stack : nullptr;
+    if (what != 'e') std::thread([=, &ends] { change_mappings(near, *refused, ends); }).detach();
     ends = what == 'e';
   });
   process.does('c');
+  process.does('s');
   for (int number = 0; number < kRounds; ++number) {
     const auto index = live_->next_round(process.pid());
     ASSERT_TRUE(index) << index.error().message;

@@ -141,7 +141,7 @@ Status WriteProtection::count_as_written(const AddressRange& range) const {
 // A protecting scan that meets memory that is not tracked may have protected pages before it that
 // it did not report. Then all pages count as written.
 Status WriteProtection::take_written(PageTables& tables, const AddressRange& range,
-                                     const Visit& visit) {
+                                     const std::vector<AddressRange>& memory, const Visit& visit) {
   ScanFor what = ScanFor::kWritten;
   std::vector<AddressRange> written;
   for (int attempt = 1;; ++attempt) {
@@ -154,7 +154,7 @@ Status WriteProtection::take_written(PageTables& tables, const AddressRange& ran
     if (scanned.error().errno_value != EPERM || attempt > kScansMax) return scanned;
     // Memory that cannot be tracked counts as written each time.
     what = attempt < kScansMax ? ScanFor::kInUseProtects : ScanFor::kInUse;
-    if (Status tracked = track_around({range}); !tracked) return tracked;
+    if (Status tracked = track_around(memory); !tracked) return tracked;
   }
   for (const AddressRange& region : written) {
     if (Status visited = visit(region); !visited) return visited;
@@ -167,7 +167,7 @@ Status WriteProtection::take_written(const std::vector<AddressRange>& memory, co
   if (!tables) return failure(tables.error());
   if (Status tracked = track_around(memory); !tracked) return tracked;
   for (const AddressRange& range : memory) {
-    if (Status taken = take_written(*tables, range, visit); !taken) return taken;
+    if (Status taken = take_written(*tables, range, memory, visit); !taken) return taken;
   }
   return {};
 }

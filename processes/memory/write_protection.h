@@ -18,7 +18,8 @@ namespace ppmr {
 // Returns what to track so that no mapping is tracked in part, which would split it: then mremap(2)
 // fails for the process. Its mappings may have changed since they were listed, and a new one may
 // reach beyond the end of an old one. So this is all space between two mappings that are not to be
-// tracked (`others`) and that has a part of `memory`. Both are sorted.
+// tracked (`others`) and that has a part of `memory`. Both are sorted, and `memory` is all that is
+// to be tracked, up to the stack: nothing is mapped above that.
 std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
                                        const std::vector<AddressRange>& others);
 
@@ -36,7 +37,9 @@ class WriteProtection : public WriteTracker {
   WriteProtection(pid_t pid, UniqueFd events) : pid_(pid), events_(std::move(events)) {}
   Status track(const AddressRange& range) const;
   Status track_around(const std::vector<AddressRange>& memory) const;
-  Status take_written(PageTables& tables, const AddressRange& range, const Visit& visit);
+  // `range` is one of `memory`.
+  Status take_written(PageTables& tables, const AddressRange& range,
+                      const std::vector<AddressRange>& memory, const Visit& visit);
 
   pid_t pid_ = 0;
   UniqueFd events_;  // the userfaultfd

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <fstream>
 #include <random>
 #include <vector>
 
@@ -32,6 +33,25 @@ constexpr size_t kPage = 4096;
 constexpr size_t kWordsPerPage = kPage / sizeof(uint64_t);
 constexpr size_t kMappingMax = 512;  // in pages
 constexpr size_t kChildrenMax = 3;
+
+// With what the kernel has there.
+[[noreturn]] void die_at(const std::byte* at, size_t bytes) {
+  const std::string why = strerror(errno);
+  fprintf(stderr, "mremap of %p, %zu bytes: %s\n", static_cast<const void*>(at), bytes,
+          why.c_str());
+  std::ifstream file("/proc/self/smaps");
+  bool is_there = false;
+  for (std::string line; std::getline(file, line);) {
+    unsigned long first = 0, end = 0;
+    if (sscanf(line.c_str(), "%lx-%lx ", &first, &end) == 2) {
+      const auto start = reinterpret_cast<unsigned long>(at);
+      is_there = first <= start + bytes && end >= start;
+      if (is_there) fprintf(stderr, "%s\n", line.c_str());
+    }
+    if (is_there && line.starts_with("VmFlags:")) fprintf(stderr, "%s\n", line.c_str());
+  }
+  _exit(1);
+}
 
 struct Mapping {
   std::byte* at = nullptr;
@@ -119,7 +139,7 @@ class Changer {
         const size_t old_bytes = mapping.bytes();
         mapping.stamps.resize(1 + draw(kMappingMax), 0);
         void* at = mremap(mapping.at, old_bytes, mapping.bytes(), MREMAP_MAYMOVE);
-        if (at == MAP_FAILED) die("mremap");
+        if (at == MAP_FAILED) die_at(mapping.at, old_bytes);
         mapping.at = static_cast<std::byte*>(at);
         break;
       }
