@@ -21,7 +21,7 @@ def checker(lab, nodes):
 def writer(lab, nodes):
     """A process that writes its memory faster than the link carries it."""
     nodes.link.limit("400mbit")
-    writer = Checker(lab, nodes, program=WRITER)
+    writer = Checker(lab, nodes, program=WRITER, options=[6])
     yield writer
     writer.end()
     nodes.link.limit()
@@ -39,8 +39,10 @@ def test_move_that_cannot_keep_its_promise_begins_again_in_post_copy(nodes, migr
     writer.check_runs_at(nodes.target)
 
 
-def test_dry_run_says_that_the_move_would_begin_again(nodes, migrations, writer):
+def test_dry_run_says_that_the_move_would_begin_again(lab, nodes, migrations):
+    writer = Checker(lab, nodes, program=WRITER, options=[0])
     done = migrations.migrate(writer.pid, options=["--on-timeout", "post-copy", "--dry-run"]).ok()
+    writer.end()
     estimate = next(event for event in done.events if event["event"] == "estimate")
     (move,) = estimate["moves"]
     assert "as fast as it can be sent" in move["why_post_copy"], move

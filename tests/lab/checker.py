@@ -66,11 +66,11 @@ while True:
 """
 
 
-# Writes all of its memory again and again, as fast as it can. A page that is older than the last
-# turn is wrong.
+# Writes all of its memory again and again, and works so many milliseconds (of a processor) for each
+# MiB. A page that is older than the last turn is wrong.
 WRITER = """
-import os, sys
-path, mib = sys.argv[1], int(sys.argv[2])
+import os, sys, time
+path, mib, works_ms = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 memory, piece_bytes = bytearray(mib << 20), 1 << 20
 lines = open(path, "a", buffering=1)
 turn = 0
@@ -78,6 +78,9 @@ while True:
     piece = turn.to_bytes(8, "little") * (piece_bytes // 8)
     for at in range(0, len(memory), piece_bytes):
         memory[at : at + piece_bytes] = piece
+        works_until = time.process_time() + works_ms / 1000
+        while time.process_time() < works_until:
+            pass
     wrong = sum(memory[at : at + 8] != piece[:8] for at in range(0, len(memory), 4096))
     print(turn, os.uname().nodename, wrong, file=lines)
     turn += 1
