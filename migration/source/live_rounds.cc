@@ -57,9 +57,9 @@ double rate_of(const std::vector<Round>& rounds) {
 bool shrinks(uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; }
 
 // Two steps lead to the most that the user allows. A tree that is slow enough stays as slow: its
-// rounds would grow again.
+// rounds would grow again. QEMU's auto-converge also looks at half of what was sent.
 uint64_t next_slow_down(const Round& last, uint64_t pending_bytes, uint64_t most_percent) {
-  if (shrinks(pending_bytes, last.bytes)) return std::min(last.slow_down_percent, most_percent);
+  if (pending_bytes <= last.bytes / 2) return std::min(last.slow_down_percent, most_percent);
   return std::min(last.slow_down_percent + (most_percent + 1) / 2, most_percent);
 }
 
