@@ -1,4 +1,4 @@
-"""Whether the kernel notes what a process writes, and who holds the userfaultfd by which it does."""
+"""Whether the kernel notes what a process writes, and who holds the userfaultfd for it."""
 import functools
 import json
 import os

@@ -8,8 +8,8 @@
 //              from,
 //              0 if it must read as zeros
 //   children   up to kChildrenMax, each for some steps. They check what they share, then end
-//   output     for each step: its number, the node, the time, the number of wrong words so far, also
-//              of children
+//   output     for each step: its number, the node, the time, the number of wrong words so far,
+//              also of children
 // clang-format on
 //
 // Usage: memory_changer DIR SIZE_MIB STEPS_PER_S [SEED]
