@@ -123,7 +123,9 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
     const MigrationSettings* settings = &settings_;
     for (int attempt = 1;; ++attempt) {
       move_once(i, *settings);
-      if (outcomes[i].breaks_promise && settings->live.on_timeout == OnTimeout::kPostCopy) {
+      const bool may_begin_again =
+          settings->live.on_timeout == OnTimeout::kPostCopy && !interruption.flag();
+      if (outcomes[i].breaks_promise && may_begin_again) {
         settings_.on_event(begins_again(
             outcomes[i], outcomes[i].message + "; the move begins again with --post-copy"));
         settings = &post_copy;

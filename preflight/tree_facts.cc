@@ -611,14 +611,19 @@ Result<TreeFacts> gather_tree_facts(const ProcessTree& tree) {
 
 namespace {
 
+bool has_ended(pid_t thread) {
+  const auto stat = read_process_stat(thread);
+  return !stat || stat->is_dead();
+}
+
 // On a busy machine a thread that runs may stop late.
 std::optional<AskedAttributes> ask_patiently(pid_t thread) {
   constexpr int kAttempts = 4;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (auto answer = ask_attributes(thread)) return answer;
+    if (has_ended(thread)) return AskedAttributes{};
     const auto stat = read_process_stat(thread);
-    if (!stat || stat->is_dead()) return AskedAttributes{};  // it has ended
-    if (stat->state == 'D') break;
+    if (stat && stat->state == 'D') break;
   }
   return std::nullopt;
 }
@@ -638,7 +643,7 @@ void find_restrictions(TreeFacts& tree) {
       told |= *answer;
       const auto is_restricted = probe.is_restricted(thread);
       process.is_landlocked |= is_restricted.value_or(false);
-      process.landlock_is_unknown |= !is_restricted;
+      process.landlock_is_unknown |= !is_restricted && !has_ended(thread);
     }
     process.denies_write_execute = told.denies_write_execute;
     process.has_keyring = told.has_keyring;

@@ -243,6 +243,23 @@ TEST_F(Facts, ContainRestrictionsOfEachThread) {
   EXPECT_FALSE(facts.processes[0].has_segments);
 }
 
+// Threads that end meanwhile do not count as threads that could not be asked.
+TEST_F(Facts, DoNotDependOnThreadsThatComeAndGo) {
+  const TestProcess process([] {
+    for (int i = 0; i < 4; ++i) {
+      std::thread([] {
+        for (;;) std::thread([] { usleep(200); }).join();
+      }).detach();
+    }
+  });
+  for (int look = 0; look < 10; ++look) {
+    TreeFacts facts = facts_of(process.pid());
+    ASSERT_THAT(facts.processes, SizeIs(1));
+    find_restrictions(facts);
+    ASSERT_FALSE(facts.processes[0].landlock_is_unknown) << "look " << look;
+  }
+}
+
 TEST_F(Facts, ContainLocksInotifyTerminalsAndDevices) {
   const std::string locked = write_file("locked", "");
   const TestProcess process([&] {

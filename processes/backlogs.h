@@ -13,7 +13,7 @@
 namespace ppmr {
 
 enum class BacklogKind {
-  kTcp,                // CRIU refuses the listening socket, or drops its connections if told so
+  kTcp,                // CRIU refuses the listening socket, or drops the connection
   kUnixWithData,       // CRIU refuses the socket that has sent the data
   kUnixFromElsewhere,  // the other end does not move
   kUnixToElsewhere,    // the listening end does not move

@@ -33,7 +33,7 @@ LIMITS = {
     "--cpu-share": ["", "", "", "15", "60"],
     "--max-downtime": ["", "", "", "1ms", "60ms", "2s"],
 }
-# Of the default mode: some moves shall give up in the rounds.
+# In the default mode some moves are cancelled in their rounds.
 ON_TIMEOUT = ["", "", "", "cancel"]
 LINES_AFTER = 5  # the second line at a node is written when all memory was checked there
 

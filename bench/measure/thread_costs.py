@@ -100,10 +100,3 @@ class ThreadCosts:
 
     def other_seconds(self, kind, *names):
         return self._sum(kind, lambda found: found not in names, 1)
-
-    def threads(self, kind, name=None):
-        return sum(
-            1
-            for key, of in self._last.items()
-            if self._kinds[key[0]] == kind and name in (None, of[0])
-        )

@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// What is absent is the default of `ppmr migrate`. No texts: users and other hosts may send
-// anything, and this becomes a command line.
+// A limit that is absent has the default of `ppmr migrate`. There are only numbers here, because
+// users and other hosts may send anything, and the limits become a command line.
 struct MoveLimits {
   std::optional<std::chrono::milliseconds> max_downtime;
   std::optional<std::chrono::milliseconds> max_time;

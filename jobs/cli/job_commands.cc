@@ -11,6 +11,8 @@
 #include "jobs/cli/operator_commands.h"
 #include "jobs/cli/slurm_step.h"
 #include "jobs/command/job_init.h"
+#include "migration/source/changed_limits.h"
+#include "processes/memory/slow_down.h"
 
 namespace ppmr {
 namespace {
@@ -234,17 +236,33 @@ CLI::Option* add_parsed(CLI::App& sub, const std::string& name, std::optional<T>
   return sub.add_option_function<std::string>(name, take, description)->type_name(type);
 }
 
-// The same names and meanings as those of `ppmr migrate`, which checks the values once more.
-void add_move_limits(CLI::App& sub, MoveLimits& limits) {
-  std::vector<CLI::Option*> live = {
+// The host is out of the pool when `ppmr migrate` sees the limits, so they are checked before.
+Result<std::chrono::milliseconds> parse_limit(const std::string& text) {
+  const auto time = parse_time(text);
+  if (!time || *time > std::chrono::milliseconds(0)) return time;
+  return failure(EINVAL, "a time must be more than 0");
+}
+
+Result<uint64_t> parse_max_rate(const std::string& text) {
+  const auto rate = parse_size(text);
+  if (!rate) return rate;
+  if (Status high_enough = check_max_rate(*rate); !high_enough) {
+    return failure(high_enough.error());
+  }
+  return rate;
+}
+
+// The same names and meanings as those of `ppmr migrate`.
+std::vector<CLI::Option*> add_move_limits(CLI::App& sub, MoveLimits& limits) {
+  std::vector<CLI::Option*> all = {
       add_parsed(sub, "--max-downtime", limits.max_downtime, "TIME",
                  "how long a node may stand still: its memory is copied in rounds while it runs; "
                  "default: 300ms",
-                 parse_time),
+                 parse_limit),
       add_parsed(sub, "--max-time", limits.max_time, "TIME",
-                 "time limit for these rounds; default: 60s", parse_time),
+                 "time limit for these rounds; default: 60s", parse_limit),
       add_parsed(sub, "--max-rate", limits.max_rate_bytes_per_s, "SIZE",
-                 "bytes per second of these rounds; default: as many as possible", parse_size),
+                 "bytes per second of these rounds; default: as many as possible", parse_max_rate),
       sub.add_option("--cpu-share", limits.cpu_share_percent,
                      "how much of one processor the copying may take meanwhile")
           ->type_name("PERCENT")
@@ -253,7 +271,7 @@ void add_move_limits(CLI::App& sub, MoveLimits& limits) {
                      "how much of the time a node may stand still meanwhile, if it writes its "
                      "memory faster than it is sent")
           ->type_name("PERCENT")
-          ->check(CLI::Range(0, 95)),
+          ->check(CLI::Range(uint64_t{0}, kSlowDownMaxPercent)),
       sub.add_option_function<std::string>(
              "--on-timeout",
              [&limits](const std::string& text) { limits.cancels = text == "cancel"; },
@@ -263,7 +281,9 @@ void add_move_limits(CLI::App& sub, MoveLimits& limits) {
           ->check(CLI::IsMember({"freeze", "cancel"}).description(""))};
   auto* stop_and_copy = sub.add_flag("--stop-and-copy", limits.stop_and_copy,
                                      "send all memory while the node is frozen");
-  for (CLI::Option* option : live) option->excludes(stop_and_copy);
+  for (CLI::Option* option : all) option->excludes(stop_and_copy);
+  all.push_back(stop_and_copy);
+  return all;
 }
 
 void add_evacuate(CLI::App& job, int& exit_code) {
@@ -273,8 +293,8 @@ void add_evacuate(CLI::App& job, int& exit_code) {
                           "takes no more nodes until ppmr job return");
   auto command = make_command<JobEvacuateCommand>(sub, exit_code);
   sub.add_option("HOST", command->host, "host to evacuate")->required();
-  sub.add_option("--to", command->to, "spare host to move to; default: any of the job")
-      ->type_name("HOST");
+  auto* to = sub.add_option("--to", command->to, "spare host to move to; default: any of the job")
+                 ->type_name("HOST");
   sub.add_option_function<std::string>(
          "--ranks",
          [](const std::string&) {
@@ -285,11 +305,15 @@ void add_evacuate(CLI::App& job, int& exit_code) {
          },
          "refused: the ranks of a host share memory and move together")
       ->type_name("LIST");
-  sub.add_flag("--cancel", command->cancel,
-               "abort the moves away from HOST that are not decided; their nodes stay");
-  add_move_limits(sub, command->limits);
-  add_time_option(sub, "--wait", command->wait,
-                  "time to wait for a spare, or for a program to accept its connections");
+  auto* cancel =
+      sub.add_flag("--cancel", command->cancel,
+                   "abort the moves away from HOST that are not decided; their nodes stay");
+  std::vector<CLI::Option*> of_moves = add_move_limits(sub, command->limits);
+  of_moves.push_back(to);
+  of_moves.push_back(
+      add_time_option(sub, "--wait", command->wait,
+                      "time to wait for a spare, or for a program to accept its connections"));
+  for (CLI::Option* option : of_moves) option->excludes(cancel);
   sub.add_flag("--json", command->json, "print the result as one JSON object");
   add_socket(sub, command->socket);
 }

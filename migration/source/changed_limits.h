@@ -30,8 +30,8 @@ Status check_max_rate(uint64_t rate_bytes_per_s);
 
 // `directory`: of the record. Errors: of the file system; some limits may be changed then.
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
-// Reads the limits that an operator has changed into `limits`, and leaves the others. What is not
-// written is no slow-down.
+// Reads the limits that an operator has changed into `limits`, and leaves the others. The slow-down
+// is read in any case: without its file it is 0.
 void read_changed_limits(const std::string& directory, LiveLimits& limits);
 // Returns the files that the page reader reads: the rate, and the share of a processor.
 PaceFiles pace_files(const std::string& directory);

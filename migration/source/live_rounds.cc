@@ -56,8 +56,8 @@ double rate_of(const std::vector<Round>& rounds) {
 
 bool shrinks(uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; }
 
-// Two steps lead to the most that the user allows. A tree that is slow enough stays as slow: its
-// rounds would grow again. QEMU's auto-converge also looks at half of what was sent.
+// Two steps lead to the most that the user allows. While the rounds halve, the share stays: if the
+// tree ran freely again, they would grow. QEMU's auto-converge has the same threshold of one half.
 uint64_t next_slow_down(const Round& last, uint64_t pending_bytes, uint64_t most_percent) {
   if (pending_bytes <= last.bytes / 2) return std::min(last.slow_down_percent, most_percent);
   return std::min(last.slow_down_percent + (most_percent + 1) / 2, most_percent);

@@ -155,7 +155,7 @@ TEST(LiveRounds, WhatFollowsInPostCopyDoesNotCount) {
   EXPECT_EQ(hot.last.why, "");
   EXPECT_EQ(hot.rounds.size(), 1U) << "more rounds would send the same again";
   const Played cooling = play(1024 * kMib, 80e6, 1024 * kMib, 500e6, limits);
-  EXPECT_GT(cooling.rounds.size(), 1U) << "what is sent before does not have to follow";
+  EXPECT_GT(cooling.rounds.size(), 1U) << "each round leaves less to send after the decision";
 }
 
 // CRIU and the transfer of what no round copies count as well: see frozen_work.h.

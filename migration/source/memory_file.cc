@@ -132,7 +132,9 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOp
                               .reader_timeout = kReaderPatience};
   if (!pace.pause.empty()) request.reader_timeout = {};  // a pause can be long
   // Not before, and not afterwards: the tracker stops threads, too.
-  std::optional<SlowDown> slowed(std::in_place, root, options.slow_down_percent);
+  std::optional<SlowDown> slowed(std::in_place, root, options.slow_down_percent, [&] {
+    return !pace.pause.empty() && read_number(pace.pause) != 0;
+  });
   const Status sent = ask_to_send(request, *reader);
   slowed.reset();
   unlink(path.c_str());

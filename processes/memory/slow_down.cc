@@ -1,6 +1,7 @@
 #include "processes/memory/slow_down.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "processes/memory/stopped_process.h"
@@ -22,7 +23,8 @@ StopAndGo stop_and_go(uint64_t percent) {
   return {stands, kPeriod - stands};
 }
 
-SlowDown::SlowDown(pid_t root, uint64_t percent) : root_(root), times_(stop_and_go(percent)) {
+SlowDown::SlowDown(pid_t root, uint64_t percent, std::function<bool()> is_paused)
+    : root_(root), times_(stop_and_go(percent)), is_paused_(std::move(is_paused)) {
   if (percent > 0) thread_ = std::thread([this] { stop_again_and_again(); });
 }
 
@@ -41,17 +43,23 @@ bool SlowDown::is_over_after(microseconds time) {
 }
 
 void SlowDown::stop_again_and_again() {
+  const auto patience = std::chrono::ceil<std::chrono::milliseconds>(times_.stands);
+  const auto stand = [this]() -> Status {
+    (void)is_over_after(times_.stands);
+    return {};
+  };
   do {
+    if (is_paused_()) {
+      (void)stand();
+      continue;
+    }
     std::vector<pid_t> pids;
     const auto tree = read_tree(root_);
     if (!tree) return;  // it has ended
     for (const ProcessStat& process : *tree) {
       if (!process.is_dead()) pids.push_back(process.pid);
     }
-    (void)with_stopped_processes(pids, [this]() -> Status {
-      (void)is_over_after(times_.stands);
-      return {};
-    });
+    (void)with_stopped_processes(pids, stand, patience);
   } while (!is_over_after(times_.runs));
 }
 

@@ -4,14 +4,15 @@
 // The stops are those of ptrace(2): if this process dies, the kernel lets the tree go on, and
 // nothing of the limit stays.
 //
-// Rejected: cpu.max of the tree's control group. Other processes may be in the group, a tree may be
-// in several, and whoever ends the move later would have to know the value from before.
+// Rejected: cpu.max of the tree's control group. Other processes may be in the group, the tree may
+// be in several groups, and after a crash nobody would know the value to restore.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <thread>
 
 #include "base/mutex.h"
@@ -32,8 +33,9 @@ StopAndGo stop_and_go(uint64_t percent);
 // Threads: one, which is not the tracer of the tree's threads meanwhile: see stopped_process.h.
 class SlowDown {
  public:
-  // `percent`: 0: the tree is left alone. It is not slowed down either while it cannot be stopped.
-  SlowDown(pid_t root, uint64_t percent);
+  // `percent`: 0: the tree is left alone. So it is while `is_paused` returns true, which is asked
+  // before each stop. No stop is longer than that of stop_and_go(), also if a thread does not stop.
+  SlowDown(pid_t root, uint64_t percent, std::function<bool()> is_paused);
   SlowDown(const SlowDown&) = delete;
   ~SlowDown();  // the tree runs as before
 
@@ -43,6 +45,7 @@ class SlowDown {
 
   const pid_t root_;
   const StopAndGo times_;
+  const std::function<bool()> is_paused_;
   Mutex mutex_;
   CondVar ended_;
   bool is_over_ PPMR_GUARDED_BY(mutex_) = false;

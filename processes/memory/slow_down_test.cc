@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "processes/memory/stopped_thread.h"
 #include "processes/proc_files.h"
 #include "processes/test_process.h"
 
@@ -18,6 +20,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
+
+const auto kNever = [] { return false; };
 
 TEST(SlowDown, StandsStillForTheShare) {
   for (const uint64_t percent : {1, 30, 50, 95}) {
@@ -65,6 +69,15 @@ class SlowedTree : public testing::Test {
     ASSERT_GE(counters_->parent, parent);
     ASSERT_GE(counters_->child, child);
   }
+  static void await_stopped(pid_t pid, bool is_stopped) {
+    const auto deadline = Clock::now() + std::chrono::seconds(60);
+    const auto is_done = [&] {
+      const auto stat = read_process_stat(pid);
+      return stat && (stat->state == 't') == is_stopped;
+    };
+    while (!is_done() && Clock::now() < deadline) std::this_thread::yield();
+    ASSERT_TRUE(is_done());
+  }
   // The share of a time in which the tree was seen to be stopped.
   double share_stopped(milliseconds time) const {
     unsigned looks = 0;
@@ -84,7 +97,7 @@ class SlowedTree : public testing::Test {
 TEST_F(SlowedTree, IsSeenToStandStillAndRunsAgainAfterwards) {
   await_counts(1000);
   {
-    const SlowDown slowed(parent_->pid(), 80);
+    const SlowDown slowed(parent_->pid(), 80, kNever);
     await_counts(1000);  // it still runs
     EXPECT_GT(share_stopped(milliseconds(1500)), 0.5);
   }
@@ -93,12 +106,46 @@ TEST_F(SlowedTree, IsSeenToStandStillAndRunsAgainAfterwards) {
 }
 
 TEST_F(SlowedTree, IsLeftAloneWithoutAShare) {
-  const SlowDown slowed(parent_->pid(), 0);
+  const SlowDown slowed(parent_->pid(), 0, kNever);
   EXPECT_EQ(share_stopped(milliseconds(200)), 0);
 }
 
+TEST_F(SlowedTree, IsLeftAloneDuringAPause) {
+  await_counts(1000);
+  std::atomic<bool> is_paused = true;
+  const SlowDown slowed(parent_->pid(), 80, [&] { return is_paused.load(); });
+  EXPECT_EQ(share_stopped(milliseconds(300)), 0);
+  is_paused = false;
+  await_stopped(parent_->pid(), true);
+}
+
+// A thread that waits for the child of its vfork(2) does not stop, and the child is stopped, too.
+TEST_F(SlowedTree, IsNotStoppedForLongerByAThreadThatDoesNotStop) {
+  const TestProcess process([] {
+    std::thread([] {
+      if (vfork() == 0) {
+        for (;;) pause();
+      }
+    }).detach();
+  });
+  const auto has_child = [&] {
+    const auto tree = read_tree(process.pid());
+    return tree && tree->size() == 2;
+  };
+  while (!has_child()) std::this_thread::yield();
+  const SlowDown slowed(process.pid(), 80, kNever);
+  auto shortest = Clock::duration::max();
+  for (int stop = 0; stop < 5; ++stop) {
+    await_stopped(process.pid(), true);
+    const auto began = Clock::now();
+    await_stopped(process.pid(), false);
+    shortest = std::min(shortest, Clock::now() - began);
+  }
+  EXPECT_LT(shortest, StoppedThread::kPatience / 2);
+}
+
 TEST_F(SlowedTree, MayEndMeanwhile) {
-  const SlowDown slowed(parent_->pid(), 50);
+  const SlowDown slowed(parent_->pid(), 50, kNever);
   await_counts(1000);
   parent_->end();
 }

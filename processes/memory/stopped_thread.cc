@@ -53,7 +53,9 @@ Result<StoppedThread> StoppedThread::stop(pid_t thread) {
   return stopped;
 }
 
-Status StoppedThread::await_stopped() const { return await_event_stop(kPatience); }
+Status StoppedThread::await_stopped(std::chrono::milliseconds patience) const {
+  return await_event_stop(patience);
+}
 
 // The stop that was asked for comes after the signals that arrive.
 Status StoppedThread::await_event_stop(std::chrono::milliseconds patience) const {

@@ -25,7 +25,7 @@ class StoppedThread {
   static Result<StoppedThread> stop(pid_t thread);
   // The two steps of stop(), for many threads at once.
   static Result<StoppedThread> ask_to_stop(pid_t thread);
-  Status await_stopped() const;
+  Status await_stopped(std::chrono::milliseconds patience = kPatience) const;
   StoppedThread(StoppedThread&& other) noexcept;
   ~StoppedThread();  // the thread continues
 

@@ -6,6 +6,7 @@
     mounts            both ppmr mounts on these nodes
     migrations        lab.migrations.Migrations on these nodes
     make_migrations(**options)    the same with options
+    checker           lab.checker.Checker, a process on the source that checks its memory
     world             lab.world.World in a temporary directory
     machines          two virtual machines with RDMA devices (tests/vm), `machines.a` and `.b`: one
                       laboratory for the whole run; both machines and their link are up before each
@@ -42,6 +43,7 @@ from lab import debian_packages  # noqa: E402
 from lab import node as lab_node  # noqa: E402
 from lab import ppmr as lab_ppmr  # noqa: E402
 from lab.certificates import Authority  # noqa: E402
+from lab.checker import Checker  # noqa: E402
 from lab.migrations import Migrations  # noqa: E402
 from lab.node import wait_until  # noqa: E402
 from lab.pace import slowness  # noqa: E402
@@ -150,6 +152,13 @@ def make_migrations(ppmr, lab, nodes):
 @pytest.fixture
 def migrations(make_migrations):
     return make_migrations()
+
+
+@pytest.fixture
+def checker(lab, nodes):
+    checker = Checker(lab, nodes)
+    yield checker
+    checker.end()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.checker import Checker
 from lab.live import rounds_of, skip_if_kernel_cannot, warnings_of
 from lab.migrations import write_hook
 from lab.node import wait_until
@@ -21,13 +20,6 @@ from lab.workers import check_moved, start_workers
 
 MOVED, ABORTED = 0, 11
 MIB = 1 << 20
-
-
-@pytest.fixture
-def checker(lab, nodes):
-    checker = Checker(lab, nodes)
-    yield checker
-    checker.end()
 
 
 def test_dry_run_estimates_what_the_move_then_takes(nodes, migrations, checker):

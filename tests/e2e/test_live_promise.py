@@ -1,20 +1,15 @@
 """What a live move does when it cannot keep its promise of a short downtime."""
 import signal
+import time
 
 import pytest
 
 from lab.checker import WRITER, Checker
 from lab.live import skip_if_kernel_cannot, warnings_of
 from lab.node import wait_until
+from lab.ppmr import find_ppmr
 
 ABORTED = 11
-
-
-@pytest.fixture
-def checker(lab, nodes):
-    checker = Checker(lab, nodes)
-    yield checker
-    checker.end()
 
 
 @pytest.fixture
@@ -65,6 +60,28 @@ def test_process_that_writes_faster_than_the_link_is_slowed_down(nodes, migratio
     slowed = [sentence for sentence in warnings_of(done) if "--slow-down" in sentence]
     assert slowed, "its rounds shrink without that"
     writer.check_runs_at(nodes.target)
+
+
+def test_process_that_is_slowed_down_runs_freely_during_a_pause(nodes, migrations, writer):
+    options = ["--slow-down", "95", "--max-downtime", "1ms", "--max-rate", "8M"]
+    running = migrations.start_migrate(writer.pid, options=options)
+
+    def is_slowed():
+        assert running.running(), running.wait().output
+        return any("--slow-down" in event.get("sentence", "") for event in running.events())
+
+    wait_until(is_slowed, 90, "a round in which it is slowed down")
+    [record] = migrations.records("source")
+    words = [find_ppmr(), "migrate", "--pause", record["id"], "--state-dir"]
+    migrations.source_at.run([*words, migrations.states["source"]])
+    stopped = 0
+    for _ in range(100):
+        stopped += "State:\tt" in nodes.source.read_text(f"/proc/{writer.pid}/status")
+        time.sleep(0.005)
+    assert stopped <= 10, "at 95% it would stand still at 95 of 100 looks"
+    running.signal(signal.SIGINT)
+    assert running.wait().code == ABORTED
+    writer.check_runs_at(nodes.source)
 
 
 def test_process_that_was_slowed_down_in_vain_runs_as_before(nodes, migrations, writer):

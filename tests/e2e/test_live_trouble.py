@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab import tracking
-from lab.checker import Checker
+from lab.checker import WRITER, Checker
 from lab.filtered import without
 from lab.live import rounds_of
 from lab.node import wait_until
@@ -18,13 +18,6 @@ from lab.ppmr import find_ppmr
 
 MOVED, ABORTED = 0, 11
 MIB = 1 << 20
-
-
-@pytest.fixture
-def checker(lab, nodes):
-    checker = Checker(lab, nodes)
-    yield checker
-    checker.end()
 
 
 def sentences_of(done):
@@ -175,42 +168,6 @@ def test_kernel_that_tracks_no_writes_is_named_once_and_all_move_frozen(lab, nod
         checker.end()
 
 
-# Writes all of its memory again and again, as fast as it can, and compares it before.
-FULL_SPEED = """
-import os, sys
-path, mib = sys.argv[1], int(sys.argv[2])
-memory, number = bytearray(mib << 20), 0
-piece = bytes(1 << 20)
-lines = open(path, "w", buffering=1)
-while True:
-    right = all(memory[at:at + len(piece)] == piece for at in range(0, len(memory), len(piece)))
-    print(os.uname().nodename, right, file=lines)
-    number += 1
-    piece = number.to_bytes(8, "little") * (1 << 17)
-    for at in range(0, len(memory), len(piece)):
-        memory[at:at + len(piece)] = piece
-"""
-
-
-class Writer:
-    def __init__(self, lab, nodes, mib):
-        self.path = lab.home / "writer"
-        words = ["/usr/bin/python3", "-SEc", FULL_SPEED, self.path, mib]
-        self.pid = nodes.source.spawn(words)
-        self.goes_on_at(nodes.source)
-
-    def goes_on_at(self, node):
-        there = f"{node.name} True\n"
-        wait_until(lambda: self.path.exists() and self._text().count(there) > 3, 30, "lines")
-        count = self._text().count("\n")
-        wait_until(lambda: self._text().count("\n") > count + 3, 30, "more lines")
-        assert self._text().splitlines()[-1] == there.strip()
-        assert "False" not in self._text(), "memory is not as it was last written"
-
-    def _text(self):
-        return self.path.read_text()
-
-
 def expected_ms(sentence):
     """The time that a sentence about a broken promise names."""
     return int(re.search(r"expected to stand still for (\d+) ms", sentence)[1])
@@ -224,7 +181,7 @@ def test_process_that_writes_faster_than_the_link_moves_or_stays_by_the_rule(
     lab, nodes, migrations, rule, rate
 ):
     mib = 24
-    writer = Writer(lab, nodes, mib)
+    writer = Checker(lab, nodes, mib=mib, program=WRITER, options=[0])
     nodes.link.limit(rate)
     options = ["--max-downtime", "10ms", "--on-timeout", rule]
     done = migrations.migrate(writer.pid, options=options, timeout=60)
@@ -236,8 +193,8 @@ def test_process_that_writes_faster_than_the_link_moves_or_stays_by_the_rule(
     if rule == "cancel":
         assert done.code == ABORTED and expected_ms(broken[0]) > 10, done.output
         assert not is_tracked_at(nodes.source, writer.pid)
-        writer.goes_on_at(nodes.source)
-        nodes.source.signal(writer.pid, signal.SIGKILL)
+        writer.check_runs_at(nodes.source)
+        writer.end()
         return
     assert done.code == MOVED, done.output
     [tree] = done.summary["trees"]
@@ -245,8 +202,8 @@ def test_process_that_writes_faster_than_the_link_moves_or_stays_by_the_rule(
     if rate:
         expected_s = expected_ms(broken[0]) / 1000
         assert expected_s / 2 < tree["downtime_s"] < expected_s * 2, (tree, broken)
-    writer.goes_on_at(nodes.target)
-    nodes.target.signal(writer.pid, signal.SIGKILL)
+    writer.check_runs_at(nodes.target)
+    writer.end()
 
 
 def is_tracked_at(node, pid):

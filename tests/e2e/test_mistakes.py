@@ -117,6 +117,11 @@ MISTAKES = [
     (["job", "status", "--socket", "/no/socket"], NO_DAEMON, "/no/socket", "ppmr job agent"),
     (["job", "return", "h2", "--socket", "/no/socket"], NO_DAEMON, "/no/socket", "ppmr job agent"),
     (["job", "evacuate"], USAGE, "HOST", "ppmr job evacuate --help"),
+    (["job", "evacuate", "b", "--max-downtime", "0"], USAGE, "more than 0", "--max-downtime"),
+    (["job", "evacuate", "b", "--max-rate", "1K"], USAGE, "at least 1 MiB", "--max-rate"),
+    (["job", "evacuate", "b", "--slow-down", "96"], USAGE, "95", "--slow-down"),
+    (["job", "evacuate", "b", "--cancel", "--to", "c"], USAGE, "excludes", "--to"),
+    (["job", "evacuate", "b", "--cancel", "--max-time", "9s"], USAGE, "excludes", "--max-time"),
     # configuration
     (["config", "check", "--directory", DIR], USAGE, DIR, "the package brings"),
     (["config", "check", "/no/such"], USAGE, "/no/such", "ppmr target --check"),

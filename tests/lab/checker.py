@@ -67,7 +67,7 @@ while True:
 
 
 # Writes all of its memory again and again, and works so many milliseconds (of a processor) for each
-# MiB. A page that is older than the last turn is wrong.
+# MiB. What is older than the last turn is wrong.
 WRITER = """
 import os, sys, time
 path, mib, works_ms = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -81,7 +81,7 @@ while True:
         works_until = time.process_time() + works_ms / 1000
         while time.process_time() < works_until:
             pass
-    wrong = sum(memory[at : at + 8] != piece[:8] for at in range(0, len(memory), 4096))
+    wrong = sum(memory[at : at + piece_bytes] != piece for at in range(0, len(memory), piece_bytes))
     print(turn, os.uname().nodename, wrong, file=lines)
     turn += 1
 """

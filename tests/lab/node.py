@@ -264,6 +264,7 @@ class Node(Commands):
         self._control_groups = control_groups  # the name of those that are the node's own
         self.private = private
         self.address = None  # address on the first link
+        self._started = []
         self._helper = subprocess.Popen(
             [
                 "unshare",
@@ -344,6 +345,11 @@ class Node(Commands):
             raise LabError(f"on {self.name}: '{' '.join(process.args)}' has ended")
         return int(children[0])
 
+    def popen(self, argv, **options):
+        process = super().popen(argv, **options)
+        self._started.append(process)
+        return process
+
     def signal_process(self, process, number):
         super().signal_process(process, number)
         # nsenter stops when its child stops, and does not continue when the child does, or is
@@ -395,6 +401,9 @@ class Node(Commands):
             self._helper.kill()  # --kill-child: its child, process 1 of the node, ends with it
             self._helper.wait()
         self._helper.stdout.close()
+        for process in self._started:
+            process.kill()  # an nsenter that stopped with its child has outlived it
+            process.wait()
         self._remove_groups()
 
 
