@@ -1,7 +1,12 @@
 #include "processes/watched_tasks.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +16,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "base/message_socket.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -45,6 +51,29 @@ std::optional<int> status_of_zombie(pid_t pid) {
   return static_cast<int>(strtol(text.c_str() + last, nullptr, 10));
 }
 
+// Tasks, each with its pidfd beside it in the packet.
+struct HandedTasks {
+  uint32_t count = 0;
+  std::array<ProcessIdentity, kDescriptorsMax> tasks{};
+};
+
+// The directory's path may be too long for a socket's address.
+struct Address {
+  explicit Address(const std::string& directory)
+      : held(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+    const std::string name = fmt::format("/proc/self/fd/{}/tasks.socket", held.get());
+    name.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+
+  UniqueFd held;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+};
+
+UniqueFd packet_socket() {
+  return UniqueFd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
 }  // namespace
 
 bool is_crash(int status) {
@@ -53,20 +82,61 @@ bool is_crash(int status) {
          std::find(kFaults.begin(), kFaults.end(), WTERMSIG(status)) != kFaults.end();
 }
 
-WatchedTasks::WatchedTasks(const std::vector<ProcessIdentity>& tasks) {
-  for (const ProcessIdentity& task : tasks) {
-    UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, task.pid, 0)));
-    if (pidfd && is_alive(task)) tasks_.emplace_back(task, std::move(pidfd));
+Result<WatchedTasks> WatchedTasks::listen(const std::string& directory) {
+  WatchedTasks watched;
+  watched.socket_ = packet_socket();
+  const Address address(directory);
+  unlink(address.address.sun_path);
+  const mode_t mask = umask(0077);
+  const int bound = bind(watched.socket_.get(), address.get(), sizeof(address.address));
+  umask(mask);
+  if (bound != 0) return system_failure("listen for tasks in", directory);
+  return watched;
+}
+
+void WatchedTasks::take_over() {
+  for (;;) {
+    std::vector<UniqueFd> pidfds;
+    const auto handed =
+        receive_message<HandedTasks>(socket_.get(), "the hook", kDescriptorsMax, &pidfds);
+    if (!handed) return;
+    for (size_t i = 0; i < std::min<size_t>(handed->count, pidfds.size()); ++i) {
+      tasks_.emplace_back(handed->tasks[i], std::move(pidfds[i]));
+    }
   }
 }
 
-std::optional<CrashedTask> WatchedTasks::crashed() const {
+std::optional<CrashedTask> WatchedTasks::crashed() {
+  if (socket_) take_over();
   for (const auto& [task, pidfd] : tasks_) {
     auto status = status_of_reaped(pidfd.get());
     if (!status && identify(task.pid) == task) status = status_of_zombie(task.pid);
     if (status && is_crash(*status)) return CrashedTask{task.pid, WTERMSIG(*status)};
   }
   return std::nullopt;
+}
+
+Status hand_over_tasks(const std::string& directory, const std::vector<ProcessIdentity>& tasks) {
+  const UniqueFd socket = packet_socket();
+  const Address address(directory);
+  if (connect(socket.get(), address.get(), sizeof(address.address)) != 0) {
+    return system_failure("hand over the tasks in", directory);
+  }
+  for (size_t begin = 0; begin < tasks.size(); begin += kDescriptorsMax) {
+    HandedTasks handed;
+    std::vector<UniqueFd> pidfds;
+    for (size_t i = begin; i < std::min(begin + kDescriptorsMax, tasks.size()); ++i) {
+      UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, tasks[i].pid, 0)));
+      if (!pidfd && errno != ESRCH) return system_failure("open the tasks in", directory);
+      if (!pidfd || !is_alive(tasks[i])) continue;
+      handed.tasks[handed.count++] = tasks[i];
+      pidfds.push_back(std::move(pidfd));
+    }
+    if (Status sent = send_message(socket.get(), handed, "the supervisor", pidfds); !sent) {
+      return sent;
+    }
+  }
+  return {};
 }
 
 }  // namespace ppmr

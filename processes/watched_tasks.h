@@ -1,7 +1,12 @@
 // Watches processes that are no children of this one, and tells which of them have crashed.
+//
+// One process watches, another one hands over: it knows the tasks while they cannot run yet, so
+// that none can crash unseen. The kernel keeps what was handed over in a socket until the watcher
+// reads it, and neither waits for the other.
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,17 +28,25 @@ struct CrashedTask {
 // Threads: one.
 class WatchedTasks {
  public:
-  WatchedTasks() = default;
-  // Those that have ended already are not watched.
-  explicit WatchedTasks(const std::vector<ProcessIdentity>& tasks);
+  WatchedTasks() = default;  // watches nothing
+  // Takes tasks over from now on, at a socket in this directory. Errors: those of socket(2),
+  // bind(2).
+  static Result<WatchedTasks> listen(const std::string& directory);
 
-  bool empty() const { return tasks_.empty(); }
-  // Returns the first one that has crashed. A process that its parent has reaped is found since
-  // Linux 6.15 only.
-  std::optional<CrashedTask> crashed() const;
+  // Returns the first task of those handed over that has crashed. One that its parent has reaped is
+  // found since Linux 6.15 only.
+  std::optional<CrashedTask> crashed();
 
  private:
+  void take_over();
+
+  UniqueFd socket_;
   std::vector<std::pair<ProcessIdentity, UniqueFd>> tasks_;
 };
+
+// Hands the tasks to the process that listens in this directory. Never blocks. Leaves out those
+// that have ended. Errors: ENOENT or ECONNREFUSED if none listens; ENOBUFS or EAGAIN if the kernel
+// has no room for more; those of pidfd_open(2).
+Status hand_over_tasks(const std::string& directory, const std::vector<ProcessIdentity>& tasks);
 
 }  // namespace ppmr

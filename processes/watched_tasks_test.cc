@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,22 @@ void end_by(const TestProcess& process, int signal) {
   ASSERT_EQ(waitid(P_PID, id, &info, WEXITED | WNOWAIT), 0);
 }
 
+const std::string& directory() {
+  static const std::string path = [] {
+    std::string name = testing::TempDir() + "watched.XXXXXX";
+    return std::string(mkdtemp(name.data()));
+  }();
+  return path;
+}
+
+WatchedTasks watch(const std::vector<ProcessIdentity>& tasks) {
+  auto watched = WatchedTasks::listen(directory());
+  EXPECT_TRUE(watched) << watched.error().message;
+  const Status handed = hand_over_tasks(directory(), tasks);
+  EXPECT_TRUE(handed) << handed.error().message;
+  return std::move(*watched);
+}
+
 TEST(WatchedTasks, AreCrashedByFaultsOnly) {
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS, SIGTRAP, SIGABRT}) {
     EXPECT_TRUE(is_crash(signal));
@@ -37,7 +54,7 @@ TEST(WatchedTasks, AreCrashedByFaultsOnly) {
 
 TEST(WatchedTasks, TellTheOneThatHasCrashed) {
   const TestProcess lives(kWithoutCore), crashes(kWithoutCore);
-  const WatchedTasks watched({*identify(lives.pid()), *identify(crashes.pid())});
+  WatchedTasks watched = watch({*identify(lives.pid()), *identify(crashes.pid())});
   EXPECT_FALSE(watched.crashed());
   end_by(crashes, SIGSEGV);
   const auto found = watched.crashed();
@@ -49,7 +66,7 @@ TEST(WatchedTasks, TellTheOneThatHasCrashed) {
 TEST(WatchedTasks, TellTheOneThatItsParentHasReaped) {
   TestProcess crashes(kWithoutCore);
   const pid_t pid = crashes.pid();
-  const WatchedTasks watched({*identify(pid)});
+  WatchedTasks watched = watch({*identify(pid)});
   end_by(crashes, SIGABRT);
   crashes.end();  // and reaps it
   const auto found = watched.crashed();
@@ -58,9 +75,29 @@ TEST(WatchedTasks, TellTheOneThatItsParentHasReaped) {
   EXPECT_EQ(found->signal, SIGABRT);
 }
 
+TEST(WatchedTasks, AreFoundAlthoughTheWatcherLooksOnlyAfterTheCrash) {
+  TestProcess crashes(kWithoutCore);
+  auto watched = WatchedTasks::listen(directory());
+  ASSERT_TRUE(watched);
+  std::vector<ProcessIdentity> tasks(600, identify_self());
+  tasks.push_back(*identify(crashes.pid()));
+  ASSERT_TRUE(hand_over_tasks(directory(), tasks));
+  end_by(crashes, SIGSEGV);
+  const auto found = watched->crashed();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->pid, crashes.pid());
+}
+
+TEST(WatchedTasks, AreHandedOverToNobodyIfNoneListens) {
+  const std::string none = directory() + "/none";
+  EXPECT_EQ(hand_over_tasks(none, {identify_self()}).error().errno_value, ENOENT);
+  { ASSERT_TRUE(WatchedTasks::listen(directory())); }
+  EXPECT_EQ(hand_over_tasks(directory(), {identify_self()}).error().errno_value, ECONNREFUSED);
+}
+
 TEST(WatchedTasks, TellNothingOfThoseThatOthersHaveEnded) {
   TestProcess ended(kWithoutCore);
-  const WatchedTasks watched({*identify(ended.pid())});
+  WatchedTasks watched = watch({*identify(ended.pid())});
   end_by(ended, SIGTERM);
   EXPECT_FALSE(watched.crashed());
   ended.end();

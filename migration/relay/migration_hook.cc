@@ -20,6 +20,7 @@
 #include "processes/frozen_group.h"
 #include "processes/frozen_tasks.h"
 #include "processes/restorer_wait.h"
+#include "processes/watched_tasks.h"
 #include "restart_loader/criu/pages_guard.h"
 #include "restart_loader/criu/restore.h"
 
@@ -249,6 +250,7 @@ class TargetHold {
 
  private:
   Result<OwnershipRecord> note_ready() const;
+  void hand_to_supervisor() const;
   bool has_lost_a_task() const;
   Status apply_carried() const;
   Status take_locks_of_source() const;
@@ -273,6 +275,14 @@ Result<OwnershipRecord> TargetHold::note_ready() const {
   auto step = take_target_step(store_, id_, std::move(ready));
   if (!step) return failure(step.error());
   return std::move(step->record);
+}
+
+// The supervisor reports those that crash as soon as they run. It may be dead.
+void TargetHold::hand_to_supervisor() const {
+  const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
+  if (!work) return;
+  const Status handed = hand_over_tasks(*work, held_);
+  if (!handed) log("a crash would not be noticed: " + handed.error().message);
 }
 
 // Whether somebody has killed a task that has not run, for example the kernel for want of memory.
@@ -367,6 +377,7 @@ bool TargetHold::hold() {
     log(applied.error().message);
     return kStopCriu;
   }
+  hand_to_supervisor();
   auto record = note_ready();
   if (!record) {
     log(record.error().message);

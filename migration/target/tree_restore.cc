@@ -121,7 +121,7 @@ class TreeRestore {
   std::string why_lost() const;
   // Returns which process of the tree a signal ended as soon as it ran, and how; empty: the root
   // lives, or it has ended by itself, and no other process has crashed.
-  std::string why_ended_at_once() const;
+  std::string why_ended_at_once();
   void stay_as_parent() const;
   int give_up(const Error& error);
 
@@ -141,7 +141,7 @@ class TreeRestore {
   bool runs_ = false;  // the tree runs, or has run and ended
   std::optional<Clock::time_point> saw_abort_;
   std::optional<Clock::time_point> saw_death_;  // of a process that CRIU restores
-  WatchedTasks watched_;                        // the restored tasks, since before they ran
+  WatchedTasks watched_;                        // the restored tasks, since before they run
   CriuEnd criu_end_ = CriuEnd::kKilled;
 };
 
@@ -241,7 +241,6 @@ std::string TreeRestore::why_criu_is_in_vain() {
   if (!record) return "";
   // The hook has recorded those that live. Before it does, the migration ends with its time limit.
   const auto& tasks = record->trees[tree_].tasks;
-  if (watched_.empty() && !tasks.empty()) watched_ = WatchedTasks(tasks);
   const auto dead = std::find_if_not(tasks.begin(), tasks.end(), is_alive);
   // A child may end as soon as CRIU lets it run, which needs no longer to wait for it.
   const bool may_end = dead != tasks.begin() && may_have_run(work_, CriuEnd::kInVain);
@@ -262,6 +261,9 @@ CriuEnd TreeRestore::end_of_criu(const Error& error) const {
 
 Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
   saw_death_.reset();
+  auto watched = WatchedTasks::listen(work_);
+  watched_ = watched ? std::move(*watched) : WatchedTasks();
+  if (!watched) log("a crash would not be noticed: " + watched.error().message);
   if (record_.plan.may_run_before_memory()) {
     const Status kept = arrival_->keep_room_for_memory(accepted_->images.path());
     if (!kept) return failure(kept.error());
@@ -328,7 +330,6 @@ void TreeRestore::forget_tasks() {
     record.trees[tree_].waiting_at.clear();
     return {};
   });
-  watched_ = {};
   if (!forgotten) return log(forgotten.error().message);
   record_ = std::move(*forgotten);
 }
@@ -406,7 +407,7 @@ int TreeRestore::finish(const std::string& lost) {
 }
 
 // The restored root is a child of this supervisor, unless an earlier supervisor restored it.
-std::string TreeRestore::why_ended_at_once() const {
+std::string TreeRestore::why_ended_at_once() {
   if (running_root_ <= 0) return "";
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, running_root_, 0)));
   pollfd end{pidfd.get(), POLLIN, 0};

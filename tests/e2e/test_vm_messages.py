@@ -83,7 +83,7 @@ class Ends:
         a, b = machines.nodes
         self.x = End(a, "x", "y", directory, message_bytes, rate)
         # If processes of both machines had the same pid, they could not move to the other machine.
-        self.y = End(b, "y", "x", directory, message_bytes, rate, first_pid=self.x.pid + 100)
+        self.y = End(b, "y", "x", directory, message_bytes, rate, first_pid=self.x.pid + 2000)
         assert self.x.pid != self.y.pid
         self.x.other, self.y.other = self.y, self.x
         self.await_traffic()

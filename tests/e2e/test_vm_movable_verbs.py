@@ -73,8 +73,9 @@ def start(machines):
     started = []
 
     def begin(node, name, words):
-        # Processes of both machines must not have the same pid if they move.
-        first = started[0].pid + 200 * len(started) if started else None
+        # Processes of both machines must not have the same pid if they move. Each machine counts on
+        # from the first one that was started there.
+        first = started[0].pid + 2000 * len(started) if started else None
         started.append(Program(machines, node, directory, name, words, first))
         return started[-1]
 

@@ -107,7 +107,7 @@ def run():
     with VirtualLab(log=lambda text: show_line(f"  {text}")) as lab:
         a, b = lab.nodes
         x = Program(lab, a, "x", "y")
-        y = Program(lab, b, "y", "x", first_pid=x.pid + 200)
+        y = Program(lab, b, "y", "x", first_pid=x.pid + 2000)
         for program in (x, y):
             program.await_rounds(ROUNDS)
         with Migrations(a, b, "/tmp/rdma-demo", SOURCE, TARGET, name="there") as there, Migrations(
