@@ -142,6 +142,7 @@ CommandResult<void> Migrate::find_trees() {
   const MovePlan& plan = settings_.plan;
   MoveOptions& options = move_options_;
   options.lazily = plan.restores_lazily();
+  options.post_copy = plan.may_run_before_memory();
   options.memory_apart = plan.moves_memory_apart();
   options.own_pid_namespace = plan.original_goes_on;
   options.moved_unit = settings_.unit.name;

@@ -1,11 +1,14 @@
 #include "preflight/file_digest.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <openssl/evp.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -48,6 +51,16 @@ std::string build_id_in(const std::vector<char>& notes) {
     at += name_size + content_size;
   }
   return "";
+}
+
+// The handle by which an NFS server knows the file, and the number that it gives the file.
+std::string nfs_handle_of(int fd) {
+  alignas(file_handle) std::array<char, sizeof(file_handle) + MAX_HANDLE_SZ> buffer{};
+  auto* handle = reinterpret_cast<file_handle*>(buffer.data());
+  handle->handle_bytes = MAX_HANDLE_SZ;
+  int mount = 0;
+  if (name_to_handle_at(fd, "", handle, &mount, AT_EMPTY_PATH) != 0) return "";
+  return digest_of({buffer.data() + sizeof(file_handle), handle->handle_bytes}).value_or("");
 }
 
 }  // namespace
@@ -107,6 +120,7 @@ std::string build_id_of(int fd) {
 std::string filesystem_id_of(int fd) {
   struct statfs system {};
   if (fstatfs(fd, &system) != 0) return "";
+  if (system.f_type == NFS_SUPER_MAGIC) return nfs_handle_of(fd);
   const auto& id = system.f_fsid.__val;
   if (id[0] == 0 && id[1] == 0) return "";
   return fmt::format("{:x}-{:x}", static_cast<uint32_t>(id[0]), static_cast<uint32_t>(id[1]));

@@ -37,6 +37,7 @@ inline constexpr std::array kAcceptableLosses = {kLandlock,       kMdwe,      kS
 // The options of a move that the checks depend on.
 struct MoveOptions {
   bool lazily = true;
+  bool post_copy = false;          // the source keeps its tasks until all memory has moved
   bool memory_apart = true;        // CRIU may leave private memory out of its images
   bool own_pid_namespace = false;  // restore in a new pid namespace, where all pids are free
   // Options of CRIU that permit things which CRIU refuses by default.

@@ -63,24 +63,29 @@ std::string remedy_for_shared_memory(const FileFact& file) {
          "program in a container, which has its own mount namespace";
 }
 
-// ppmr takes locks after the decision (migration/relay/held_locks.h), except for leases and those
-// of processes of a container, which CRIU takes before it, while the process here still has them:
-// it would wait for ever.
-bool moves_lock(const MoveOptions& options, const TreeFacts& tree, const FileFact& file) {
-  if (file.lock_is_lease || (file.lock_is_of_process && tree.container)) return false;
-  return options.lazily;
+// ppmr takes locks after the decision (migration/relay/held_locks.h), when the process here is
+// dead. In post-copy it is not, and CRIU takes leases and the locks of processes of a container
+// before the decision: they would wait for ever. Returns a remedy; empty: the lock moves.
+std::string what_if_locked(const MoveOptions& options, const TreeFacts& tree,
+                           const FileFact& file) {
+  if (file.lock_is_lease || (file.lock_is_of_process && tree.container)) {
+    return "let the program release the lock, or end it here and start it there";
+  }
+  if (!options.lazily) return "move it without --eager, or let the program release the lock";
+  if (options.post_copy) return "move it without --post-copy, or let the program release the lock";
+  return "";
 }
 
 void check_file(const MoveOptions& options, const TreeFacts& tree, const FileFact& file,
                 FileVerdict verdict, Findings& findings) {
   const bool is_locked = verdict == FileVerdict::kShared && file.lock_excludes;
-  if (is_locked && !moves_lock(options, tree, file)) {
+  const std::string remedy = is_locked ? what_if_locked(options, tree, file) : "";
+  if (!remedy.empty()) {
     findings.stop(
         fmt::format("{} is one file for both nodes, and {} holds a lock on it: the target could "
                     "not take the lock while the process here has it (--file-locks does not help)",
                     file.path, tree.name_of(file.pid)),
-        options.lazily ? "let the program release the lock, or end it here and start it there"
-                       : "move it without --eager, or let the program release the lock");
+        remedy);
   }
   if (verdict == FileVerdict::kShared) return;
   if (file.type == "directory") return check_directory(tree, file, verdict, findings);

@@ -381,6 +381,9 @@ TEST_F(Preflight, StopsTheMoveOfALockOnAFileThatBothNodesShare) {
   EXPECT_THAT(find(), IsEmpty()) << "a lock of a file description moves";
   file.lock_is_of_process = true;
   EXPECT_THAT(find(), IsEmpty()) << "a lock of a process moves";
+  options_.post_copy = true;
+  expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock",
+              "without --post-copy");
   options_.lazily = false;
   expect_stop("/shared/db is one file for both nodes, and 412 (worker) holds a lock", "--eager");
   file.lock_excludes = false;

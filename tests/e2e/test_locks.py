@@ -95,9 +95,10 @@ def test_lock_that_another_program_has_at_the_target_aborts(lab, nodes, migratio
     nodes.source.signal(pid, signal.SIGKILL)
 
 
-def test_lock_that_only_criu_could_take_is_refused(lab, nodes, migrations):
+@pytest.mark.parametrize("mode", ["--eager", "--post-copy"])
+def test_lock_that_the_target_could_not_take_is_refused(lab, nodes, migrations, mode):
     pid, _, log = start_holder(lab, nodes, "flock")
-    refused = migrations.migrate(pid, options=["--eager"], criu_options=OPTION)
+    refused = migrations.migrate(pid, options=[mode], criu_options=OPTION)
     assert refused.code == REFUSED, refused.output
-    assert "is one file for both nodes" in refused.output
+    assert "is one file for both nodes" in refused.output and f"without {mode}" in refused.output
     nodes.source.signal(pid, signal.SIGKILL)
