@@ -71,10 +71,50 @@ def _at_most(what, wanted, value, unit="s"):
     return Target(what, wanted, value, at_least=False, unit=unit)
 
 
+def _sent(shape, mib):
+    """Returns the bytes that the target received, in the default mode, of those of the memory."""
+
+    def value(rows):
+        sent = _of(shape, DEFAULT, SENT)(rows)
+        return sent and sent * 1e6 / (mib << 20)
+
+    return value
+
+
 TARGETS = (
     *(
+        _at_most(
+            f"downtime of {gib} GiB, default mode, more than of 64 MiB",
+            0.05 + 0.015 * gib,
+            _more_than(f"{gib} GiB", "64 MiB"),
+        )
+        for gib in (1, 4, 8)
+    ),
+    *(
         _at_most(f"downtime of {shape}, default mode", wanted, _of(shape, DEFAULT))
-        for shape, wanted in (("1 GiB", 0.42), ("4 GiB", 1.6))
+        for shape, wanted in (
+            ("1 GiB, 64 MiB hot", 0.30),
+            ("4 GiB, 64 MiB hot", 0.30),
+            ("Python, 1 GiB", 0.30),
+            ("Node.js, 1 GiB", 0.30),
+            ("JVM, 1 GiB", 0.30),
+            ("1 GiB of open files in memory", 0.40),
+            ("3 GiB of open files in memory", 0.40),
+        )
+    ),
+    _at_most("sent for 1 GiB, of the memory", 1.02, _sent("1 GiB", 1024), "x"),
+    _at_most(
+        "sent for 1 GiB, 64 MiB hot, of the memory", 1.25, _sent("1 GiB, 64 MiB hot", 1024), "x"
+    ),
+    _at_most(
+        "redis with 1 GiB under load without an answer, default mode",
+        0.25,
+        _median("shapes/redis under load/1 GiB", DEFAULT),
+    ),
+    _at_most(
+        "PostgreSQL with 1 GiB of buffers without an answer, default mode",
+        0.40,
+        _median("shapes/PostgreSQL under load/1 GiB", DEFAULT),
     ),
     *(
         _at_most(f"downtime of {shape}, --post-copy", wanted, _of(shape, POST_COPY))
@@ -129,6 +169,8 @@ TARGETS = (
         for shape, other in (
             ("64 MiB, 1 TiB reserved", "64 MiB"),
             ("JVM, 64 GiB reserved", "JVM"),
+            ("JVM, -XX:+UseZGC 16 GiB reserved", "JVM"),
+            ("Node.js, WebAssembly", "Node.js"),
         )
     ),
     _at_most(f"{PREFORK}: received by the target", 450, _of(PREFORK, DEFAULT, SENT), "MB"),

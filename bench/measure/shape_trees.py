@@ -33,10 +33,13 @@ def children():
     return len(open(f"/proc/self/task/{os.getpid()}/children").read().split())
 def anonymous(pages, flags=0):
     return mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
+def work(): pass
+began = time.time()
 """
 BEAT = """
 beats = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 while True:
+    work()
     os.write(beats, b"%d %s\\n" % (time.time_ns(), os.uname().nodename.encode()))
     if os.access(sys.argv[1] + ".check", os.F_OK) and not os.access(sys.argv[1] + ".checked", os.F_OK):
         answer = "yes" if right() else "no"
@@ -48,6 +51,47 @@ while True:
 
 def filled(mib):
     return f"held = hold({mib})\ndef right(): return all_there(held)\n"
+
+
+HOT_MIB, HOT_PAGES_PER_S = 64, 20_000
+
+
+def hot(mib):
+    """Memory of which a part is written all the time, page after page."""
+    return (
+        f"held, pages, count = hold({mib}), {HOT_MIB} << 8, 0\n"
+        "def work():\n"
+        "    global count\n"
+        f"    while count < (time.time() - began) * {HOT_PAGES_PER_S}:\n"
+        "        held[count % pages << 12] = count // pages % 256\n"
+        "        count += 1\n"
+        "def written(page): return (count - 1 - page) // pages % 256\n"
+        "def right():\n"
+        "    here = all(held[page << 12] == written(page) for page in range(pages))\n"
+        f"    return here and all_there(held[{HOT_MIB} << 20 :])\n"
+    )
+
+
+def allocating(mib):
+    """Objects of 1 KiB, of which some are replaced by new ones all the time."""
+    return (
+        f"held, count = [bytes([number % 250]) * 990 for number in range({mib} << 10)], 0\n"
+        "def work():\n"
+        "    global count\n"
+        "    for count in range(count, count + 50):\n"
+        "        held[count % len(held)] = bytes([count % len(held) % 250]) * 990\n"
+        "def right(): return all(text[0] == text[-1] == at % 250 for at, text in enumerate(held))\n"
+    )
+
+
+def files(mib):
+    """Files in memory that are open."""
+    return (
+        f"held = [os.memfd_create(f'file{{number}}') for number in range({mib >> 8})]\n"
+        "for file in held:\n"
+        "    for _ in range(256): os.write(file, PIECE)\n"
+        "def right(): return all(os.pread(file, 1 << 20, at << 20) == PIECE for file in held for at in range(256))\n"
+    )
 
 
 def shared(mib):
@@ -127,6 +171,7 @@ class Shape:
     checks: bool = True  # whether the program checks itself
     needs: str = ""  # a command that must be installed
     package: str = ""
+    writes: bool = False  # measured in a few ways only: the others say little, and take long
 
     @property
     def most_mib(self):
@@ -142,21 +187,42 @@ class Shape:
         )
 
 
-def jvm_that_reserves(mib, gib):
+def jvm_that_reserves(mib, gib, *options):
     """The heap of `heap()`, in a machine that may grow to `gib` GiB."""
-    name = f"JVM, {gib} GiB reserved"
-    command = ["java", f"-Xmx{gib}g", f"-Xms{2 * mib}m", "-XX:-UsePerfData"]
+    name = f"JVM, {' '.join([*options, ''])}{gib} GiB reserved"
+    command = ["java", *options, f"-Xmx{gib}g", f"-Xms{2 * mib}m", "-XX:-UsePerfData"]
     return replace(heap("JVM", mib), name=name, command=[*command, WORKLOADS / "Heap.java", mib])
 
 
+def node_that_reserves(mib):
+    """The heap of `heap()`, and a memory of WebAssembly: 64 KiB, for which V8 reserves 10 GiB."""
+    node, *rest = heap("Node.js", mib).command
+    command = [node, "--require", WORKLOADS / "reserve.js", *rest]
+    return replace(heap("Node.js", mib), name="Node.js, WebAssembly", command=command)
+
+
 def heap(name, mib):
-    if name == "Node.js":
+    if name.startswith("Node.js"):
         command = ["node", WORKLOADS / "heap.js", mib]
         return Shape(name, command, mib + 90, checks=False, needs="node", package="nodejs")
     command = ["java", f"-Xmx{2 * mib}m", "-XX:-UsePerfData", WORKLOADS / "Heap.java", mib]
     return Shape(
         name, command, 3 * mib, checks=False, needs="java", package="openjdk-17-jre-headless"
     )
+
+
+def live_shapes():
+    """Programs that write while they are copied, and memory that is no private memory."""
+    found = [
+        Shape("1 GiB, 64 MiB hot", python(hot(1024)), 1024),
+        Shape("4 GiB, 64 MiB hot", python(hot(4096)), 4096),
+        Shape("Python, 1 GiB", python(allocating(1024)), 1100),
+        heap("Node.js, 1 GiB", 1024),
+        heap("JVM, 1 GiB", 1024),
+        Shape("1 GiB of open files in memory", python(files(1024)), 1024),
+        Shape("3 GiB of open files in memory", python(files(3072)), 3072),
+    ]
+    return [replace(shape, writes=True) for shape in found]
 
 
 def shapes(effort):
@@ -180,6 +246,9 @@ def shapes(effort):
         heap("Node.js", 128),
         heap("JVM", 128),
         jvm_that_reserves(128, 64),
+        jvm_that_reserves(128, 16, "-XX:+UseZGC"),
+        node_that_reserves(128),
+        *live_shapes(),
     ]
 
 

@@ -12,11 +12,11 @@ from lab.node import LabError, wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.move import now
 
-from . import redis_moves, touches
+from . import postgres_moves, redis_moves, touches
 from .plan import Item, Outcome
 from .rounds import rotate
 from .shape_trees import Tree, await_free, filled, python, shapes
-from .shape_ways import DEFAULT, MODES, move_tree, ways_of, what_failed
+from .shape_ways import DEFAULT, LAZY_PAGES, MODES, POST_COPY, move_tree, ways_of, what_failed
 from .spread import spread
 from .testbed import flags
 from .ways import room_in_pipes
@@ -119,10 +119,14 @@ def phases(moved):
     }
 
 
+def ways_for(shape):
+    return (DEFAULT, POST_COPY, LAZY_PAGES) if shape.writes else ()
+
+
 def measure(testbed, shape):
     if missing := shape.missing(testbed.source):
         return Outcome(not_measured={"all ways": missing})
-    moves = Moves(testbed, lambda: Tree(testbed, shape), shape.most_mib)
+    moves = Moves(testbed, lambda: Tree(testbed, shape), shape.most_mib, ways_for(shape))
     moves.run(runs_of(testbed.effort, shape.mib))
     return Outcome(
         moves.samples(lambda one: one.downtime),
@@ -199,7 +203,7 @@ def plan(testbed):
             shape.mib,
             {"shape": shape.name, "mib": shape.mib},
             lambda shape=shape: measure(testbed, shape),
-            ways * (1.5 + shape.mib / 400),
+            (len(ways_for(shape)) or ways) * (1.5 + shape.mib / 400),
         )
     count = effort.evacuated
     yield item(
@@ -212,3 +216,4 @@ def plan(testbed):
     )
     yield from touches.plan(testbed, SECTION, Moves)
     yield from redis_moves.plan(testbed, SECTION, Moves)
+    yield from postgres_moves.plan(testbed, SECTION, Moves)

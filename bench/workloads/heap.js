@@ -1,4 +1,4 @@
-// A heap of many small objects. Writes `NANOSECONDS NODE` about every millisecond.
+// A heap of many small objects, and garbage. Writes `NANOSECONDS NODE` about every millisecond.
 //
 //     node heap.js MIB FILE
 
@@ -12,6 +12,8 @@ for (let number = 0; number < (Number(process.argv[2]) << 20) / OBJECT_BYTES; nu
 }
 const beats = fs.openSync(process.argv[3], 'a');
 setInterval(() => {
-  held[Math.floor(Math.random() * held.length)].next.number++;
+  for (let number = 0; number < 20; number++) {
+    held[Math.floor(Math.random() * held.length)].next = { number };
+  }
   fs.writeSync(beats, `${Date.now()}000000 ${os.hostname()}\n`);
 }, 1);

@@ -181,6 +181,7 @@ class Apache(OtherUser):
 
 class Postgres(OtherUser):
     package, program, user = "postgresql", "postgres", "postgres"
+    settings = {"shared_buffers": "16MB"}
 
     def find(self):
         return next(Path("/usr/lib/postgresql").glob("*/bin/postgres"), None)
@@ -197,7 +198,7 @@ class Postgres(OtherUser):
             "port": port,
             "unix_socket_directories": data,
             "dynamic_shared_memory_type": "mmap",  # /dev/shm belongs to a node
-            "shared_buffers": "16MB",
+            **self.settings,
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         # Its System V segment moves with an IPC namespace of its own.
