@@ -166,14 +166,32 @@ std::string downtime_cell(const TreeOutcome& tree) {
   return format_seconds(downtime) + " +-" + format_seconds(uncertainty);
 }
 
+bool has_promised(const std::vector<MigrationOutcome>& outcomes) {
+  const auto is_promised = [](const TreeOutcome& tree) {
+    return tree.promised_downtime.has_value();
+  };
+  return std::any_of(outcomes.begin(), outcomes.end(), [&](const MigrationOutcome& outcome) {
+    return std::any_of(outcome.trees.begin(), outcome.trees.end(), is_promised);
+  });
+}
+
 }  // namespace
 
 std::string summary_text(const std::vector<MigrationOutcome>& outcomes, size_t columns) {
-  Table table({{"PID", true}, {"NAME"}, {"RESULT"}, {"DOWNTIME", true}, {"BYTES", true}});
+  std::vector<TableColumn> titles = {{"PID", true}, {"NAME"}, {"RESULT"}, {"DOWNTIME", true}};
+  const bool promised = has_promised(outcomes);
+  if (promised) titles.push_back({"PROMISED", true});
+  titles.push_back({"BYTES", true});
+  Table table(std::move(titles));
   for (const MigrationOutcome& outcome : outcomes) {
     for (const TreeOutcome& tree : outcome.trees) {
-      table.add({std::to_string(tree.plan.root.pid), tree.plan.name, result_of(outcome, tree),
-                 downtime_cell(tree), format_size(tree.sealed.bytes)});
+      std::vector<std::string> cells = {std::to_string(tree.plan.root.pid), tree.plan.name,
+                                        result_of(outcome, tree), downtime_cell(tree)};
+      if (promised) {
+        cells.push_back(tree.promised_downtime ? format_time(*tree.promised_downtime) : "-");
+      }
+      cells.push_back(format_size(tree.sealed.bytes));
+      table.add(std::move(cells));
     }
   }
   std::string text = table.text(columns);
