@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr size_t kProcessesShown = 20;
+constexpr uint64_t kFrozenShownBytes = 1 << 20;
 
 std::string line(const char* label, const std::string& text) {
   return fmt::format("{:<13}{}\n", label, text);
@@ -35,6 +37,11 @@ std::string writes_text(const WriteSample& sample) {
   return fmt::format(", writes {} of it in {}", format_size(last.bytes), time);
 }
 
+milliseconds time_to_send(const FrozenMemory& memory, const MoveEstimate& estimate) {
+  const double rate = std::max(estimate.rate_bytes_per_s, 1.0);
+  return milliseconds(std::llround(static_cast<double>(memory.bytes) / rate * 1e3));
+}
+
 std::string processes_text(const EstimatedMove& move) {
   std::string text;
   for (size_t i = 0; i < std::min(move.processes.size(), kProcessesShown); ++i) {
@@ -46,6 +53,19 @@ std::string processes_text(const EstimatedMove& move) {
   }
   if (move.processes.size() > kProcessesShown) {
     text += line("", fmt::format("and {} more", move.processes.size() - kProcessesShown));
+  }
+  return text;
+}
+
+// What prolongs the downtime, by name. Little memory is left out.
+std::string frozen_text(const EstimatedMove& move) {
+  std::string text;
+  for (const FrozenMemory& memory : move.frozen) {
+    if (memory.bytes < kFrozenShownBytes) continue;
+    text += line(text.empty() ? "frozen" : "",
+                 fmt::format("{} {}: {} of {}, about {}", memory.pid, one_line(memory.name),
+                             format_size(memory.bytes), memory.kind,
+                             format_time(time_to_send(memory, move.estimate))));
   }
   return text;
 }
@@ -84,6 +104,14 @@ json move_json(const EstimatedMove& move) {
   for (const EstimatedProcess& process : move.processes) {
     processes.push_back({{"pid", process.pid}, {"command_line", process.command_line}});
   }
+  auto frozen = json::array();
+  for (const FrozenMemory& memory : move.frozen) {
+    frozen.push_back({{"pid", memory.pid},
+                      {"name", memory.name},
+                      {"kind", memory.kind},
+                      {"bytes", memory.bytes},
+                      {"time_s", seconds(time_to_send(memory, move.estimate))}});
+  }
   json written = nullptr;
   json over_s = nullptr;
   if (move.sample && !move.sample->written.empty()) {
@@ -92,6 +120,7 @@ json move_json(const EstimatedMove& move) {
   }
   return {{"processes", processes},
           {"memory_bytes", move.memory_bytes},
+          {"frozen", frozen},
           {"written_bytes", written},
           {"written_over_s", over_s},
           {"why_frozen", move.why_frozen},
@@ -124,7 +153,7 @@ std::string estimate_text(const EstimateReport& report) {
     text += line("memory",
                  format_size(move.memory_bytes) + (move.sample ? writes_text(*move.sample) : ""));
     if (!move.why_frozen.empty()) text += line("", "sent while frozen: " + move.why_frozen);
-    text += expected_text(report, move);
+    text += frozen_text(move) + expected_text(report, move);
     all += move.estimate.time;
   }
   if (report.moves.size() > 1) {

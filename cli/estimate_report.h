@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "migration/source/frozen_work.h"
 #include "migration/source/move_estimate.h"
 
 namespace ppmr {
@@ -20,6 +21,7 @@ struct EstimatedProcess {
 struct EstimatedMove {
   std::vector<EstimatedProcess> processes;
   uint64_t memory_bytes = 0;
+  std::vector<FrozenMemory> frozen;   // which no round can copy
   std::optional<WriteSample> sample;  // nullopt: not sampled
   std::string
       why_frozen;  // why nothing is copied while they run; empty: it is, or was not asked for

@@ -47,6 +47,9 @@ EstimatedMove Migrate::estimate_together(const std::vector<size_t>& trees,
     }
     move.memory_bytes += memory_bytes_[i];
     limits.frozen_work += frozen_work_of(trees_[i].root);
+    for (FrozenMemory& memory : frozen_memory_of(trees_[i].root)) {
+      move.frozen.push_back(std::move(memory));
+    }
     if (i >= samples.size()) continue;
     if (samples[i]) {
       written.push_back(*samples[i]);

@@ -1,11 +1,45 @@
 #include "migration/source/frozen_work.h"
 
 #include <algorithm>
+#include <set>
 
 #include "processes/files/segment_rounds.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
+namespace {
+
+// The size of the segments that are not `counted` yet. Their pages need not be in use.
+uint64_t system_v_bytes_of(pid_t pid, std::set<uint64_t>& counted) {
+  const auto mappings = read_mappings(pid);
+  uint64_t bytes = 0;
+  for (const Mapping& mapping : mappings.value_or(std::vector<Mapping>())) {
+    if (!mapping.path.starts_with("/SYSV") || !mapping.deleted) continue;
+    if (counted.insert(mapping.inode).second) bytes += mapping.size_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<FrozenMemory> frozen_memory_of(pid_t root) {
+  std::vector<FrozenMemory> found;
+  std::set<uint64_t> segments;
+  const auto tree = read_tree(root);
+  if (!tree) return found;
+  for (const ProcessStat& process : *tree) {
+    const auto status = read_process_status(process.pid);
+    if (!status) continue;
+    const auto add = [&](const char* kind, uint64_t bytes) {
+      if (bytes > 0) found.push_back({process.pid, process.name, kind, bytes});
+    };
+    // Locked mappings need not be in use.
+    add("locked memory", std::min(status->locked_bytes, status->own_memory_bytes));
+    add("huge pages", status->huge_bytes);
+    add("System V shared memory", system_v_bytes_of(process.pid, segments));
+  }
+  return found;
+}
 
 FrozenWork frozen_work_of(pid_t root) {
   FrozenWork work{.processes = 0, .threads = 0};
@@ -15,11 +49,8 @@ FrozenWork frozen_work_of(pid_t root) {
     const auto status = read_process_status(process.pid);
     ++work.processes;
     work.threads += status ? static_cast<size_t>(std::max(status->threads, 1)) : 1;
-    if (!status) continue;
-    // Locked mappings need not be in use.
-    work.sent_bytes += std::min(status->locked_bytes, status->own_memory_bytes);
-    work.sent_bytes += status->huge_bytes;
   }
+  for (const FrozenMemory& memory : frozen_memory_of(root)) work.sent_bytes += memory.bytes;
   const auto segments = open_shared_segments(root);
   if (!segments) return work;
   for (const SharedSegment& segment : *segments) work.compared_bytes += segment.data_bytes;

@@ -127,6 +127,7 @@ MoveEstimate estimate_move(const EstimateInput& input) {
   }
   if (input.sample) {  // the rounds send the private memory, not the frozen processes
     frozen_bytes -= std::min(input.sample->memory_bytes, frozen_bytes);
+    frozen_bytes = std::max(frozen_bytes, work.sent_bytes);  // the sample may contain some of it
     LiveLimits limits = input.limits;
     limits.frozen_work.sent_bytes = frozen_bytes;
     frozen_bytes += play_rounds(*input.sample, limits, estimate, elapsed);

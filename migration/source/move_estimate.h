@@ -18,7 +18,7 @@ struct EstimateInput {
   uint64_t memory_bytes = 0;          // all that the trees need at the target
   std::optional<WriteSample> sample;  // nullopt: nothing is copied while they run
   double rate_bytes_per_s = 0;        // of the way to the target; 0: unknown
-  LiveLimits limits;                  // its frozen_work.sent_bytes follows from the sample
+  LiveLimits limits;                  // its frozen_work.sent_bytes: at least
 };
 
 struct MoveEstimate {

@@ -90,6 +90,13 @@ TEST(MoveEstimate, MemoryThatNoRoundCopiesTravelsWhileFrozen) {
   EXPECT_GT(estimate_move(input).downtime, alone.downtime + milliseconds(1000));
 }
 
+TEST(MoveEstimate, MemoryThatNoRoundCopiesIsFrozenAlsoIfItWasSampled) {
+  EstimateInput input = program(576 * kMib, {{milliseconds(800), 0}}, 512e6);
+  const auto alone = estimate_move(input);
+  input.limits.frozen_work.sent_bytes = 512 * kMib;
+  EXPECT_GT(estimate_move(input).downtime, alone.downtime + milliseconds(1000));
+}
+
 TEST(MoveEstimate, EachProcessAndThreadTakesTimeOfCriu) {
   EstimateInput input = program(64 * kMib, {{milliseconds(800), 0}}, 512e6);
   const auto alone = estimate_move(input);

@@ -44,6 +44,38 @@ def test_dry_run_says_that_the_move_would_begin_again(lab, nodes, migrations):
     assert not move["stays"] and move["downtime_s"] < 0.3
 
 
+# 32 MiB of locked memory, and a System V segment of 48 MiB of which a child has it, too.
+UNCOPIED = """
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+held = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(held)))
+assert libc.mlock(address, 32 << 20) == 0, os.strerror(ctypes.get_errno())
+segment = libc.shmget(0, 48 << 20, 0o600 | 0o1000)
+ctypes.memset(libc.shmat(segment, None, 0), 7, 48 << 20)
+print("ready", flush=True)
+os.fork()
+while True: time.sleep(0.01)
+"""
+
+
+def test_dry_run_names_the_memory_that_no_round_can_copy(lab, nodes, migrations):
+    log = lab.home / "log"
+    pid = nodes.source.spawn(["unshare", "--ipc", "/usr/bin/python3", "-SEc", UNCOPIED], log=log)
+    wait_until(lambda: "ready" in log.read_text(), 10, "the program to run")
+    done = migrations.migrate(pid, options=["--dry-run"]).ok()
+    estimate = next(event for event in done.events if event["event"] == "estimate")
+    frozen = {part["kind"]: part for part in estimate["moves"][0]["frozen"]}
+    assert frozen["locked memory"]["bytes"] == 32 << 20
+    assert frozen["System V shared memory"]["bytes"] == 48 << 20
+    rate = estimate["rate_bytes_per_s"]
+    for part in frozen.values():
+        assert part["pid"] == pid and abs(part["time_s"] - part["bytes"] / rate) < 0.001
+    assert estimate["moves"][0]["downtime_s"] >= sum(part["time_s"] for part in frozen.values())
+    nodes.source.signal(-pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     "excluded", [["--rehearse"], ["--id", "0123456789abcdef" * 2]], ids=["rehearse", "id"]
 )
