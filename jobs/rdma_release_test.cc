@@ -196,6 +196,48 @@ TEST(RdmaReleaseHeader, ResumesByItselfAfterTheDeadline) {
   ppmr_rdma_close(&rdma);
 }
 
+// It would not resume by itself, and would take a later "resume" for one that it has obeyed.
+TEST(RdmaReleaseHeader, ReleaseIsNotForgottenWhenAnotherRequestIsRefused) {
+  Library library;
+  const RdmaListener listener = only_listener();
+  ASSERT_TRUE(ask_rdma_listener(listener, "release", kPatience));
+  EXPECT_FALSE(ask_rdma_listener(listener, "explode", kPatience));
+  EXPECT_FALSE(check_rdma_listener(listener, kPatience));
+  ASSERT_TRUE(ask_rdma_listener(listener, "resume", kPatience));
+  EXPECT_EQ(library.heard(), "release resume ");
+}
+
+TEST(RdmaReleaseHeader, CheckGoesOnlyToALibraryThatAnswersIt) {
+  ppmr_rdma rdma{};
+  ASSERT_EQ(ppmr_rdma_open(&rdma), 0);
+  const RdmaListener listener = only_listener();
+  const auto check_while_serving = [&] {
+    std::atomic<bool> is_done = false;
+    std::thread library([&] {
+      while (!is_done) {
+        if (ppmr_rdma_next(&rdma) == PPMR_RDMA_CHECK)
+          ppmr_rdma_answer(&rdma, PPMR_RDMA_CHECKED "\nhindrance none of your business\n");
+        pollfd waits{.fd = ppmr_rdma_fd(&rdma), .events = POLLIN, .revents = 0};
+        poll(&waits, 1, 1);
+      }
+    });
+    const auto check = check_rdma_listener(listener, kPatience);
+    is_done = true;
+    library.join();
+    return check;
+  };
+  const auto refused = check_while_serving();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, ECANCELED);
+  rdma.answers_checks = 1;
+  const auto answered = check_while_serving();
+  ASSERT_TRUE(answered) << answered.error().message;
+  EXPECT_EQ(answered->pid, getpid());
+  EXPECT_EQ(answered->hindrances, std::vector<std::string>{"none of your business"});
+  EXPECT_EQ(ppmr_rdma_timeout_ms(&rdma), -1) << "nothing was released";
+  ppmr_rdma_close(&rdma);
+}
+
 TEST(RdmaReleaseHeader, UnknownRequestsAreRefused) {
   Library library;
   const Status asked = ask_rdma_listener(only_listener(), "explode", kPatience);

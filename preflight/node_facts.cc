@@ -46,6 +46,26 @@ uint64_t available_memory() {
   return 0;
 }
 
+RdmaAbilities abilities_of(const RdmaPort& port) {
+  RdmaAbilities can;
+  can.device = port.device;
+  can.port = port.number;
+  can.is_active = port.state == "active";
+  can.link_layer = port.link_layer;
+  can.queue_pairs = port.queue_pairs_max;
+  can.completion_queues = port.completion_queues_max;
+  can.shared_queues = port.shared_queues_max;
+  can.regions = port.regions_max;
+  can.domains = port.domains_max;
+  can.requests = port.requests_max;
+  can.shared_requests = port.shared_requests_max;
+  can.completions = port.completions_max;
+  can.pieces = port.pieces_max;
+  can.mtu_bytes = port.mtu_bytes;
+  for (const RdmaPort::Gid& gid : port.gids) can.gid_kinds.insert(rdma_gid_kind(gid.gid, gid.type));
+  return can;
+}
+
 }  // namespace
 
 bool NodeFacts::has_feature(const std::string& feature) const {
@@ -120,6 +140,7 @@ NodeFacts gather_node_facts(CriuAnswers& criu) {
   if (const auto limits = read_process_file(getpid(), "limits"))
     facts.hard_limits = parse_hard_limits(*limits);
   for (const RdmaPort& port : find_rdma_ports()) {
+    facts.rdma_abilities.push_back(abilities_of(port));
     if (port.usable) facts.rdma_ports.push_back(fmt::format("{}:{}", port.device, port.number));
   }
   facts.clock_ns = realtime_ns();

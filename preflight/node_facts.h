@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "preflight/criu_answers.h"
+#include "preflight/rdma_release/rdma_check.h"
 
 namespace ppmr {
 
@@ -33,6 +34,7 @@ struct NodeFacts {
   std::map<std::string, std::string> hard_limits;  // "Max open files": "1048576"
   uint64_t pipe_max_bytes = 0;                     // fs.pipe-max-size; 0: unknown
   std::vector<std::string> rdma_ports;             // "mlx5_0:1", those that ppmr can use
+  std::vector<RdmaAbilities> rdma_abilities;       // one for each port of each device
   int64_t clock_ns = 0;                            // CLOCK_REALTIME when all other facts were known
 
   bool has_feature(const std::string& feature) const;
@@ -54,6 +56,6 @@ std::map<std::string, std::string> parse_hard_limits(std::string_view text);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeFacts, host, architecture, kernel, criu_path, criu_version,
                                    criu_problem, features, cpu_features, memory_available_bytes,
                                    store_free_bytes, user, capabilities, hard_limits,
-                                   pipe_max_bytes, rdma_ports, clock_ns)
+                                   pipe_max_bytes, rdma_ports, rdma_abilities, clock_ns)
 
 }  // namespace ppmr

@@ -140,6 +140,29 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
   }
 }
 
+// All trees share the device of the target.
+void check_rdma_device(const std::vector<TreeFacts>& trees, const NodeFacts& target,
+                       Findings& findings) {
+  std::map<std::string, RdmaNeeds> devices;
+  std::map<std::string, std::string> users;
+  for (const TreeFacts& tree : trees) {
+    for (const RdmaCheck& check : tree.rdma_checks) {
+      for (const RdmaNeeds& needs : check.needs) {
+        add_rdma_needs(needs, devices[needs.device]);
+        users.emplace(needs.device, tree.name_of(check.pid));
+      }
+    }
+  }
+  for (const auto& [device, needs] : devices) {
+    for (const std::string& lack : what_rdma_lacks(needs, target.rdma_abilities)) {
+      findings.stop(
+          fmt::format("{} uses the RDMA device {}, and {}", users[device], device, lack),
+          "choose a target whose device can make the same; `ppmr devices` there shows its "
+          "ports");
+    }
+  }
+}
+
 }  // namespace
 
 void check_answers(const MoveOptions& options, const std::vector<TreeFacts>& trees,
@@ -178,6 +201,7 @@ void check_answers(const MoveOptions& options, const std::vector<TreeFacts>& tre
       if (tree.contains(file.pid)) check_file(options, tree, file, answers.files[i], findings);
     }
   }
+  check_rdma_device(trees, answers.node, findings);
   size_t container = 0;
   for (const TreeFacts& tree : trees) {
     if (tree.container) {

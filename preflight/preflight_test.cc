@@ -356,6 +356,29 @@ TEST_F(Preflight, WarnsOfRdmaThatAProcessOfTheTreeReleases) {
   add("device", "/dev/nvidia0");
   EXPECT_TRUE(stops(find()));
 }
+TEST_F(Preflight, StopsTheMoveIfAProcessKnowsThatItCannotReleaseRdma) {
+  tree_.rdma_releasers = {412};
+  tree_.rdma_checks.push_back({.pid = 412, .hindrances = {"a peer does not answer (10.0.0.2)"}});
+  expect_stop("412 (worker) cannot release RDMA: a peer does not answer (10.0.0.2)",
+              "ppmr rdma run");
+}
+TEST_F(Preflight, StopsTheMoveIfTheTargetsRdmaDeviceCannotMakeTheSame) {
+  RdmaNeeds needs;
+  needs.device = "rxe0";
+  needs.queue_pairs = 6;
+  tree_.rdma_checks = {{.pid = 412, .needs = {needs}}, {.pid = 413, .needs = {needs}}};
+  expect_stop("412 (worker) uses the RDMA device rxe0, and the target has no RDMA device",
+              "choose a target whose device can make the same");
+  RdmaAbilities port;
+  port.device = "rxe0";
+  port.is_active = true;
+  port.queue_pairs = 11;
+  target_.rdma_abilities = {port};
+  expect_stop("the target's device rxe0 can have at most 11 queue pairs, and 12 are needed",
+              "ppmr devices");
+  target_.rdma_abilities[0].queue_pairs = 12;
+  EXPECT_FALSE(stops(find()));
+}
 TEST_F(Preflight, StopsTheMoveIfADeviceIsOpenAndNotGivenAsExternal) {
   tree_.peculiarities = {{"device", "/dev/nvidia0", 412, "dev[195/0]"}};
   expect_stop("412 (worker) has the device /dev/nvidia0 open", "close");

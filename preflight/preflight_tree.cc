@@ -143,6 +143,17 @@ std::string remedy_for_device(const Peculiarity& item) {
          "OMPI_MCA_btl=tcp,self,vader, or UCX_TLS=tcp,posix,self";
 }
 
+// What the processes themselves know to stand against a release of their devices.
+void check_rdma_releasers(const TreeFacts& tree, Findings& findings) {
+  for (const RdmaCheck& check : tree.rdma_checks) {
+    for (const std::string& hindrance : check.hindrances) {
+      findings.stop(fmt::format("{} cannot release RDMA: {}", tree.name_of(check.pid), hindrance),
+                    "start both ends with `ppmr rdma run` and the same --directory; a peer that "
+                    "does not answer must run and be reachable over TCP");
+    }
+  }
+}
+
 void check_backlog(const MoveOptions& options, const std::string& name, const Peculiarity& item,
                    Findings& findings) {
   if (item.kind == "tcp backlog") {
@@ -319,6 +330,7 @@ void check_privileges(const TreeFacts& tree, const NodeFacts& node, const std::s
 void check_tree(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
   check_processes(options, tree, findings);
   check_peculiarities(options, tree, findings);
+  check_rdma_releasers(tree, findings);
   check_deleted_files(options, tree, findings);
   check_connections(options, tree, findings);
 }

@@ -13,6 +13,7 @@
 
 #include "preflight/container_facts.h"
 #include "preflight/manager_facts.h"
+#include "preflight/rdma_release/rdma_check.h"
 #include "processes/carried/lost_attributes.h"
 #include "processes/process_tree.h"
 #include "processes/sockets.h"
@@ -98,6 +99,7 @@ struct TreeFacts {
   std::vector<InternetSocket> sockets;
   std::vector<Peculiarity> peculiarities;
   std::vector<pid_t> rdma_releasers;         // processes that registered with jobs/rdma_release.h
+  std::vector<RdmaCheck> rdma_checks;        // the answers of those that say more
   std::vector<std::string> own_namespaces;   // namespaces that the root does not share with ppmr
   std::vector<std::string> lost_attributes;  // see InheritedAttributes::lost
   uint64_t memory_bytes = 0;                 // pages that two processes share count twice

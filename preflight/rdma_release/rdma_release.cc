@@ -23,7 +23,8 @@ using std::chrono::milliseconds;
 
 // The names of jobs/rdma_release.h. The '@' stands for the zero byte of an abstract name.
 constexpr std::string_view kListed = "@ppmr-rdma-release/";
-constexpr size_t kAnswerMaxBytes = 256;
+constexpr size_t kAnswerMaxBytes = 4096;
+constexpr size_t kReasonMaxBytes = 256;
 
 Status connect_to(int socket, const std::string& name) {
   sockaddr_un address{};
@@ -39,10 +40,12 @@ Status connect_to(int socket, const std::string& name) {
 }
 
 // Sends the request and reads the answer in the network namespace of the process.
-Status converse(const RdmaListener& listener, const std::string& request, milliseconds patience) {
+Result<std::string> converse(const RdmaListener& listener, const std::string& request,
+                             milliseconds patience) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) return system_failure("create", "a socket");
-  if (Status connected = connect_to(socket.get(), listener.name); !connected) return connected;
+  if (Status connected = connect_to(socket.get(), listener.name); !connected)
+    return failure(connected.error());
   if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
     return system_failure("send to", listener.name);
   }
@@ -54,11 +57,21 @@ Status converse(const RdmaListener& listener, const std::string& request, millis
   char text[kAnswerMaxBytes];
   const ssize_t size = recv(socket.get(), text, sizeof(text), 0);
   if (size < 0) return system_failure("receive from", listener.name);
-  const std::string_view said(text, static_cast<size_t>(size));
-  if (said == "ok") return {};
-  return failure(ECANCELED,
-                 fmt::format("process {} cannot {} its RDMA devices: {}", listener.pid, request,
-                             said.empty() ? "it closed the connection without an answer" : said));
+  return std::string(text, static_cast<size_t>(size));
+}
+
+Result<std::string> ask(const RdmaListener& listener, const std::string& request,
+                        milliseconds patience) {
+  Result<std::string> said = "";
+  const Status visited =
+      visit_namespace(listener.pid, "net", [&] { said = converse(listener, request, patience); });
+  return visited ? said : failure(visited.error());
+}
+
+Error refusal(const RdmaListener& listener, const std::string& request, const std::string& said) {
+  return {ECANCELED, fmt::format("process {} cannot {} its RDMA devices: {}", listener.pid, request,
+                                 said.empty() ? "it closed the connection without an answer"
+                                              : said.substr(0, kReasonMaxBytes))};
 }
 
 // Returns the pids of the trees whose roots are alive.
@@ -150,10 +163,34 @@ Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& 
 
 Status ask_rdma_listener(const RdmaListener& listener, const std::string& request,
                          milliseconds patience) {
-  Status done;
-  const Status visited =
-      visit_namespace(listener.pid, "net", [&] { done = converse(listener, request, patience); });
-  return visited ? done : visited;
+  const auto said = ask(listener, request, patience);
+  if (!said) return failure(said.error());
+  if (*said == "ok") return {};
+  return failure(refusal(listener, request, *said));
+}
+
+Result<RdmaCheck> check_rdma_listener(const RdmaListener& listener, milliseconds patience) {
+  const auto said = ask(listener, "check", patience);
+  if (!said) return failure(said.error());
+  auto check = parse_rdma_check(*said);
+  if (!check) return failure(refusal(listener, "check", *said));
+  check->pid = listener.pid;
+  return *check;
+}
+
+std::vector<RdmaCheck> check_rdma_listeners(const std::vector<RdmaListener>& listeners,
+                                            milliseconds patience) {
+  std::vector<std::future<Result<RdmaCheck>>> answers;
+  for (const RdmaListener& listener : listeners) {
+    answers.push_back(std::async(std::launch::async, [&listener, patience] {
+      return check_rdma_listener(listener, patience);
+    }));
+  }
+  std::vector<RdmaCheck> checks;
+  for (auto& answer : answers) {
+    if (auto check = answer.get()) checks.push_back(std::move(*check));
+  }
+  return checks;
 }
 
 Status check_no_rdma(const std::vector<pid_t>& pids, const std::string& devices) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "preflight/rdma_release/rdma_check.h"
 
 namespace ppmr {
 
@@ -31,6 +32,16 @@ Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& 
 // reason that the process gives.
 Status ask_rdma_listener(const RdmaListener& listener, const std::string& request,
                          std::chrono::milliseconds patience);
+
+// Asks one process what would hinder it to release, and what it needs of the target's device. The
+// process goes on as before. Errors: those of ask_rdma_listener(); ECANCELED also if its library
+// does not know the request; EPROTO: another answer than jobs/rdma_release.h describes.
+Result<RdmaCheck> check_rdma_listener(const RdmaListener& listener,
+                                      std::chrono::milliseconds patience);
+
+// Asks all of them at the same time. Leaves out those that give no answer.
+std::vector<RdmaCheck> check_rdma_listeners(const std::vector<RdmaListener>& listeners,
+                                            std::chrono::milliseconds patience);
 
 // Checks that no process has a file below `devices` open or mapped, or receives events of such a
 // device. Errors: EBUSY, which names the process, the file and the remedy; EACCES.

@@ -176,6 +176,13 @@ std::vector<RdmaPort> find_rdma_ports() {
     }
     device.firmware = attributes.fw_ver;
     device.queue_pairs_max = static_cast<uint32_t>(attributes.max_qp);
+    device.completion_queues_max = static_cast<uint32_t>(attributes.max_cq);
+    device.shared_queues_max = static_cast<uint32_t>(attributes.max_srq);
+    device.domains_max = static_cast<uint32_t>(attributes.max_pd);
+    device.requests_max = static_cast<uint32_t>(attributes.max_qp_wr);
+    device.shared_requests_max = static_cast<uint32_t>(attributes.max_srq_wr);
+    device.completions_max = static_cast<uint32_t>(attributes.max_cqe);
+    device.pieces_max = static_cast<uint32_t>(attributes.max_sge);
     device.read_pieces_max = static_cast<uint32_t>(std::max(attributes.max_sge_rd, 1));
     device.reads_served_max = static_cast<uint32_t>(attributes.max_qp_rd_atom);
     device.reads_started_max = static_cast<uint32_t>(attributes.max_qp_init_rd_atom);

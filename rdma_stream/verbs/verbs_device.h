@@ -29,6 +29,13 @@ struct RdmaPort {
   uint32_t mtu_max_bytes = 0;  // the MTU that the port supports
   uint32_t message_max_bytes = 0;
   uint32_t queue_pairs_max = 0;
+  uint32_t completion_queues_max = 0;
+  uint32_t shared_queues_max = 0;
+  uint32_t domains_max = 0;
+  uint32_t requests_max = 0;         // of one queue
+  uint32_t shared_requests_max = 0;  // of one shared receive queue
+  uint32_t completions_max = 0;      // of one completion queue
+  uint32_t pieces_max = 0;           // of one request
   uint32_t read_pieces_max = 0;  // max_sge_rd
   // Limits for the RDMA reads in flight on one queue pair.
   uint32_t reads_served_max = 0;   // reads that the peer posts (max_qp_rd_atom)

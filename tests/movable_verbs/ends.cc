@@ -118,6 +118,17 @@ std::string End::ask(const std::string& request) const {
   return done ? "ok" : done.error().message;
 }
 
+RdmaCheck End::check() const {
+  const auto listeners = find_rdma_listeners({pid_});
+  if (!listeners || listeners->size() != 1) {
+    ADD_FAILURE() << name_ << " has no listener";
+    return {};
+  }
+  const auto check = check_rdma_listener(listeners->front(), kPatience);
+  if (!check) ADD_FAILURE() << check.error().message;
+  return check ? *check : RdmaCheck{};
+}
+
 uint64_t End::rounds() const {
   const std::string text = read_file(exchange_ + "/" + name_ + ".progress");
   return text.empty() ? 0 : std::stoull(text);

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "preflight/rdma_release/rdma_check.h"
+
 namespace ppmr::verbs {
 
 // A directory below /tmp that is removed with its contents. Short: sockets live in it.
@@ -46,6 +48,8 @@ class End {
   // Both answer "ok" or the error. Between them the process may be put on another machine.
   std::string release() const { return ask("release"); }
   std::string resume() const { return ask("resume"); }
+  // What it says to a preflight. Reports a failure of the test if it does not answer.
+  RdmaCheck check() const;
   // `room`: how many objects the device of the machine can make; -1: as many as it is asked for.
   void put_on(int machine, int room = -1) const;
 

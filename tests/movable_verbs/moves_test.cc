@@ -201,12 +201,65 @@ TEST(Moves, PeerWithoutDirectoryIsRefusedByName) {
   End b(scratch, "b", "a", scratch.path(""), 2, {},
         {{"LD_PRELOAD", ""}, {"ASAN_OPTIONS", "detect_leaks=0"}});
   a.await_rounds(5);
+  const RdmaCheck check = a.check();
+  ASSERT_FALSE(check.hindrances.empty());
+  EXPECT_NE(check.hindrances[0].find("no movable verbs"), std::string::npos);
   const std::string said = a.release();
   EXPECT_NE(said.find("no movable verbs"), std::string::npos) << said;
   a.await_rounds(5);
   touch(scratch.path("stop.now"));
   EXPECT_EQ(a.wait(), 0) << a.output();
   EXPECT_EQ(b.wait(), 0) << b.output();
+}
+
+TEST(Moves, CheckCountsWhatMustBeMadeAgainAndHoldsNothingBack) {
+  Ends ends({"--datagrams", "--shared", "--queue-pairs", "3"});
+  const RdmaCheck check = ends.a->check();
+  EXPECT_TRUE(check.hindrances.empty()) << check.hindrances.front();
+  ASSERT_EQ(check.needs.size(), 1u);
+  const RdmaNeeds& needs = check.needs.front();
+  EXPECT_EQ(needs.queue_pairs, 4u) << "three connected ones, and one for datagrams";
+  EXPECT_GE(needs.shared_queues, 1u);
+  EXPECT_GE(needs.completion_queues, 1u);
+  EXPECT_GE(needs.domains, 1u);
+  EXPECT_GT(needs.regions, 0u);
+  EXPECT_GT(needs.requests, 0u);
+  EXPECT_GT(needs.completions, 0u);
+  EXPECT_GT(needs.mtu_bytes, 0u);
+  ASSERT_EQ(needs.gid_kinds.size(), 1u);
+  EXPECT_TRUE(needs.gid_kinds.begin()->starts_with("ipv4/")) << *needs.gid_kinds.begin();
+  EXPECT_EQ(ends.a->log().find("holds back"), std::string::npos) << ends.a->log();
+  EXPECT_EQ(ends.b->log().find("holds back"), std::string::npos) << ends.b->log();
+  await_traffic(ends);
+  move(*ends.a, 3);
+  EXPECT_EQ(ends.a->check().needs.front().queue_pairs, 4u);
+  // With a device that can make exactly this, nothing is lacking; with one less, it is named.
+  RdmaAbilities device;
+  static_cast<RdmaNeeds&>(device) = needs;
+  device.is_active = true;
+  EXPECT_TRUE(what_rdma_lacks(needs, {device}).empty());
+  --device.queue_pairs;
+  EXPECT_EQ(what_rdma_lacks(needs, {device}).size(), 1u);
+  await_traffic(ends);
+  ends.finish();
+}
+
+TEST(Moves, CheckNamesASilentPeerAndAProcessThatIsAwayStillAnswers) {
+  Ends ends({}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "300"}});
+  ends.b->signal(SIGSTOP);
+  const RdmaCheck check = ends.a->check();
+  ends.b->signal(SIGCONT);
+  ASSERT_EQ(check.hindrances.size(), 1u);
+  EXPECT_NE(check.hindrances[0].find("does not answer (127.0.1.2"), std::string::npos)
+      << check.hindrances[0];
+  await_traffic(ends);
+  // A peer that moves itself is no hindrance.
+  ASSERT_EQ(ends.b->release(), "ok");
+  EXPECT_TRUE(ends.a->check().hindrances.empty());
+  EXPECT_TRUE(ends.b->check().hindrances.empty());
+  ASSERT_EQ(ends.b->resume(), "ok");
+  await_traffic(ends);
+  ends.finish();
 }
 
 TEST(Moves, SendsToAPeerThatWasKilledMeanwhileFail) {

@@ -22,12 +22,17 @@ constexpr milliseconds kAskAgain{5};    // after an answer that was not the fina
 constexpr milliseconds kDialAgain{20};  // after a connection that failed
 constexpr int kRefusalsMax = 50;        // then the peer's process is taken for ended: 1 s
 
+void hold_back(Qp& qp) {
+  gate_sends(qp);
+  if (!qp.connection->is_gated) log("queue pair %x holds back", qp.qp_base.qp_num);
+  qp.connection->is_gated = true;
+}
+
 // Holds back or opens the sends as the link says.
 void follow_gate(Qp& qp, Time now) {
   Connection& connection = *qp.connection;
   if (connection.link.is_gated()) {
-    if (!connection.is_gated) gate_sends(qp);
-    connection.is_gated = true;
+    if (!connection.is_gated) hold_back(qp);
     if (!connection.waits_since) connection.waits_since = now;
   } else if (connection.is_gated && open_sends(qp)) {
     connection.is_gated = false;
@@ -221,10 +226,7 @@ std::optional<Message> answer(const Message& request, const ControlAddress& cont
   const LinkRequest asked{kind, request.serial, request.sent};
   const auto now = std::chrono::steady_clock::now();
   // Stops new sends before it counts those that are still on their way.
-  if (kind == RequestKind::kSuspend || kind == RequestKind::kReconnect) {
-    gate_sends(*qp);
-    connection.is_gated = true;
-  }
+  if (kind == RequestKind::kSuspend || kind == RequestKind::kReconnect) hold_back(*qp);
   const Traffic traffic = drain(*qp);
   if (kind == RequestKind::kReconnect && !traffic.sends_done) {
     reply.kind = static_cast<uint8_t>(ReplyKind::kNotYet);

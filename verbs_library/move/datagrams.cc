@@ -157,6 +157,15 @@ Time tend_datagrams(Qp& qp, Time now) {
   return Time::max();
 }
 
+std::string why_datagrams_stay(const Qp& qp) {
+  for (const auto& [end, target] : qp.datagrams->targets) {
+    if (target.state.phase() == Destination::Phase::kForeign)
+      return "a peer has no movable verbs, or another directory (" + address_of(end.gid) +
+             ", UD queue pair " + std::to_string(end.qpn) + ")";
+  }
+  return "";
+}
+
 std::string leave_datagrams(Qp& qp, bool& is_ready, std::string& slow) {
   Datagrams& datagrams = *qp.datagrams;
   datagrams.leaves = true;
@@ -164,11 +173,7 @@ std::string leave_datagrams(Qp& qp, bool& is_ready, std::string& slow) {
   absorb_completions(*qp.send_cq);
   mark_end_of_sends(qp);
   is_ready &= traffic_of(qp).sends_done;
-  for (const auto& [end, target] : datagrams.targets) {
-    if (target.state.phase() == Destination::Phase::kForeign)
-      return "a peer has no movable verbs, or another directory (" + address_of(end.gid) +
-             ", UD queue pair " + std::to_string(end.qpn) + ")";
-  }
+  if (std::string why = why_datagrams_stay(qp); !why.empty()) return why;
   for (auto& [key, watcher] : datagrams.watchers) {
     if (!watcher.holds) ask_to_hold(qp, key, watcher, Clock::now());
     if (watcher.holds) continue;

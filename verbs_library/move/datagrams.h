@@ -53,6 +53,9 @@ struct Datagrams {
 // Returns when it has to be looked at again. Both: the caller holds World::control.
 Time tend_datagrams(Qp& qp, Time now);
 
+// Why a release would fail because of this queue pair; empty: nothing is known. Changes nothing.
+std::string why_datagrams_stay(const Qp& qp);
+
 // The process will move: holds back and drains. Sets `is_ready` to false while that is not
 // finished, and returns why it is not possible at all, or an empty text. `slow` names what is
 // waited for.

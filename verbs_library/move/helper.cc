@@ -17,6 +17,7 @@
 #include <cstring>
 #include <list>
 
+#include "verbs_library/move/check.h"
 #include "verbs_library/move/connections.h"
 #include "verbs_library/move/datagrams.h"
 #include "verbs_library/move/directory.h"
@@ -105,6 +106,7 @@ class Helper {
   void continue_release();
   std::string what_hinders(Qp& qp, bool& is_ready, std::string& slow);
   void cancel_release(const std::string& why);
+  void continue_check();
   void leave();
   std::string come_back();  // what failed, or an empty text
   void publish_all(bool moves);
@@ -117,6 +119,7 @@ class Helper {
   Phase phase_ = Phase::kHere;
   Time release_limit_ = {};
   Time look_again_ = Time::max();
+  std::optional<Check> check_;  // a request "check" that is not answered yet
 };
 
 template <typename Function>
@@ -132,6 +135,7 @@ bool Helper::start() {
     log("listen for requests: %s", std::strerror(errno));
     return false;
   }
+  requests_.answers_checks = 1;
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (!listen_anew()) log("listen for peers: %s", std::strerror(errno));
   sigset_t all, before;
@@ -156,6 +160,7 @@ void Helper::close_after_fork() {
   if (listener_ >= 0) close(listener_);
   if (wake_fd_ >= 0) close(wake_fd_);
   visitors_.clear();
+  check_.reset();
 }
 
 bool Helper::listen_anew() {
@@ -266,13 +271,7 @@ std::string Helper::what_hinders(Qp& qp, bool& is_ready, std::string& slow) {
     return "";
   }
   Connection& connection = *qp.connection;
-  if (qp.owner->regions.size() > kKeysMax) return "the process has too many memory regions";
-  if (connection.problem) return connection.problem;
-  if (!connection.peer_file) connection.peer_file = read_end_file(connection.link.peer());
-  if (!connection.peer_file && connection.link.phase() != Link::Phase::kFailed)
-    return "a peer has no movable verbs, or another directory (" +
-           address_of(connection.link.peer().gid) + ", queue pair " +
-           std::to_string(connection.link.peer().qpn) + ")";
+  if (std::string why = why_it_stays(qp); !why.empty()) return why;
   is_ready &= connection.link.leave() && connection.link.may_be_destroyed();
   return "";
 }
@@ -306,6 +305,15 @@ void Helper::cancel_release(const std::string& why) {
     if (qp.datagrams) stay_datagrams(qp);
   });
   ppmr_rdma_done(&requests_, why.substr(0, 200).c_str());
+}
+
+void Helper::continue_check() {
+  if (check_->advance(Clock::now())) {
+    ppmr_rdma_answer(&requests_, check_->answer().c_str());
+    check_.reset();
+  } else {
+    look_again_ = Clock::now() + milliseconds(1);
+  }
 }
 
 void Helper::leave() {
@@ -357,6 +365,9 @@ void Helper::obey() {
       ppmr_rdma_done(&requests_, failure.empty() ? nullptr : failure.substr(0, 200).c_str());
       break;
     }
+    case PPMR_RDMA_CHECK:
+      check_.emplace(Clock::now(), phase_ == Phase::kHere);
+      break;
     case PPMR_RDMA_NONE:
       break;
   }
@@ -369,7 +380,7 @@ void Helper::loop() {
     // While the process is away, its calls that need a device wait for this lock.
     if (!control.owns_lock()) control.lock();
     // A request that is being carried out is the only one.
-    if (phase_ != Phase::kReleasing) obey();
+    if (phase_ != Phase::kReleasing && !check_) obey();
     if (phase_ != Phase::kAway) {
       accept_visitors();
       serve_visitors();
@@ -378,6 +389,7 @@ void Helper::loop() {
       // What has changed may have to be told at once.
       if (phase_ == Phase::kHere) tend_all();
     }
+    if (check_) continue_check();
     if (phase_ != Phase::kAway) control.unlock();
   }
 }
