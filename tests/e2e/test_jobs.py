@@ -80,6 +80,18 @@ def test_job_leaves_its_host_and_loses_no_output(make_hosts):
     hosts.await_clean()
 
 
+def test_job_that_wants_rdma_uses_tcp_where_there_is_no_device(make_hosts):
+    hosts = make_hosts(3)
+    words = ["--rdma", "--spares", "1", "--slots", "1", "--", "sh", "-c", 'echo "$UCX_TLS"']
+    job = hosts.run(words)
+    assert job.wait() == 0, job.error_text()
+    first = job.error_text().splitlines()[0]
+    assert first.startswith("ppmr job run: ranks use TCP, not RDMA: "), first
+    assert "it has no RDMA device" in first
+    assert job.output() == ["tcp,posix,self"]
+    hosts.await_clean()
+
+
 def test_mpi_job_computes_the_same_result_while_two_hosts_are_evacuated(make_hosts, need_command):
     need_command("lmp")
     hosts = make_hosts(5)

@@ -96,6 +96,10 @@ def test_package_is_installed_upgraded_and_removed_completely(packages, own_root
         ), "only what it needs to run"
     assert in_root(root, "ppmr", "--version").stdout.startswith("ppmr ")
     assert "not found" not in in_root(root, "ldd", "/usr/bin/ppmr").stdout
+    assert "/usr/lib/ppmr/libppmr-verbs.so" in in_root(root, "dpkg", "-L", "ppmr").stdout.split()
+    # A library that cannot be loaded is only a message of the loader.
+    started = in_root(root, "ppmr", "rdma", "run", "--directory", "/root/peers", "--", "true")
+    assert started.stderr == ""
     assert "ppmr:" in (root / "etc/passwd").read_text()
     assert (root / "etc/ppmr/source.d").is_dir()
     missing = in_root(root, "ppmr", "config", "check", check=False)

@@ -1,5 +1,6 @@
 #!/bin/bash
 # Usage: abi_test.sh LIBRARY
+# The library needs nothing but libc and libibverbs: programs may have another C++ library, or none.
 # Compares the names and versions that libppmr-verbs.so exports with those of the libibverbs of this
 # machine. A function of libibverbs that gets an object, and that our library does not have, would
 # meet one of our objects in place of a real one.
@@ -25,6 +26,13 @@ exported() {
   nm -D --defined-only --with-symbol-versions "$1" | awk '$3 ~ /@@IBVERBS_[0-9]/ {print $3}' |
     sed 's/@@/@/' | sort
 }
+
+needed=$(objdump -p "$1" | awk '$1 == "NEEDED" {print $2}')
+others=$(echo "$needed" | grep -v -x -E 'libc\.so\.6|libm\.so\.6|libibverbs\.so\.1|ld-linux.*')
+if ! echo "$needed" | grep -q '^libc\.so\.6$' || [ -n "$others" ]; then
+  echo "needs other libraries than libc and libibverbs:" $others
+  exit 1
+fi
 
 expected=$(exported "$real" | grep -v -E "^($(echo $without_objects | tr ' ' '|'))@")
 found=$(exported "$1")
