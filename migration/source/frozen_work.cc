@@ -1,13 +1,25 @@
 #include "migration/source/frozen_work.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "processes/files/segment_rounds.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
+
+// Memory that devices may write. It counts as written when they are released, at the end of the
+// rounds (LiveMemory::expect_release_of()).
+uint64_t pinned_bytes(pid_t pid) {
+  constexpr std::string_view kPinned = "\nVmPin:";
+  const auto status = read_process_file(pid, "status");
+  const size_t at = status ? status->find(kPinned) : std::string::npos;
+  if (at == std::string::npos) return 0;
+  return std::strtoull(status->c_str() + at + kPinned.size(), nullptr, 10) * 1024;
+}
 
 // The size of the segments that are not `counted` yet. Their pages need not be in use.
 uint64_t system_v_bytes_of(pid_t pid, std::set<uint64_t>& counted) {
@@ -35,6 +47,7 @@ std::vector<FrozenMemory> frozen_memory_of(pid_t root) {
     };
     // Locked mappings need not be in use.
     add("locked memory", std::min(status->locked_bytes, status->own_memory_bytes));
+    add("registered memory", std::min(pinned_bytes(process.pid), status->own_memory_bytes));
     add("huge pages", status->huge_bytes);
     add("System V shared memory", system_v_bytes_of(process.pid, segments));
   }

@@ -11,7 +11,7 @@
 
 namespace ppmr {
 
-// Memory that CRIU sends itself, while the tree stands still.
+// Memory that is sent while the tree stands still, whatever it writes.
 struct FrozenMemory {
   pid_t pid = 0;
   std::string name;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <semaphore>
+#include <set>
 #include <thread>
 
 #include "base/exit_code.h"
@@ -123,6 +124,7 @@ class Migration {
   // Asks the trees to release RDMA, and returns when they have released it. Later calls return the
   // same result. All trees release before the first tree is frozen, because they may communicate
   // with each other.
+  void plan_release_once();
   Status release_rdma_once();
   // Copies memory of the tree while it runs.
   Status copy(Tree& tree, size_t number);
@@ -174,6 +176,9 @@ class Migration {
   Status hook_ended_;  // result of prepare_freeze()
   std::once_flag release_began_;
   Status released_;  // result of release_rdma_once()
+  std::once_flag plan_of_release_began_;
+  // Users of RDMA whose memory may be copied in rounds. Empty: the release comes before the copy.
+  std::set<pid_t> released_after_rounds_;
   std::atomic<bool> asked_to_release_ = false;
   std::atomic<bool> has_given_up_ = false;
 

@@ -24,7 +24,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
-constexpr milliseconds kLookInterval{250};  // at which a waiting thread sees an interruption
+constexpr milliseconds kCheckPatience{2500};  // for the answer of a process that uses RDMA
+constexpr milliseconds kLookInterval{250};    // at which a waiting thread sees an interruption
 
 // Their users have stopped them (SIGSTOP, Ctrl-Z). From the freeze on, nobody can tell.
 std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
@@ -41,11 +42,13 @@ std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
 
 void Migration::dump(Tree& tree, size_t number) {
   Status done = in_slot([&] {
-    const Status released = release_rdma_once();
+    plan_release_once();
+    const Status released = released_after_rounds_.empty() ? release_rdma_once() : Status{};
     return released ? copy(tree, number) : released;
   });
   if (done) done = await_copied();
   if (done) done = prepare_freeze();
+  if (done) done = release_rdma_once();
   if (done) done = in_slot([&] { return dump_and_seal(tree, number); });
   {
     MutexLock lock(mutex_);
@@ -126,6 +129,16 @@ Result<OwnershipRecord> Migration::await_decision() const {
   return record;
 }
 
+// Processes without their devices wait for the end of the move. So they are copied in rounds before
+// their release, if all of them show afterwards what their devices have written.
+void Migration::plan_release_once() {
+  std::call_once(plan_of_release_began_, [this] {
+    if (!settings_.plan.is_live) return;
+    if (const auto users = rdma_users_that_show_writes(roots(), kCheckPatience))
+      released_after_rounds_ = *users;
+  });
+}
+
 Status Migration::release_rdma_once() {
   std::call_once(release_began_, [this] {
     const auto asked = release_rdma(roots(), settings_.release_timeout);
@@ -170,6 +183,7 @@ Status Migration::copy(Tree& tree, size_t number) {
   if (!begun) return failure(begun.error());
   const OwnershipRecord* record = &begun->record;
   // Processes without their RDMA devices wait for the end of the move: rounds would prolong it.
+  // asked_to_release_: before the copy.
   const auto limits =
       settings_.plan.is_live && !asked_to_release_ ? std::optional(settings_.live) : std::nullopt;
   // The names of its checkpoints, for those who show progress.
@@ -203,6 +217,7 @@ Status Migration::copy(Tree& tree, size_t number) {
                               .criu_options = settings_.criu_options,
                               .plan = settings_.plan,
                               .live_limits = limits,
+                              .rdma_users = released_after_rounds_,
                               .on_round_begins = on_round_begins,
                               .on_round = on_round,
                               .on_freeze = [report_phase] { report_phase("dumping"); },

@@ -53,7 +53,9 @@ bool prevents_only_rounds(int error) {
 }  // namespace
 
 TreeDump::TreeDump(const RecordStore& store, TreeDumpOptions options)
-    : store_(store), options_(std::move(options)) {}
+    : store_(store), options_(std::move(options)) {
+  live_.expect_release_of(options_.rdma_users);
+}
 
 TreeDump::~TreeDump() { wait_for_end(); }
 

@@ -6,6 +6,7 @@
 #include <future>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/unique_fd.h"
@@ -30,6 +31,7 @@ struct TreeDumpOptions {
   std::vector<std::string> criu_options;
   MovePlan plan;
   std::optional<LiveLimits> live_limits;  // nullopt: no rounds
+  std::set<pid_t> rdma_users;             // see LiveMemory::expect_release_of()
   std::function<void(unsigned round, uint64_t bytes)> on_round_begins;
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::function<void()> on_freeze;  // CRIU is about to freeze the tree

@@ -223,6 +223,22 @@ Result<size_t> release_rdma(const std::vector<pid_t>& roots, milliseconds patien
   return listeners->size();
 }
 
+std::optional<std::set<pid_t>> rdma_users_that_show_writes(const std::vector<pid_t>& roots,
+                                                           milliseconds patience) {
+  const auto pids = pids_of_trees(roots);
+  if (!pids) return std::nullopt;
+  const auto listeners = find_rdma_listeners(*pids);
+  if (!listeners || listeners->empty()) return std::nullopt;
+  const auto checks = check_rdma_listeners(*listeners, patience);
+  if (checks.size() != listeners->size()) return std::nullopt;
+  std::set<pid_t> users;
+  for (const RdmaCheck& check : checks) {
+    if (!check.shows_writes) return std::nullopt;
+    users.insert(check.pid);
+  }
+  return users;
+}
+
 Status resume_rdma(const std::vector<pid_t>& roots, milliseconds patience) {
   const auto pids = pids_of_trees(roots);
   if (!pids) return failure(pids.error());

@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,12 @@ Result<RdmaCheck> check_rdma_listener(const RdmaListener& listener,
 // Asks all of them at the same time. Leaves out those that give no answer.
 std::vector<RdmaCheck> check_rdma_listeners(const std::vector<RdmaListener>& listeners,
                                             std::chrono::milliseconds patience);
+
+// Returns the processes of the trees that registered, if there are any and each of them says that
+// after a release the kernel knows what devices have written. Else nothing: also if a process does
+// not answer.
+std::optional<std::set<pid_t>> rdma_users_that_show_writes(const std::vector<pid_t>& roots,
+                                                           std::chrono::milliseconds patience);
 
 // Checks that no process has a file below `devices` open or mapped, or receives events of such a
 // device. Errors: EBUSY, which names the process, the file and the remedy; EACCES.

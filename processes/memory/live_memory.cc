@@ -91,12 +91,15 @@ std::vector<PageRange> within(const std::vector<PageRange>& ranges,
   return kept;
 }
 
-std::string direct_writes(pid_t pid) {
+std::string direct_writes(pid_t pid, bool expects_release) {
   const auto descriptors = read_descriptors(pid);
   if (!descriptors) return "";
   for (const Descriptor& descriptor : *descriptors) {
     if (descriptor.target == "anon_inode:[io_uring]") return "it uses io_uring";
-    if (descriptor.target.starts_with("/dev/infiniband/")) return "it uses RDMA";
+    if (descriptor.target.starts_with("/dev/infiniband/")) {
+      if (expects_release) continue;
+      return "it uses RDMA";
+    }
     const auto info = read_process_file(pid, fmt::format("fdinfo/{}", descriptor.number));
     if (!info) continue;
     const size_t at = info->find("flags:");
@@ -113,17 +116,9 @@ std::string direct_writes(pid_t pid) {
 
 namespace {
 
-std::string why_uncertain(pid_t pid) {
-  const std::string why = direct_writes(pid);
+std::string why_uncertain(pid_t pid, bool expects_release = false) {
+  const std::string why = direct_writes(pid, expects_release);
   return why.empty() ? "" : fmt::format("process {}: {}", pid, why);
-}
-
-Status check_certain(const std::vector<ProcessStat>& tree) {
-  for (const ProcessStat& process : tree) {
-    const std::string why = why_uncertain(process.pid);
-    if (!why.empty()) return failure(EOPNOTSUPP, why);
-  }
-  return {};
 }
 
 bool is_shared(PageEntry entry) { return !entry.is_exclusive() && entry.frame() != 0; }
@@ -155,6 +150,14 @@ void note_shared(pid_t pid, const std::vector<PageRange>& places,
 }
 
 }  // namespace
+
+Status LiveMemory::check_certain(const std::vector<ProcessStat>& tree) const {
+  for (const ProcessStat& process : tree) {
+    const std::string why = why_uncertain(process.pid, expected_.contains(process.pid));
+    if (!why.empty()) return failure(EOPNOTSUPP, why);
+  }
+  return {};
+}
 
 Result<LiveMemory::Tracked*> LiveMemory::track(const ProcessIdentity& process) {
   const auto known = tracked_.find(process.pid);

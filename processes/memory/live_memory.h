@@ -21,12 +21,14 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "processes/memory/page_index.h"
 #include "processes/memory/write_tracker.h"
+#include "processes/proc_files.h"
 #include "processes/process_identity.h"
 
 namespace ppmr {
@@ -48,6 +50,9 @@ class LiveMemory {
   LiveMemory() = default;
   LiveMemory(const LiveMemory&) = delete;
 
+  // These processes use RDMA, and release it before the tree is frozen; the pages that a device has
+  // written then count as written (jobs/rdma_release.h: shows-writes). Rounds need not refuse them.
+  void expect_release_of(std::set<pid_t> pids) { expected_ = std::move(pids); }
   // Finds what the tree has written since the last round. The places of the index begin at 0; they
   // belong behind those of the earlier rounds. The pages count as sent from now on: if they cannot
   // be sent, take_back() or the end of the move follows. Errors: those of WriteTracker; EOPNOTSUPP
@@ -87,16 +92,19 @@ class LiveMemory {
     std::unordered_map<uint64_t, uint64_t> shared;
   };
 
+  Status check_certain(const std::vector<ProcessStat>& tree) const;
   Result<Tracked*> track(const ProcessIdentity& process);
   Status add_process(const ProcessIdentity& process, Round& round);
 
   std::map<pid_t, Tracked> tracked_;
+  std::set<pid_t> expected_;
   uint64_t sent_bytes_ = 0;
 };
 
 // Returns what lets the kernel or a device write into the memory of a process without its page
 // tables, so that no tracker sees it (a file open with O_DIRECT, io_uring, RDMA); empty: nothing.
-std::string direct_writes(pid_t pid);
+// `expects_release`: RDMA does not count.
+std::string direct_writes(pid_t pid, bool expects_release = false);
 
 // Returns the parts of `ranges` that are in `memory` (both by address, not overlapping).
 std::vector<PageRange> within(const std::vector<PageRange>& ranges,

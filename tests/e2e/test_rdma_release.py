@@ -6,6 +6,7 @@ import pytest
 
 from lab.node import wait_until
 from lab.programs import Program
+from lab.tracking import tracks_writes
 
 MOVED, ABORTED = 0, 11
 DEVICE = "/dev/infiniband/uverbs0"
@@ -91,6 +92,25 @@ def test_dry_run_warns_and_sends_no_request(migrations, start):
     assert done.code == MOVED and "to release it before the dump" in done.output
     user.wait_for_lines(2)
     assert user.lines()[-1]["releases"] == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["move", "dry run"])
+def test_hindrance_that_a_process_knows_of_is_a_finding(migrations, start, options):
+    user = start("hindered")
+    done = migrations.migrate(user.pid, options=options)
+    assert done.code == ABORTED, done.output
+    assert "cannot release RDMA: a peer is deaf" in done.output
+    user.wait_for_lines(2)
+    assert user.lines()[-1]["releases"] == 0
+
+
+@pytest.mark.skipif(not tracks_writes(), reason="this kernel does not track writes")
+def test_process_is_copied_in_rounds_and_released_after_them(migrations, start):
+    user = start("shows")
+    done = migrations.migrate(user.pid).ok()
+    await_line(user, migrations.target_at, device=1, releases=1, resumes=1)
+    order = [event["event"] for event in done.events]
+    assert "copied" in order and order.index("rdma-released") > order.index("copied"), order
 
 
 def test_process_that_did_not_register_stays_and_the_message_has_the_remedy(migrations):

@@ -46,8 +46,9 @@ def test_threads_that_write_all_the_time_move_live_with_soft_dirty_bits(machines
 
 def test_rounds_lose_no_write_with_soft_dirty_bits(machines, migrations):
     # Those that play only injected calls, which are not used here, take long in a machine.
-    which = "--gtest_filter=LiveRounds.*-*DisturbNoSystemCall:*LoseNoSignal"
+    which = "--gtest_filter=LiveRounds.*:DeviceWrites.*-*DisturbNoSystemCall:*LoseNoSignal"
     done = machines.a.run([MEMORY_TESTS, which], timeout=180, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "LoseNoWriteOfThreadsThatNeverStop" in done.stdout
     assert "NOT TESTED: live rounds" not in done.stdout
+    assert "OK ] DeviceWrites.AreSentAgain" in done.stdout, done.stdout[-3000:]

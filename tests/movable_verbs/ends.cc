@@ -104,6 +104,13 @@ End::~End() {
 
 void End::signal(int number) const { kill(pid_, number); }
 
+void End::stop() const {
+  int status = 0;
+  signal(SIGSTOP);
+  EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+  EXPECT_TRUE(WIFSTOPPED(status)) << output();
+}
+
 void End::put_on(int machine, int room) const {
   std::ofstream place(scratch_.path(name_ + ".place"));
   place << machine;

@@ -45,6 +45,7 @@ class End {
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
   void signal(int number) const;
+  void stop() const;  // returns when all its threads stand still
   // Both answer "ok" or the error. Between them the process may be put on another machine.
   std::string release() const { return ask("release"); }
   std::string resume() const { return ask("resume"); }

@@ -184,7 +184,7 @@ TEST(Moves, ProcessResumesByItselfWhenNobodyAsks) {
 
 TEST(Moves, SilentPeerIsRefusedByNameAndTrafficGoesOn) {
   Ends ends({}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "300"}});
-  ends.b->signal(SIGSTOP);
+  ends.b->stop();
   const std::string said = ends.a->release();
   ends.b->signal(SIGCONT);
   EXPECT_NE(said.find("127.0.1.2"), std::string::npos) << said;
@@ -216,6 +216,7 @@ TEST(Moves, CheckCountsWhatMustBeMadeAgainAndHoldsNothingBack) {
   Ends ends({"--datagrams", "--shared", "--queue-pairs", "3"});
   const RdmaCheck check = ends.a->check();
   EXPECT_TRUE(check.hindrances.empty()) << check.hindrances.front();
+  EXPECT_TRUE(check.shows_writes);
   ASSERT_EQ(check.needs.size(), 1u);
   const RdmaNeeds& needs = check.needs.front();
   EXPECT_EQ(needs.queue_pairs, 4u) << "three connected ones, and one for datagrams";
@@ -246,7 +247,7 @@ TEST(Moves, CheckCountsWhatMustBeMadeAgainAndHoldsNothingBack) {
 
 TEST(Moves, CheckNamesASilentPeerAndAProcessThatIsAwayStillAnswers) {
   Ends ends({}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "300"}});
-  ends.b->signal(SIGSTOP);
+  ends.b->stop();
   const RdmaCheck check = ends.a->check();
   ends.b->signal(SIGCONT);
   ASSERT_EQ(check.hindrances.size(), 1u);

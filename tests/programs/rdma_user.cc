@@ -1,10 +1,12 @@
 // A program that uses a device of RDMA and releases it when ppmr asks, as a messaging library does
 // with jobs/rdma_release.h. The device may be any file: the program only keeps it open.
 //
-// Usage: rdma_user DIR DEVICE [refuse|silent|keep|children=N]
+// Usage: rdma_user DIR DEVICE [refuse|silent|keep|shows|hindered|children=N]
 //   refuse     answers a release with a reason why it cannot
 //   silent     never answers
 //   keep       answers that it has released the device, but keeps it open
+//   shows      answers to a check that the kernel knows what the device has written
+//   hindered   answers to a check that a release would fail
 //   children=N starts N children, which also use the device and release it
 //
 // Appends to DIR/output; creates DIR/ready when it runs. `device` is 1 while this process has the
@@ -34,6 +36,7 @@ class RdmaUser {
       : device_(std::move(device)), behaviour_(std::move(behaviour)), counters_(counters) {
     open_device();
     if (ppmr_rdma_open(&rdma_) != 0) die("register");
+    rdma_.answers_checks = behaviour_ == "shows" || behaviour_ == "hindered";
   }
 
   bool has_device() const { return descriptor_ >= 0; }
@@ -71,6 +74,10 @@ class RdmaUser {
         ++counters_->resumes;
         if (!has_device()) open_device();
         return ppmr_rdma_done(&rdma_, nullptr);
+      case PPMR_RDMA_CHECK:
+        return ppmr_rdma_answer(&rdma_, behaviour_ == "shows" ? PPMR_RDMA_CHECKED "\nshows-writes\n"
+                                                              : PPMR_RDMA_CHECKED
+                                            "\nhindrance a peer is deaf\n");
       case PPMR_RDMA_NONE:
         break;
     }
@@ -120,7 +127,7 @@ int run(const std::string& directory, const std::string& device, const std::stri
 
 int main(int argc, char** argv) {
   if (argc != 3 && argc != 4) {
-    fprintf(stderr, "usage: rdma_user DIR DEVICE [refuse|silent|keep|children=N]\n");
+    fprintf(stderr, "usage: rdma_user DIR DEVICE [refuse|silent|keep|shows|hindered|children=N]\n");
     return 2;
   }
   return ppmr_programs::run(argv[1], argv[2], argc == 4 ? argv[3] : "");

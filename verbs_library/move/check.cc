@@ -9,6 +9,7 @@
 #include "verbs_library/move/directory.h"
 #include "verbs_library/move/settings.h"
 #include "verbs_library/protocol/needs.h"
+#include "verbs_library/shadow/creation.h"
 
 namespace ppmr::verbs {
 namespace {
@@ -141,6 +142,7 @@ std::string Check::answer() const {
   std::string text = PPMR_RDMA_CHECKED "\n";
   for (size_t i = 0; i < std::min(hindrances_.size(), kHindrancesMax); ++i)
     text += "hindrance " + hindrances_[i] + "\n";
+  if (can_show_writes()) text += "shows-writes\n";
   std::vector<DeviceNeeds> all;
   for (const Context* context : world().contexts) {
     const DeviceNeeds needs = needs_of(*context);

@@ -97,6 +97,7 @@ void destroy_memory(Context& context, Failures& failures) {
   for (Mr* region : context.regions) {
     if (region->real) failures.note("release a memory region", real().ibv_dereg_mr(region->real));
     region->real = nullptr;
+    show_writes(*region);
   }
   for (Ah* path : context.paths)
     failures.note("destroy an address handle", destroy_real_paths(*path));

@@ -13,6 +13,12 @@ ibv_cq_ex* create_extended_completion_queue(ibv_context* context, ibv_cq_init_at
 int make_real_channel(Channel& channel);
 int make_real_completion_queue(Cq& cq);
 int make_real_region(Mr& region);
+
+// Whether the kernel can be told what a device has written (Linux 5.14).
+bool can_show_writes();
+// Takes each page that a device may have written as written by the process: the device does not use
+// the page tables, so whoever tracks writes (a live move) has not seen it. The region is released.
+void show_writes(const Mr& region);
 // The new queue pair is in the state RESET. It takes the place of `qp.real`, which is null or is
 // destroyed by the caller.
 ibv_qp* new_real_queue_pair(Qp& qp);

@@ -73,18 +73,49 @@ ibv_mr* register_memory(ibv_pd* seen, void* address, size_t length, uint64_t iov
 
 }  // namespace
 
+namespace {
+
+struct Pages {
+  uintptr_t begin, end, size;
+};
+
+Pages pages_of(const Mr& region) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t address = reinterpret_cast<uintptr_t>(region.addr);
+  return {address & ~(page - 1), (address + region.length + page - 1) & ~(page - 1), page};
+}
+
+bool populate(uintptr_t begin, uintptr_t end, int advice) {
+  return madvise(reinterpret_cast<void*>(begin), end - begin, advice) == 0;
+}
+
+}  // namespace
+
+bool can_show_writes() {
+  alignas(4096) static char page[4096];
+  return populate(reinterpret_cast<uintptr_t>(page), reinterpret_cast<uintptr_t>(page) + 1,
+                  MADV_POPULATE_WRITE);
+}
+
+void show_writes(const Mr& region) {
+  constexpr unsigned kWrites =
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  if (!region.addr || !region.length || (region.access & kWrites) == 0) return;
+  const Pages pages = pages_of(region);
+  if (populate(pages.begin, pages.end, MADV_POPULATE_WRITE)) return;
+  // It ends at the first page that the program has unmapped or protected since.
+  for (uintptr_t at = pages.begin; at < pages.end; at += pages.size)
+    populate(at, at + pages.size, MADV_POPULATE_WRITE);
+}
+
 int make_real_region(Mr& region) {
   // A device cannot take pages that are missing, and a lazy restore leaves them missing: the kernel
   // (6.1) fails with EFAULT instead of asking for them.
   if (region.addr && region.length) {
-    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(region.addr) & ~(page - 1);
-    const uintptr_t end =
-        (reinterpret_cast<uintptr_t>(region.addr) + region.length + page - 1) & ~(page - 1);
+    const Pages pages = pages_of(region);
     const bool writes = region.access & IBV_ACCESS_LOCAL_WRITE;
     // Linux 5.14. Without it the registration itself decides.
-    madvise(reinterpret_cast<void*>(begin), end - begin,
-            writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    populate(pages.begin, pages.end, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   }
   region.real =
       register_real(region.domain->real, region.addr, region.length, region.iova, region.access);
