@@ -98,11 +98,22 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int) {
   region->pd = pd;
   region->addr = address;
   region->length = length;
-  region->lkey = region->rkey = 0x100;
+  // New ones after a move, so that the library has to translate.
+  static uint32_t key = 0;
+  key += 0x100;
+  region->lkey = region->rkey = key;
   return region;
 }
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t, unsigned int) {
   return ibv_reg_mr(pd, address, length, 0);
+}
+int ibv_dereg_mr(ibv_mr* region) {
+  delete region;
+  return 0;
+}
+int ibv_dealloc_pd(ibv_pd* pd) {
+  delete pd;
+  return 0;
 }
 
 ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel*, int) {
@@ -110,6 +121,11 @@ ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel*, i
   cq->context = context;
   cq->cqe = cqe;
   return cq;
+}
+
+int ibv_destroy_cq(ibv_cq* cq) {
+  delete static_cast<Cq*>(cq);
+  return 0;
 }
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {

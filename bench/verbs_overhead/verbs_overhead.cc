@@ -1,7 +1,9 @@
 // What a verb costs: a send and its poll, a receive and its poll, a poll without a completion.
 // Prints nanoseconds as JSON, the least of several rounds: other programs only add to it.
 //
-//     verbs_overhead [QUEUE-PAIRS]
+//     verbs_overhead [QUEUE-PAIRS [wait]]
+//
+// wait: before it measures, it prints a line and waits for one, so that it can be moved.
 #include <infiniband/verbs.h>
 
 #include <algorithm>
@@ -54,6 +56,11 @@ int main(int argc, char** argv) {
     init.cap = {128, 128, 1, 1, 0};
     pairs.push_back(ibv_create_qp(pd, &init));
     if (!pairs.back()) fail("make a queue pair");
+  }
+  if (argc > 2) {
+    std::puts("ready");
+    std::fflush(stdout);
+    (void)std::getchar();
   }
   ibv_sge piece = {reinterpret_cast<uint64_t>(buffer), 64, region->lkey};
   ibv_send_wr send = {}, *bad_send = nullptr;
