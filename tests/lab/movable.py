@@ -1,4 +1,4 @@
-"""Programs that use RDMA, started with `ppmr rdma run` on two machines (tests/vm), and their moves."""
+"""Programs that use RDMA, started with `ppmr rdma run` on the machines of tests/vm; their moves."""
 import re
 
 from .migrations import Migrations
