@@ -10,6 +10,7 @@ def test_stall_is_from_the_first_queue_pair_that_holds_back_to_the_last_that_goe
 def test_stall_without_an_end_is_not_known():
     assert rdma_moves.stall_of([]) is None
     assert rdma_moves.stall_of([(True, 10.0)]) is None
+    assert rdma_moves.stall_of([(True, 10.0), (True, 10.0), (False, 11.0)]) is None
 
 
 def test_row_says_what_was_not_checked_and_what_was_wrong():
