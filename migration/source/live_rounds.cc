@@ -73,7 +73,7 @@ const char* cause_of_fixed(FrozenWork work, double rate_bytes_per_ns) {
   work.compared_bytes = 0;
   const nanoseconds crowd = time_of(work);
   if (std::max(sent, crowd) < kFixedPart) return "little of its memory is left to send";
-  return sent > crowd ? "no round can copy its locked memory and huge pages"
+  return sent > crowd ? "no round can copy its locked memory, registered memory and huge pages"
                       : "CRIU needs long for so many processes and threads";
 }
 

@@ -33,7 +33,7 @@ struct FrozenWork {
   size_t processes = 1;
   size_t threads = 1;           // of all processes
   uint64_t compared_bytes = 0;  // of shared memory, with the copy at the target
-  uint64_t sent_bytes = 0;      // by CRIU: locked memory and huge pages
+  uint64_t sent_bytes = 0;      // locked memory, huge pages, memory registered for RDMA
 
   FrozenWork& operator+=(const FrozenWork& other);  // of trees that are frozen together
 };
