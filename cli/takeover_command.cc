@@ -341,6 +341,7 @@ CommandResult<void> Takeover::take_over() {
   const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const TreeRecord& tree = runs->trees.front();
   const int64_t lost_ms = (tree.running_ns - epoch->frozen_ns) / 1'000'000;
+  const int64_t restore_ms = (tree.held_ns - tree.restore_began_ns) / 1'000'000;
   audit_migration(*runs, "taken-over",
                   {{"protected_as", command_.name},
                    {"epoch", tree.epoch},
@@ -362,12 +363,16 @@ CommandResult<void> Takeover::take_over() {
                            {"pid", tree.tasks.empty() ? tree.root : tree.tasks.front().pid},
                            {"epoch", tree.epoch},
                            {"took_ms", took.count()},
+                           {"restore_ms", restore_ms},
                            {"lost_ms", lost_ms}}));
     return {};
   }
-  print_to(stdout, "{} runs here: pid {}, after {}. What it did in its last {} is lost\n",
+  print_to(stdout,
+           "{} runs here: pid {}, after {}, of which its restore took {}. What it did in its last "
+           "{} is lost\n",
            command_.name, tree.tasks.empty() ? tree.root : tree.tasks.front().pid,
-           format_time(took), format_time(milliseconds(std::max<int64_t>(lost_ms, 0))));
+           format_time(took), format_time(milliseconds(std::max<int64_t>(restore_ms, 0))),
+           format_time(milliseconds(std::max<int64_t>(lost_ms, 0))));
   show_changed(changed);
   return {};
 }
@@ -377,6 +382,11 @@ void Takeover::show_changed(const std::vector<ChangedFile>& files) const {
   for (size_t i = 0; i < files.size() && i < kShownMax; ++i) {
     const ChangedFile& file = files[i];
     const bool was_cut = command_.cuts_files && file.can_be_cut;
+    if (file.now_bytes == file.epoch_bytes) {
+      print_to(stdout, "  {}: written since the epoch, {} bytes as before; it stays as it is\n",
+               one_line(file.path), file.now_bytes);
+      continue;
+    }
     print_to(stdout, "  {}: {} bytes in the epoch, {} since then{}\n", one_line(file.path),
              file.epoch_bytes, file.now_bytes,
              was_cut           ? "; cut back to the epoch"

@@ -98,8 +98,8 @@ Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t
   for (const WrittenFile& file : *files) {
     struct stat now {};
     if (stat(file.path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) continue;
+    if (!has_changed(file, now)) continue;
     const auto now_bytes = static_cast<uint64_t>(now.st_size);
-    if (now_bytes == file.size_bytes) continue;
     if (changed.size() == kChangedFilesMax) break;
     changed.push_back(
         {file.path, file.size_bytes, now_bytes, file.is_appended && now_bytes > file.size_bytes});

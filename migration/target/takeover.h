@@ -32,9 +32,9 @@ struct ChangedFile {
   bool can_be_cut = false;  // the tree only appends to it, and it has grown
 };
 
-// The files that the tree writes and whose size is not that of an epoch: it has written them
-// since, or this node has another file of the name. At most kChangedFilesMax. Errors: of the file
-// system; EPROTO.
+// The files that the tree writes and whose size or time of modification is not that of an epoch: it
+// has written them since, or this node has another file of the name. At most kChangedFilesMax.
+// Errors: of the file system; EPROTO.
 inline constexpr size_t kChangedFilesMax = 10'000;
 Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t number);
 

@@ -26,12 +26,21 @@ std::optional<unsigned long> flags_of(pid_t pid, int descriptor) {
   return std::strtoul(info->c_str() + at + std::string_view("flags:").size(), nullptr, 8);
 }
 
+int64_t modified_ns_of(const struct stat& file) {
+  return int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec;
+}
+
 void add(const WrittenFile& file, std::map<std::string, WrittenFile>& files) {
   const auto [known, is_new] = files.try_emplace(file.path, file);
   if (!is_new) known->second.is_appended = known->second.is_appended && file.is_appended;
 }
 
 }  // namespace
+
+bool has_changed(const WrittenFile& noted, const struct stat& now) {
+  if (static_cast<uint64_t>(now.st_size) != noted.size_bytes) return true;
+  return noted.modified_ns != 0 && modified_ns_of(now) != noted.modified_ns;
+}
 
 Result<std::vector<WrittenFile>> read_written_files(const std::vector<ProcessIdentity>& tasks) {
   std::map<std::string, WrittenFile> files;
@@ -45,7 +54,8 @@ Result<std::vector<WrittenFile>> read_written_files(const std::vector<ProcessIde
       struct stat status {};
       const std::string link = fmt::format("/proc/{}/fd/{}", task.pid, descriptor.number);
       if (stat(link.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-      add({descriptor.target, static_cast<uint64_t>(status.st_size), (*flags & O_APPEND) != 0},
+      add({descriptor.target, static_cast<uint64_t>(status.st_size), (*flags & O_APPEND) != 0,
+           modified_ns_of(status)},
           files);
     }
   }
@@ -61,6 +71,7 @@ Status write_written_files(const std::string& path, const std::vector<WrittenFil
     added.set_path(file.path);
     added.set_size_bytes(file.size_bytes);
     added.set_is_appended(file.is_appended);
+    added.set_modified_ns(file.modified_ns);
   }
   std::ofstream file(path, std::ios::binary);
   if (packed.SerializeToOstream(&file) && file.flush()) return {};
@@ -77,7 +88,7 @@ Result<std::vector<WrittenFile>> load_written_files(const std::string& path) {
     if (!file.path().starts_with('/') || file.path().find('\0') != std::string::npos) {
       return failure(EPROTO, path + ": a path that is not absolute");
     }
-    files.push_back({file.path(), file.size_bytes(), file.is_appended()});
+    files.push_back({file.path(), file.size_bytes(), file.is_appended(), file.modified_ns()});
   }
   return files;
 }

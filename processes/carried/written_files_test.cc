@@ -55,6 +55,26 @@ TEST_F(WrittenFiles, OneWriterThatDoesNotAppendDecides) {
   EXPECT_FALSE(files[0].is_appended);
 }
 
+TEST_F(WrittenFiles, FileWrittenInPlaceHasChanged) {
+  const UniqueFd data = opened("data", O_RDWR);
+  ASSERT_EQ(write(data.get(), "four", 4), 4);
+  const timespec noted_times[] = {{.tv_sec = 1000, .tv_nsec = 7}, {.tv_sec = 1000, .tv_nsec = 7}};
+  ASSERT_EQ(futimens(data.get(), noted_times), 0);
+  WrittenFile noted = found().at(0);
+  struct stat now {};
+  ASSERT_EQ(fstat(data.get(), &now), 0);
+  EXPECT_FALSE(has_changed(noted, now));
+  ASSERT_EQ(pwrite(data.get(), "FOUR", 4, 0), 4);
+  ASSERT_EQ(fstat(data.get(), &now), 0);
+  EXPECT_EQ(static_cast<uint64_t>(now.st_size), noted.size_bytes);
+  EXPECT_TRUE(has_changed(noted, now));
+  noted.modified_ns = 0;
+  EXPECT_FALSE(has_changed(noted, now)) << "an epoch of an earlier version has no times";
+  ASSERT_EQ(ftruncate(data.get(), 2), 0);
+  ASSERT_EQ(fstat(data.get(), &now), 0);
+  EXPECT_TRUE(has_changed(noted, now));
+}
+
 TEST_F(WrittenFiles, DeletedFileIsNotListed) {
   const UniqueFd file = opened("gone", O_WRONLY);
   std::filesystem::remove(path_of("gone"));
@@ -63,12 +83,13 @@ TEST_F(WrittenFiles, DeletedFileIsNotListed) {
 
 TEST_F(WrittenFiles, ListIsReadAsItWasWritten) {
   const std::string path = path_of(kWrittenFilesFile);
-  ASSERT_TRUE(write_written_files(path, {{"/a b", 7, true}, {"/c\xff", 1ULL << 40, false}}));
+  ASSERT_TRUE(write_written_files(path, {{"/a b", 7, true, -5}, {"/c\xff", 1ULL << 40, false}}));
   const auto files = load_written_files(path);
   ASSERT_TRUE(files);
   ASSERT_EQ(files->size(), 2u);
   EXPECT_EQ((*files)[0].path, "/a b");
   EXPECT_TRUE((*files)[0].is_appended);
+  EXPECT_EQ((*files)[0].modified_ns, -5);
   EXPECT_EQ((*files)[1].path, "/c\xff");
   EXPECT_EQ((*files)[1].size_bytes, 1ULL << 40);
 }

@@ -11,9 +11,10 @@ from lab.checker import Checker
 from lab.criu import criu_that
 from lab.migrations import Running
 from lab.node import happens, wait_until
+from lab.pace import patience
 from lab.ppmr import find_ppmr
 from lab.programs import Program, find_program
-from lab.protection import Protection, lose
+from lab.protection import Protection, lose, say_times
 
 REPLACED, RESTORE_FAILED = 13, 9
 MIB = 1 << 20
@@ -74,6 +75,7 @@ def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, l
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)
+    taken = []
     for _ in range(200 if long else 3):
         # Hundreds of takeovers must not reach the pids of the source's programs.
         nodes.target.run(["sh", "-c", "echo 300 >/proc/sys/kernel/ns_last_pid"])
@@ -82,13 +84,44 @@ def test_every_moment_of_a_loss_leaves_one_whole_epoch(lab, nodes, migrations, l
         protection.wait_for_epochs(1)
         time.sleep(chance.uniform(0, 1.5))  # the moment of the loss
         lose(nodes.source)
-        protection.take_over("--truncate")
+        taken.append(json.loads(protection.take_over("--truncate").stdout))
         ledger.wait_for_lines(20, nodes.target)
         ledger.check_continuous()
         ledger.end()
         nodes.target.await_end(ledger.pid)
         ledger.path.unlink()
         migrations.restart_dead()
+    assert all(each["restore_ms"] > 0 for each in taken)
+    assert say_times(taken) <= patience(1) * 1000, "more than a second besides the restore"
+
+
+# Writes one file in place, again and again, and holds another one open for writing.
+REWRITER = """
+import sys, time
+turn, files = 0, [open(path, "r+b", buffering=0) for path in sys.argv[1:]]
+while True:
+    files[0].seek(0)
+    files[0].write(b"%8d" % turn)
+    turn += 1
+    time.sleep(0.01)
+"""
+
+
+def test_file_that_was_written_in_place_is_listed(lab, nodes, migrations):
+    written, untouched = lab.home / "written", lab.home / "untouched"
+    for path in (written, untouched):
+        path.write_bytes(bytes(4096))
+    pid = nodes.source.spawn(["/usr/bin/python3", "-c", REWRITER, written, untouched])
+    wait_until(lambda: written.read_bytes()[:8].strip(b"\0 "), 20, "the program to write")
+    protection = Protection(migrations, pid)
+    protection.wait_for_epochs(1)
+    before = written.read_bytes()
+    wait_until(lambda: written.read_bytes() != before, 20, "the program to write again")
+    lose(nodes.source)
+    taken = json.loads(protection.take_over("--truncate").stdout)
+    sizes = {"epoch_bytes": 4096, "bytes": 4096}
+    assert taken["changed_files"] == [{"path": str(written), **sizes, "was_cut": False}]
+    nodes.target.signal(pid, signal.SIGKILL)
 
 
 def usage(node):
