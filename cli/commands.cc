@@ -99,7 +99,9 @@ void add_timeline(CLI::App& app, int& exit_code) {
 
 void add_history(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
-      "history", "Show the past migrations of this node: what moved, and how long it stood still");
+      "history",
+      "Show the past migrations of this node: what moved, and how long it stood still; and the "
+      "protected processes");
   auto command = make_command<HistoryCommand>(sub, exit_code);
   sub.add_option_function<std::string>(
          "--since",
@@ -114,7 +116,8 @@ void add_history(CLI::App& app, int& exit_code) {
                "show only migrations that did not move everything, or are unfinished");
   sub.add_option("--state-dir", command->state_directory, "directory for the records of migrations")
       ->capture_default_str();
-  sub.add_flag("--json", command->json, "print one JSON object per migration and line");
+  sub.add_flag("--json", command->json,
+               "print one JSON object per migration or protected process, and line");
 }
 
 void add_keygen(CLI::App& app, int& exit_code) {

@@ -1,4 +1,5 @@
-// `ppmr history`: prints the migrations in the records of this node, in both directions.
+// `ppmr history`: prints the migrations in the records of this node, in both directions, and the
+// processes whose epochs this node sends or keeps.
 //
 // Rejected: the audit trail. It may be in syslog alone. The record has all that the audit trail has
 // about a migration, except the user who began it.
@@ -15,8 +16,11 @@
 #include "base/host_name.h"
 #include "base/json_text.h"
 #include "cli/history_view.h"
+#include "cli/status_samples.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
+#include "migration/epochs/epoch_store.h"
+#include "migration/target/takeover.h"
 
 namespace ppmr {
 namespace {
@@ -34,6 +38,44 @@ Result<std::vector<OwnershipRecord>> read_records(const HistoryCommand& command,
   using std::chrono::nanoseconds;
   const int64_t from_ns = command.since ? realtime_ns() - nanoseconds(*command.since).count() : 0;
   return store->list_for_display(from_ns, &unreadable);
+}
+
+// Adds those whose partner this node is. This command only reads, so it must not make the tmpfs.
+Status add_kept(const std::string& state_directory, const std::string& node,
+                std::vector<ProtectedProcess>& processes) {
+  std::error_code error;
+  if (!std::filesystem::exists(kEpochsDirectory, error)) return {};
+  const auto epochs = EpochStore::open();
+  if (!epochs) return failure(epochs.error());
+  const auto all = epochs->list();
+  if (!all) return failure(all.error());
+  if (all->empty()) return {};
+  const auto records = RecordStore::open(state_directory);
+  if (!records) return failure(records.error());
+  for (const EpochState& kept : *all) {
+    auto process = describe_protected(kept, takeover_state(*records, kept), node, realtime_ns());
+    if (process) processes.push_back(std::move(*process));
+  }
+  return {};
+}
+
+// Adds those that leave through the mounts of this node.
+Status add_sent(const std::string& node, std::vector<ProtectedProcess>& processes) {
+  const auto mounts = chosen_mounts("");
+  if (!mounts) return failure(EIO, mounts.error().message);
+  Status all_replied;
+  for (const StatusSample& sample : sample_status(*mounts)) {
+    if (sample.status) {
+      for (auto& process : protected_through(*sample.status, node)) {
+        processes.push_back(std::move(process));
+      }
+    } else {
+      all_replied =
+          failure(EIO, fmt::format("{}: what is protected through it is not listed: {}",
+                                   sample.mount.mountpoint, sample.status.error().message));
+    }
+  }
+  return all_replied;
 }
 
 std::string nothing_text(const HistoryCommand& command) {
@@ -75,12 +117,29 @@ int HistoryCommand::run() const {
     if (json) lines += json_text(history_json(record, past)) + "\n";
     shown.push_back(std::move(past));
   }
+  std::vector<ProtectedProcess> processes;
+  if (!failed) {
+    for (const Status& added :
+         {add_sent(node, processes), add_kept(state_directory, node, processes)}) {
+      if (added) continue;
+      unreadable.push_back(added.error());
+      print_to(stderr, "ppmr history: {}\n", added.error().message);
+    }
+  }
   if (json) {
+    for (const ProtectedProcess& process : processes) {
+      lines += json_text(protected_json(process)) + "\n";
+    }
     print_whole(stdout, "{}", lines);
-  } else if (shown.empty()) {
+    return to_int(unreadable.empty() ? ExitCode::kSuccess : ExitCode::kFailure);
+  }
+  if (shown.empty()) {
     print_text(stdout, nothing_text(*this));
   } else {
     print_text(stdout, history_text(shown, columns_of_output(stdout)));
+  }
+  if (!processes.empty()) {
+    print_text(stdout, "\n" + protected_text(processes, columns_of_output(stdout)));
   }
   return to_int(unreadable.empty() ? ExitCode::kSuccess : ExitCode::kFailure);
 }

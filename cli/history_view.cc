@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "daemon/command_line/size_option.h"
 #include "daemon/command_line/table.h"
@@ -91,6 +93,20 @@ std::string processes_of(const OwnershipRecord& record) {
   return fmt::format("{} and {} more", text, record.trees.size() - 1);
 }
 
+template <typename Value>
+Value value_of(const json& object, const char* key, Value otherwise) {
+  const auto found = object.find(key);
+  if (found == object.end()) return otherwise;
+  const bool fits = std::is_same_v<Value, std::string> ? found->is_string() : found->is_number();
+  return fits ? found->get<Value>() : otherwise;
+}
+
+const json& array_of(const json& object, const char* key) {
+  static const json kNone = json::array();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : kNone;
+}
+
 std::string local_time(int64_t at_ns) {
   const time_t seconds = at_ns / 1'000'000'000;
   tm parts{};
@@ -154,6 +170,83 @@ json history_json(const OwnershipRecord& record, const PastMigration& past) {
           {"state", to_string(record.state())},
           {"error", record.first_error()},
           {"trees", trees}};
+}
+
+std::optional<ProtectedProcess> describe_protected(const EpochState& kept,
+                                                   std::optional<MigrationState> takeover,
+                                                   const std::string& node, int64_t now_ns) {
+  if (judge_source(takeover) == SourceMay::kNotRun) return std::nullopt;
+  const SealedEpoch& newest = kept.newest;
+  return ProtectedProcess{.role = MigrationRole::kTarget,
+                          .name = kept.name,
+                          .from = name_of_peer(kept.peer),
+                          .to = escaped(node),
+                          .pid = kept.tree.root,
+                          .program = escaped(kept.tree.program),
+                          .epoch = newest.number,
+                          .age_ms = newest.number == 0 ? 0 : age_of(newest, now_ns).count(),
+                          .pause_ms = newest.pause_ms,
+                          .bytes = newest.bytes,
+                          .sent_bytes = newest.arrived_bytes};
+}
+
+std::vector<ProtectedProcess> protected_through(const json& status, const std::string& node) {
+  const json& peers = array_of(status, "peers");
+  const std::string partner =
+      peers.empty() ? "?" : escaped(value_of(peers.front(), "name", std::string("?")));
+  std::vector<ProtectedProcess> processes;
+  for (const json& process : array_of(status, "protected")) {
+    processes.push_back({.role = MigrationRole::kSource,
+                         .name = escaped(value_of(process, "name", std::string())),
+                         .from = escaped(node),
+                         .to = partner,
+                         .pid = value_of(process, "pid", pid_t{0}),
+                         .program = escaped(value_of(process, "program", std::string())),
+                         .epoch = value_of(process, "epoch", uint64_t{0}),
+                         .age_ms = value_of(process, "age_ms", int64_t{0}),
+                         .pause_ms = value_of(process, "pause_ms", int64_t{0}),
+                         .bytes = value_of(process, "bytes", uint64_t{0}),
+                         .sent_bytes = value_of(process, "sent_bytes", uint64_t{0})});
+  }
+  return processes;
+}
+
+std::string protected_text(const std::vector<ProtectedProcess>& processes, size_t columns) {
+  Table table({{.title = "PROTECTED"},
+               {"FROM"},
+               {"TO"},
+               {"PROCESSES"},
+               {"EPOCH", true},
+               {"AGE", true},
+               {"PAUSE", true},
+               {"BYTES", true},
+               {"SENT", true}});
+  for (const ProtectedProcess& process : processes) {
+    const std::string tree = fmt::format("{} {}", process.pid, process.program);
+    if (process.epoch == 0) {
+      table.add({process.name, process.from, process.to, tree, "none", "-", "-", "-", "-"});
+      continue;
+    }
+    table.add({process.name, process.from, process.to, tree, std::to_string(process.epoch),
+               format_time(std::chrono::milliseconds(process.age_ms)),
+               fmt::format("{} ms", process.pause_ms), format_size(process.bytes),
+               format_size(process.sent_bytes)});
+  }
+  return table.text(columns);
+}
+
+json protected_json(const ProtectedProcess& process) {
+  return {{"protected", process.name},
+          {"role", to_string(process.role)},
+          {"from", process.from},
+          {"to", process.to},
+          {"pid", process.pid},
+          {"program", process.program},
+          {"epoch", process.epoch},
+          {"age_ms", process.age_ms},
+          {"pause_ms", process.pause_ms},
+          {"bytes", process.bytes},
+          {"sent_bytes", process.sent_bytes}};
 }
 
 }  // namespace ppmr

@@ -1,10 +1,13 @@
-// A past migration, from its record, as a row of a table or as JSON.
+// A past migration, from its record, as a row of a table or as JSON; and a protected process, from
+// what its partner keeps, or from the status of the mount through which its epochs leave.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "migration/epochs/epoch_state.h"
 #include "migration/records/ownership_record.h"
 
 namespace ppmr {
@@ -29,5 +32,33 @@ bool has_failed(const PastMigration& migration);
 // `columns`: of the terminal; 0: lines of any length.
 std::string history_text(const std::vector<PastMigration>& migrations, size_t columns = 0);
 nlohmann::json history_json(const OwnershipRecord& record, const PastMigration& migration);
+
+// A process whose epochs go to a partner, with the newest one that is complete there.
+struct ProtectedProcess {
+  MigrationRole role = MigrationRole::kSource;  // of this node; kTarget: the partner
+  std::string name;                             // as which it is protected
+  std::string from;                             // escaped
+  std::string to;                               // escaped
+  pid_t pid = 0;
+  std::string program;  // escaped
+  uint64_t epoch = 0;   // 0: none is complete yet
+  int64_t age_ms = 0;   // what the loss of the source would cost
+  int64_t pause_ms = 0;
+  uint64_t bytes = 0;       // memory of the process
+  uint64_t sent_bytes = 0;  // of them by this epoch
+};
+
+// `node`: the name of this node. `takeover`: see judge_source(); nullopt is returned if the process
+// runs here.
+std::optional<ProtectedProcess> describe_protected(const EpochState& kept,
+                                                   std::optional<MigrationState> takeover,
+                                                   const std::string& node, int64_t now_ns);
+// From the reply of a mount to `ppmr status`; fields that it lacks are 0 or empty.
+std::vector<ProtectedProcess> protected_through(const nlohmann::json& status,
+                                                const std::string& node);
+
+// As history_text() and history_json().
+std::string protected_text(const std::vector<ProtectedProcess>& processes, size_t columns = 0);
+nlohmann::json protected_json(const ProtectedProcess& process);
 
 }  // namespace ppmr

@@ -120,6 +120,74 @@ TEST(HistoryView, ColumnsAreAligned) {
   EXPECT_EQ(columns[0], columns[1]);
 }
 
+EpochState kept_epoch() {
+  EpochState kept;
+  kept.name = "db";
+  kept.peer = "tls-psk node-a";
+  kept.tree.root = 4711;
+  kept.tree.program = "red\x1bis";
+  kept.newest = {.number = 13,
+                 .frozen_ns = 100 * kSecond,
+                 .pause_ms = 31,
+                 .bytes = 1 << 30,
+                 .arrived_bytes = 1 << 20};
+  return kept;
+}
+
+TEST(HistoryView, PartnerShowsTheNewestEpochThatItKeeps) {
+  const auto process = describe_protected(kept_epoch(), std::nullopt, "node-b", 138 * kSecond);
+  ASSERT_TRUE(process);
+  const std::string text = protected_text({*process});
+  for (const char* part :
+       {"db", "node-a", "node-b", "4711 red\\u001bis", "13", "38.0 s", "31 ms", "1.0 GiB", "1.0 MiB"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+  const auto shown = protected_json(*process);
+  EXPECT_EQ(shown.at("role"), "target");
+  EXPECT_EQ(shown.at("age_ms"), 38'000);
+  EXPECT_EQ(shown.at("sent_bytes"), 1 << 20);
+}
+
+TEST(HistoryView, ProcessThatWasTakenOverIsNotProtectedAnyMore) {
+  EXPECT_FALSE(describe_protected(kept_epoch(), kFinished, "node-b", 0));
+  EXPECT_TRUE(describe_protected(kept_epoch(), kAborted, "node-b", 0));
+}
+
+TEST(HistoryView, ProcessWithoutACompleteEpochHasNoAge) {
+  EpochState first = kept_epoch();
+  first.newest = {};
+  const auto process = describe_protected(first, std::nullopt, "node-b", 138 * kSecond);
+  EXPECT_EQ(process->age_ms, 0);
+  EXPECT_NE(protected_text({*process}).find("none"), std::string::npos);
+}
+
+TEST(HistoryView, SourceShowsWhatLeavesThroughItsMounts) {
+  const nlohmann::json status = {{"peers", {{{"name", "node-b"}}}},
+                                 {"protected",
+                                  {{{"name", "db"},
+                                    {"pid", 4711},
+                                    {"program", "redis"},
+                                    {"epoch", 13},
+                                    {"age_ms", 38'000},
+                                    {"pause_ms", 31},
+                                    {"bytes", 1 << 30},
+                                    {"sent_bytes", 1 << 20}}}}};
+  const auto processes = protected_through(status, "node-a");
+  ASSERT_EQ(processes.size(), 1u);
+  EXPECT_EQ(processes[0].from, "node-a");
+  EXPECT_EQ(processes[0].to, "node-b");
+  EXPECT_EQ(processes[0].epoch, 13u);
+  EXPECT_EQ(protected_json(processes[0]).at("role"), "source");
+}
+
+TEST(HistoryView, ReplyOfAnotherKindHasNoProtectedProcess) {
+  EXPECT_TRUE(protected_through({{"peers", 7}}, "node-a").empty());
+  const auto processes = protected_through({{"protected", {{{"pid", "x"}}}}}, "node-a");
+  ASSERT_EQ(processes.size(), 1u);
+  EXPECT_EQ(processes[0].pid, 0);
+  EXPECT_EQ(processes[0].to, "?");
+}
+
 TEST(HistoryCommand, DurationsHaveUnits) {
   EXPECT_EQ(parse_duration("90")->count(), 90);
   EXPECT_EQ(parse_duration("2h")->count(), 7200);

@@ -3,8 +3,11 @@ import json
 import re
 import subprocess
 
+from lab.checker import Checker
 from lab.criu import criu_that
+from lab.node import wait_until
 from lab.programs import REPOSITORY
+from lab.protection import Protection, lose
 from lab.workers import start_workers
 
 
@@ -41,6 +44,36 @@ def test_history_shows_moves_and_failures_at_both_nodes(ppmr, lab, nodes, migrat
     assert first.endswith("moved") and f"{moved.pid} " in first
     titles, *shown = history(ppmr, migrations, "source", "--failed").splitlines()
     assert len(shown) == 1 and f"{stayed.pid} " in shown[0] and "stayed: " in shown[0]
+
+
+def test_history_lists_protected_processes_at_both_nodes(ppmr, lab, nodes, migrations):
+    ledger = Checker(lab, nodes, mib=16)
+    protection = Protection(migrations, ledger.pid, every="600")
+    protection.wait_for_epochs(1)
+    [epoch] = protection.epochs()
+    documented = set(re.findall(r"`(\w+)`", (REPOSITORY / "docs/json.md").read_text()))
+    for role in ("source", "target"):
+        [shown] = map(json.loads, history(ppmr, migrations, role, "--json").splitlines())
+        assert set(shown) - documented == set()
+        assert (shown["protected"], shown["role"], shown["pid"]) == ("ledger", role, ledger.pid)
+        assert (shown["from"], shown["to"]) == (nodes.source.name, nodes.target.name)
+        assert 0 <= shown["age_ms"] < 60_000
+        for key, value in (("epoch", "number"), ("pause_ms",) * 2, ("bytes",) * 2):
+            assert shown[key] == epoch[value], key
+        sentence, _, titles, line = history(ppmr, migrations, role).splitlines()
+        assert sentence.startswith("no migration in the records")
+        assert titles.split()[:2] == ["PROTECTED", "FROM"]
+        assert line.startswith("ledger ") and f"{ledger.pid} python3" in line
+        assert "ledger" not in history(ppmr, migrations, role, "--failed")
+    lose(nodes.source)
+    protection.take_over()
+
+    def is_moved():
+        [taken] = map(json.loads, history(ppmr, migrations, "target", "--json").splitlines())
+        return "protected" not in taken and taken["result"] == "moved"
+
+    wait_until(is_moved, 20, "all memory to be at the target")
+    ledger.end()
 
 
 def test_empty_history_prints_a_sentence(ppmr, tmp_path):
