@@ -108,9 +108,7 @@ Status Keeper::write_bytes(const ImageTree::Held& held, const KeptIndex& index,
     for (const BlockStretch& stretch : index.stretches[i]) {
       const uint64_t end = (stretch.first + stretch.count) * kKeptBlockBytes;
       for (uint64_t at = stretch.first * kKeptBlockBytes; at < end;) {
-        if (stopping_ || !tree_.is_to_keep(held.top)) {
-          return failure(ECANCELED, "the checkpoint was removed, or the target ends");
-        }
+        if (Status wanted = check_wanted(held); !wanted) return wanted;
         const auto began = Clock::now();
         const size_t length = std::min(end - at, kPieceBytes);
         ImageFile& file = *held.nodes[i]->file;
@@ -127,6 +125,11 @@ Status Keeper::write_bytes(const ImageTree::Held& held, const KeptIndex& index,
     }
   }
   return {};
+}
+
+Status Keeper::check_wanted(const ImageTree::Held& held) const {
+  if (!stopping_ && tree_.is_to_keep(held.top)) return {};
+  return failure(ECANCELED, "the checkpoint was removed, or the target ends");
 }
 
 void Keeper::note_written(uint64_t bytes) {
@@ -148,7 +151,18 @@ Status Keeper::publish(int32_t number) {
   return {};
 }
 
-// Reads the index back from the file. Memory may be given back only if the disk has the bytes.
+// What the disk has is read before it is reported, at the pace at which it was written.
+Status Keeper::verify(const ImageTree::Held& held, const KeptFile& file) const {
+  auto began = Clock::now();
+  return file.verify([&]() -> Status {
+    if (Status wanted = check_wanted(held); !wanted) return wanted;
+    rest(Clock::now() - began);
+    began = Clock::now();
+    return {};
+  });
+}
+
+// Reads everything back from the file. Memory may be given back only if the disk has the bytes.
 Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t number) {
   auto file = files_.open_kept(number);
   if (!file) return failure(file.error());
@@ -157,6 +171,7 @@ Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t 
     return failure(opened.error().errno_value,
                    path_of(number, true) + ": " + opened.error().message);
   }
+  if (Status verified = verify(held, *opened->file); !verified) return failure(verified.error());
   Entry entry{.number = number,
               .name = held.listing.name(),
               .sealed_ns = held.listing.sealed_ns,

@@ -124,6 +124,8 @@ class Keeper {
   Status check_space(uint64_t needed_bytes);
   Status publish(int32_t number);
   Result<Entry> open_written(const ImageTree::Held& held, int32_t number);
+  Status verify(const ImageTree::Held& held, const KeptFile& file) const;
+  Status check_wanted(const ImageTree::Held& held) const;
   void kept(const ImageTree::Held& held, Entry entry);
   void not_kept(const ImageTree::Held& held, int32_t number, const Error& error);
   // load_kept.cc

@@ -14,7 +14,7 @@ namespace {
 // Files that fail, or wait, when the test says so.
 class FaultyFiles final : public KeptFiles {
  public:
-  explicit FaultyFiles(const std::string& directory) : files_(directory) {}
+  explicit FaultyFiles(const std::string& directory) : directory_(directory), files_(directory) {}
 
   Result<UniqueFd> open_kept_directory() override { return files_.open_kept_directory(); }
   Result<UniqueFd> create_kept(int32_t number) override {
@@ -25,7 +25,10 @@ class FaultyFiles final : public KeptFiles {
     if (before_publish) before_publish();
     return files_.publish_kept(number);
   }
-  Result<UniqueFd> open_kept(int32_t number) override { return files_.open_kept(number); }
+  Result<UniqueFd> open_kept(int32_t number) override {
+    if (damages) damage(number);
+    return files_.open_kept(number);
+  }
   Result<UniqueFd> remove_kept(int32_t number) override {
     if (remove_errno != 0) return failure(remove_errno, "remove: the test says so");
     return files_.remove_kept(number);
@@ -33,9 +36,19 @@ class FaultyFiles final : public KeptFiles {
 
   std::atomic<int> create_errno = 0;
   std::atomic<int> remove_errno = 0;
+  std::atomic<bool> damages = false;  // what was written, before it is opened
   std::function<void()> before_publish;
 
  private:
+  void damage(int32_t number) const {
+    const std::string path = directory_ + "/" + kept_file_name(number, true);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(300'000);
+    file.put('!');
+    file.put('?');
+  }
+
+  const std::string directory_;
   KeptFilesIn files_;
 };
 
@@ -343,6 +356,47 @@ TEST_F(KeeperTest, DamagedBlockIsAnErrorOfItsReaderOnly) {
   start();
   EXPECT_EQ(store_->read("c", "f").error().errno_value, EIO);
   EXPECT_EQ(*store_->read("c", "g"), "good");
+}
+
+TEST_F(KeeperTest, FileThatTheDiskHasDamagedIsNotReportedAsKept) {
+  start();
+  files_->damages = true;
+  const std::string bytes = bytes_from(1, 1'000'000);
+  store_->receive_and_seal("c", {{"f", {{0, bytes}}}});
+  ASSERT_TRUE(store_->wait_until_refused("c"));
+  EXPECT_NE(keeper_->report().error.find(".kept"), std::string::npos) << keeper_->report().error;
+  EXPECT_EQ(keeper_->report().checkpoints, 0u);
+  EXPECT_EQ(*store_->read("c", "f"), bytes) << "it is still in memory";
+  files_->damages = false;
+  ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
+  start();
+  EXPECT_EQ(*store_->read("c", "f"), bytes);
+  EXPECT_EQ(files().size(), 1u) << "a damaged file stays";
+}
+
+TEST_F(KeeperTest, StreamsGoOnWhileTheDiskHangs) {
+  start();
+  std::promise<void> hangs;
+  std::promise<void> goes_on;
+  bool is_first = true;
+  files_->before_publish = [&] {
+    if (!std::exchange(is_first, false)) return;
+    hangs.set_value();
+    goes_on.get_future().wait();
+  };
+  const std::string bytes = bytes_from(1, 3'000'000);
+  store_->receive_and_seal("c", {{"f", {{0, bytes}}}});
+  hangs.get_future().wait();
+  store_->receive_and_seal("d", {{"f", {{0, bytes_from(2, 3'000'000)}}}});
+  EXPECT_EQ(*store_->read("d", "f"), bytes_from(2, 3'000'000));
+  EXPECT_EQ(*store_->read("c", "f"), bytes);
+  const KeepReport report = keeper_->report();
+  EXPECT_EQ(report.writing, "c");
+  EXPECT_GE(report.written_bytes, bytes.size());
+  EXPECT_EQ(report.checkpoints, 0u);
+  goes_on.set_value();
+  ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
+  ASSERT_TRUE(store_->wait_until("d", KeepState::kKept));
 }
 
 TEST_F(KeeperTest, LoanOfAKeptFileNamesItsPlaceOnTheDisk) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,8 +42,9 @@ class KeptFile final : public DiskBytes {
   uint64_t size_bytes() const { return size_bytes_; }
   // Returns whether the file still has a name on the disk.
   bool is_linked() const;
-  // Reads and verifies all data blocks. Errors: EIO.
-  Status verify() const;
+  // Reads and verifies all data blocks, from the disk if it can. `between`: called after each MiB;
+  // its error ends it. Errors: EIO; those of `between`.
+  Status verify(const std::function<Status()>& between = nullptr) const;
 
  private:
   KeptFile(UniqueFd file, std::string path, const BlockCipher::Key& key, uint64_t data_blocks,
