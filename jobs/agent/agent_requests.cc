@@ -152,6 +152,7 @@ json JobAgent::start_job(const user_request::Run& request, const ControlClient& 
                             .launcher = client.pid,
                             .allocation = request.allocation,
                             .protect_every = request.protect,
+                            .mtbf = request.mtbf,
                             .rdma = request.rdma});
   if (!started) return refusal(started.error());
   descriptors.push_back(std::move(started->connection));
@@ -172,7 +173,8 @@ json JobAgent::resume_job(const user_request::Resume& request, const ControlClie
                                        .user = std::move(*user),
                                        .launcher = client.pid,
                                        .allocation = request.allocation,
-                                       .protect_every = request.protect},
+                                       .protect_every = request.protect,
+                                       .mtbf = request.mtbf},
                                .again = request.again});
   if (!resumed) return refusal(resumed.error());
   StartedJob& started = resumed->started;

@@ -80,6 +80,7 @@ Result<JobRecord> HomeJobs::begin_record(const JobRequest& request) const {
                 .launcher = *launcher,
                 .boot_id = read_boot_id()};
   job.protection.every_ms = request.protect_every.count();
+  job.protection.mtbf_ms = request.mtbf.count();
   job.rdma = request.rdma;
   return job;
 }

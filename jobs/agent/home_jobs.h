@@ -53,6 +53,7 @@ struct JobRequest {
   pid_t launcher = 0;
   std::string allocation{};                    // see NodeSpec
   std::chrono::milliseconds protect_every{0};  // 0: not protected
+  std::chrono::milliseconds mtbf{0};           // of a host; 0: `protect_every` does not change
   bool rdma = false;  // whether its nodes are to have RDMA, if all hosts have it
 };
 

@@ -142,6 +142,7 @@ void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<Ke
   protection.sent_bytes = kept->sent_bytes;
   protection.kept_at = kept->kept_at;
   protection.rollbacks_to_agreed = 0;
+  protection.every_ms = choose_interval(job).count();
   if (Status saved = replace_locked(**found, std::move(job)); !saved) {
     spdlog::error("job {}: {}", id, saved.error().message);
   }

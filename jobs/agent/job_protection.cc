@@ -7,6 +7,7 @@
 #include <set>
 
 #include "jobs/agent/job_record.h"
+#include "migration/protect/protection.h"
 
 namespace ppmr {
 namespace {
@@ -24,8 +25,25 @@ bool has_node(const JobRecord& job, const std::string& host) {
 
 }  // namespace
 
+size_t count_hosts(const JobRecord& job) {
+  std::set<std::string> hosts;
+  for (const JobNodePlace& node : job.nodes) hosts.insert(node.host);
+  return hosts.size();
+}
+
+std::chrono::milliseconds choose_interval(const JobRecord& job) {
+  using std::chrono::milliseconds;
+  const JobProtection& protection = job.protection;
+  if (protection.mtbf_ms == 0) return milliseconds(protection.every_ms);
+  const auto hosts = static_cast<int64_t>(std::max<size_t>(count_hosts(job), 1));
+  const auto best =
+      best_interval(milliseconds(protection.pause_ms), milliseconds(protection.mtbf_ms / hosts));
+  return std::max(best, kJobEpochIntervalMin);
+}
+
 json to_json(const JobProtection& protection) {
   return {{"every_ms", protection.every_ms},
+          {"mtbf_ms", protection.mtbf_ms},
           {"next", protection.next},
           {"agreed", protection.agreed},
           {"agreed_ns", protection.agreed_ns},
@@ -41,6 +59,7 @@ json to_json(const JobProtection& protection) {
 
 JobProtection parse_job_protection(const json& packed) {
   return {.every_ms = packed.at("every_ms"),
+          .mtbf_ms = packed.value("mtbf_ms", int64_t{0}),
           .next = packed.at("next"),
           .agreed = packed.at("agreed"),
           .agreed_ns = packed.at("agreed_ns"),

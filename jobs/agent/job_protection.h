@@ -9,6 +9,7 @@
 //             runs on a spare from then on, or beside another node at its partner
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -24,6 +25,7 @@ struct JobRecord;
 // In the record of a job.
 struct JobProtection {
   int64_t every_ms = 0;   // how often an epoch begins; 0: the job is not protected
+  int64_t mtbf_ms = 0;    // of a host; not 0: `every_ms` follows from it after each epoch
   uint64_t next = 1;      // the number of the next epoch; none is used twice
   uint64_t agreed = 0;    // the epoch to which the job can be rolled back; 0: none
   int64_t agreed_ns = 0;  // when its nodes stood still; Unix time
@@ -41,6 +43,15 @@ struct JobProtection {
   unsigned rollbacks = 0;            // how often the job was rolled back
   unsigned rollbacks_to_agreed = 0;  // to the epoch that is agreed on now
 };
+
+// Each epoch holds all nodes up.
+inline constexpr std::chrono::milliseconds kJobEpochIntervalMin{5'000};
+
+// How often an epoch begins now: as given, or, with an MTBF, as costs the least time after an epoch
+// with this pause (best_interval()). A job has as many chances to fail as its nodes have hosts.
+std::chrono::milliseconds choose_interval(const JobRecord& job);
+// How many hosts have nodes.
+size_t count_hosts(const JobRecord& job);
 
 nlohmann::json to_json(const JobProtection& protection);
 // Throws nlohmann::json::exception.

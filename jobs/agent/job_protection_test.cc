@@ -49,6 +49,7 @@ auto lost(std::set<std::string> hosts) {
 TEST(JobProtection, RecordKeepsEverything) {
   JobRecord job = job_of(2, 1);
   job.protection = {.every_ms = 60'000,
+                    .mtbf_ms = 9,
                     .next = 8,
                     .agreed = 6,
                     .agreed_ns = 5,
@@ -61,6 +62,29 @@ TEST(JobProtection, RecordKeepsEverything) {
                     .rollbacks = 1,
                     .rollbacks_to_agreed = 1};
   EXPECT_EQ(to_json(parse_job_record(to_json(job))), to_json(job));
+}
+
+TEST(JobProtection, RecordOfAnEarlierVersionHasNoMtbf) {
+  nlohmann::json packed = to_json(job_of(2, 0).protection);
+  packed.erase("mtbf_ms");
+  EXPECT_EQ(parse_job_protection(packed).mtbf_ms, 0);
+}
+
+TEST(JobProtection, IntervalFollowsFromThePauseAndTheFailuresOfAllHosts) {
+  using std::chrono::seconds;
+  constexpr int64_t kDayMs = 24 * 3600 * 1000;
+  JobRecord job = job_of(4, 2);
+  job.protection.every_ms = 60'000;
+  job.protection.pause_ms = 120;
+  EXPECT_EQ(choose_interval(job), seconds(60)) << "as the user says";
+  job.protection.mtbf_ms = 120 * kDayMs;
+  EXPECT_EQ(choose_interval(job), seconds(789)) << "four hosts fail once in 30 days";
+  job.nodes[3].host = job.nodes[2].host;
+  job.nodes[1].host = job.nodes[0].host;
+  EXPECT_EQ(count_hosts(job), 2u);
+  EXPECT_EQ(choose_interval(job), seconds(1115)) << "two nodes on each of two hosts";
+  job.protection.mtbf_ms = 1;
+  EXPECT_EQ(choose_interval(job), kJobEpochIntervalMin);
 }
 
 TEST(JobProtection, PartnerIsTheNextHost) {

@@ -46,11 +46,13 @@ struct Run {
   std::vector<std::string> spares;
   std::string allocation;   // of Slurm; empty: none
   Milliseconds protect{0};  // the time between two epochs; 0: not protected
+  Milliseconds mtbf{0};     // of a host; not 0: later epochs are as frequent as costs least
   bool rdma = false;
   template <typename F>
   void fields(F&& field) {
     field("hosts", hosts), field("spares", spares), field("allocation", allocation);
-    field.may_lack("protect_ms", protect), field.may_lack("rdma", rdma);
+    field.may_lack("protect_ms", protect), field.may_lack("mtbf_ms", mtbf);
+    field.may_lack("rdma", rdma);
   }
 };
 
@@ -62,12 +64,14 @@ struct Resume {
   std::vector<std::string> spares;
   std::string allocation;
   Milliseconds protect{0};
+  Milliseconds mtbf{0};
   bool again = false;  // also if it has gone on before
   template <typename F>
   void fields(F&& field) {
     field("directory", directory), field("hosts", hosts), field("spares", spares);
     field("allocation", allocation);
-    field.may_lack("protect_ms", protect), field.may_lack("again", again);
+    field.may_lack("protect_ms", protect), field.may_lack("mtbf_ms", mtbf);
+    field.may_lack("again", again);
   }
 };
 

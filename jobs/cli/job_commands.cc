@@ -6,6 +6,7 @@
 #include "base/host_name.h"
 #include "daemon/command_line/credential_options.h"
 #include "daemon/command_line/size_option.h"
+#include "jobs/agent/job_protection.h"
 #include "jobs/cli/agent_command.h"
 #include "jobs/cli/launch_commands.h"
 #include "jobs/cli/operator_commands.h"
@@ -131,23 +132,37 @@ void add_agent(CLI::App& job, int& exit_code) {
   sub.add_flag("-f,--foreground", command->foreground, "stay in the foreground");
 }
 
-// Each epoch holds all nodes up.
-constexpr std::chrono::seconds kProtectEveryMin{5};
+constexpr const char* kAuto = "auto";
+// With `auto`, after a first epoch that has failed.
+constexpr std::chrono::seconds kFirstInterval{30};
 
 template <typename Command>
 void add_protect_option(CLI::App& sub, const std::shared_ptr<Command>& command) {
   sub.add_option_function<std::string>(
          "--protect",
          [command](const std::string& text) {
+           command->protect.is_auto = text == kAuto;
+           command->protect.every = kFirstInterval;
+           if (command->protect.is_auto) return;
            const auto time = parse_time(text);
            if (!time) throw CLI::ValidationError("--protect", time.error().message);
-           if (*time < kProtectEveryMin) {
+           if (*time < kJobEpochIntervalMin) {
              throw CLI::ValidationError("--protect", "at least 5 s between two epochs");
            }
-           command->protect_every = std::chrono::duration_cast<std::chrono::milliseconds>(*time);
+           command->protect.every = std::chrono::duration_cast<std::chrono::milliseconds>(*time);
          },
          "keep an epoch of all nodes, so often, in the memory of two hosts each: when a host dies "
-         "without warning, the job goes on from the last one")
+         "without warning, the job goes on from the last one; auto: as often as costs the least "
+         "time with --mtbf")
+      ->type_name("TIME|auto");
+  sub.add_option_function<std::string>(
+         "--mtbf",
+         [command](const std::string& text) {
+           const auto time = parse_time(text);
+           if (!time) throw CLI::ValidationError("--mtbf", time.error().message);
+           command->protect.mtbf = std::chrono::duration_cast<std::chrono::milliseconds>(*time);
+         },
+         "with --protect auto: how long a host runs until it fails, on average")
       ->type_name("TIME");
 }
 

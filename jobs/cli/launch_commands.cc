@@ -168,7 +168,17 @@ int follow(const std::string& socket, const std::string& id, CommandRequest requ
 
 }  // namespace
 
+std::string ProtectOptions::fault() const {
+  if (is_auto && mtbf.count() == 0) {
+    return "--protect auto needs --mtbf TIME: how long a host runs until it fails, on average";
+  }
+  if (!is_auto && mtbf.count() > 0) return "--mtbf needs --protect auto";
+  return "";
+}
+
 int JobRunCommand::run() {
+  const std::string fault = protect.fault();
+  if (!fault.empty()) return fail({ExitCode::kUsage, fault});
   const auto allocation = find_slurm_allocation(hosts);
   if (!allocation) return fail({ExitCode::kFailure, allocation.error().message});
   if (*allocation) hosts = (*allocation)->hosts;
@@ -195,7 +205,8 @@ int JobRunCommand::run() {
   const user_request::Run wanted{.hosts = working,
                                  .spares = spare,
                                  .allocation = *allocation ? (*allocation)->number : "",
-                                 .protect = protect_every,
+                                 .protect = protect.every,
+                                 .mtbf = protect.mtbf,
                                  .rdma = rdma};
   auto started = ask_agent(socket, to_request(wanted), kStartTimeout);
   if (!started) return fail(started.error());
@@ -219,6 +230,8 @@ int JobRunCommand::run() {
 
 int JobResumeCommand::run() {
   const auto fail = [](const CommandError& error) { return report("job resume", error, false); };
+  const std::string fault = protect.fault();
+  if (!fault.empty()) return fail({ExitCode::kUsage, fault});
   const auto allocation = find_slurm_allocation(hosts);
   if (!allocation) return fail({ExitCode::kFailure, allocation.error().message});
   if (*allocation) hosts = (*allocation)->hosts;
@@ -239,7 +252,8 @@ int JobResumeCommand::run() {
       .hosts = {hosts.begin(), hosts.end() - spares},
       .spares = {hosts.end() - spares, hosts.end()},
       .allocation = *allocation ? (*allocation)->number : "",
-      .protect = protect_every,
+      .protect = protect.every,
+      .mtbf = protect.mtbf,
       .again = again};
   auto resumed = ask_agent(socket, to_request(wanted), kResumeTimeout);
   if (!resumed) return fail(resumed.error());

@@ -6,13 +6,23 @@
 
 namespace ppmr {
 
+// `--protect TIME`, or `--protect auto --mtbf TIME`.
+struct ProtectOptions {
+  std::chrono::milliseconds every{0};  // 0: the job is not protected; auto: until the first epoch
+  bool is_auto = false;
+  std::chrono::milliseconds mtbf{0};  // of a host
+
+  // Why they do not fit together; empty: they do.
+  std::string fault() const;
+};
+
 // `ppmr job run`.
 struct JobRunCommand {
   std::vector<std::string> hosts;  // empty: the hosts of the Slurm allocation
   unsigned spares = 0;             // how many of the last `hosts` are spares
   // Ranks on each host; 0: the number from Slurm, else the CPUs of this host.
   unsigned slots = 0;
-  std::chrono::milliseconds protect_every{0};  // --protect; 0: the job is not protected
+  ProtectOptions protect;
   std::vector<std::string> argv;
   std::string socket;
   bool dry_run = false;
@@ -26,7 +36,7 @@ struct JobResumeCommand {
   std::string directory;
   std::vector<std::string> hosts;  // as for JobRunCommand
   unsigned spares = 0;
-  std::chrono::milliseconds protect_every{0};
+  ProtectOptions protect;
   bool again = false;  // also if it has gone on before
   std::string socket;
 

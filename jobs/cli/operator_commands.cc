@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/json_text.h"
@@ -81,6 +82,21 @@ std::string explain(const Error& error, const std::string& socket) {
       error.message, socket);
 }
 
+// "; one each 6 min 34 s, for this pause and 4 hosts, each of which fails once in 720 h 0 min"
+std::string interval_text(const json& protection, const json& job) {
+  using std::chrono::milliseconds;
+  const milliseconds every{protection.value("every_ms", int64_t{0})};
+  const milliseconds mtbf{protection.value("mtbf_ms", int64_t{0})};
+  if (every.count() == 0) return "";
+  std::string text = "; one each " + format_time(every);
+  if (mtbf.count() == 0 || protection.value("agreed", uint64_t{0}) == 0) return text;
+  std::set<std::string> hosts;
+  for (const json& node : job.at("nodes")) hosts.insert(node.value("host", ""));
+  return text + fmt::format(", for this pause and {}, each of which fails once in {}",
+                            hosts.size() == 1 ? "1 host" : fmt::format("{} hosts", hosts.size()),
+                            format_time(mtbf));
+}
+
 std::string describe_protection(const json& protection, const json& job) {
   const auto agreed = protection.value("agreed", uint64_t{0});
   const auto rollbacks = protection.value("rollbacks", 0u);
@@ -92,6 +108,7 @@ std::string describe_protection(const json& protection, const json& job) {
                        format_size(protection.value("bytes", uint64_t{0})),
                        protection.value("pause_ms", int64_t{0}));
   }
+  text += interval_text(protection, job);
   if (rollbacks > 0)
     text += fmt::format("; rolled back {}",
                         rollbacks == 1 ? "once" : fmt::format("{} times", rollbacks));

@@ -77,7 +77,7 @@ def test_job_goes_on_without_the_host_that_died(make_hosts):
     assert states == {"h1": "ready", "h2": "inactive", "h3": "ready"}
     assert place_of(hosts, "h2") == "h3"
     shown = hosts.command("h1", "status").stdout
-    assert re.search(r"epoch \d+ is .* old: .*, pause \d+ ms; rolled back once", shown), shown
+    assert re.search(r"epoch \d+ is .* old: .*, pause \d+ ms; one each 5.0 s; rolled back once", shown), shown
     kept = protection(hosts)["agreed"]
     await_epoch(hosts, kept + 1)
     check_counted(job, 1200)
@@ -104,6 +104,24 @@ def test_job_ends_if_nobody_says_that_the_host_is_dead(make_hosts):
     assert job.wait(90) == 1
     assert "h2 does not answer" in job.error_text()
     assert "does not say that it is dead" in job.error_text()
+
+
+def test_interval_follows_from_the_pause_and_the_failures_of_all_hosts(make_hosts):
+    hosts = make_hosts(2)
+    wrong = hosts.run(["--protect", "auto", "--", "true"])
+    assert wrong.wait() == 2 and "--protect auto needs --mtbf TIME" in wrong.error_text()
+    wrong = hosts.run(["--protect", "5s", "--mtbf", "30d", "--", "true"])
+    assert wrong.wait() == 2 and "--mtbf needs --protect auto" in wrong.error_text()
+    words = ["--slots", "1", "--protect", "auto", "--mtbf", "30d"]
+    job = hosts.run([*words, "--", "sh", "-c", COUNT.format(count=300)])
+    job.await_lines(1)
+    await_epoch(hosts, 1)
+    chosen = protection(hosts)
+    best_ms = (2 * chosen["pause_ms"] * 30 * 86_400_000 / 2) ** 0.5
+    assert abs(chosen["every_ms"] - best_ms) <= 500 and chosen["every_ms"] > 30_000
+    shown = hosts.command("h1", "status").stdout
+    assert re.search(r"; one each .*, for this pause and 2 hosts, each of which fails", shown), shown
+    check_counted(job, 300)
 
 
 def test_job_without_a_second_host_cannot_be_protected(make_hosts):
