@@ -16,6 +16,7 @@ from .plan import Item, Outcome
 from .shape_trees import Shape, Tree, filled, python
 from .shapes import mounts_for
 from .spread import spread
+from .verdict import Target
 
 SECTION = "epochs"
 EVERY_S = 3
@@ -81,6 +82,24 @@ def dump(testbed, tree):
     return pause
 
 
+def hot_name(mib):
+    return f"{mib} MiB, 64 MiB of them hot"
+
+
+def _pause(name):
+    def value(rows):
+        samples = (rows.get(f"{SECTION}/pause/{name}") or {}).get("results", {}).get(PPMR)
+        return spread(samples).median if samples else None
+
+    return value
+
+
+TARGETS = tuple(
+    Target(f"pause of an epoch of {name}", wanted, _pause(name), at_least=False, unit="s")
+    for name, wanted in (("1 GiB", 0.15), (hot_name(1024), 0.25), ("4 GiB", 0.25))
+)
+
+
 def measure(testbed, shape):
     count = testbed.effort.move_runs
     with mounts_for(testbed, shape.mib) as mounts:
@@ -105,7 +124,7 @@ def shapes(effort):
         for mib in sizes
     )
     large = effort.busy_mib
-    yield Shape(f"{large} MiB, 64 MiB of them hot", python(HOT + filled(large)), large + 64)
+    yield Shape(hot_name(large), python(HOT + filled(large)), large + 64)
 
 
 def plan(testbed):

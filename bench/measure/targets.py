@@ -3,7 +3,7 @@ reach them.
 
 A target whose figures are missing in the run is reported as not measured; figures of another run
 are never used."""
-from . import epoch_costs, job_targets, scale, shape_targets
+from . import epoch_costs, epochs, job_targets, scale, shape_targets
 from .machine_moves import WRITTEN_MIB
 from .spread import ratio, spread
 from .verdict import Target
@@ -154,6 +154,7 @@ TARGETS = (
     ),
     *shape_targets.TARGETS,
     *job_targets.TARGETS,
+    *epochs.TARGETS,
     *epoch_costs.TARGETS,
     Target(
         "eager restore from the target mount against one from tmpfs",

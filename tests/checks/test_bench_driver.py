@@ -12,8 +12,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
-from measure import aggregation, application, epoch_costs, jobs, moves, network  # noqa: E402
-from measure import pictures, pipeline, plan, report, restore, shapes, stored, testbed  # noqa: E402
+from measure import aggregation, application, epoch_costs, epochs, jobs, moves  # noqa: E402
+from measure import network, pictures, pipeline, plan, report, restore, shapes, stored, testbed  # noqa: E402
 from measure.pictures import drawn_curves, drawn_values, drawn_ways, until_complete  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402
@@ -495,6 +495,18 @@ def test_run_with_epochs_is_compared_with_the_one_of_its_round():
     found = epoch_costs.rounds(effort, lambda every: (next(seconds[every]), 3 if every else 0))
     assert found.results[epoch_costs.NONE] == [10.0, 20.0]
     assert sorted(found.facts.values()) == pytest.approx([1.1, 3])
+
+
+def test_pauses_of_a_full_run_are_judged_by_the_targets_of_epochs(tmp_path):
+    rows = Rows(tmp_path / "rows", MACHINE)
+    assert all(target.verdict(rows).value is None for target in epochs.TARGETS)
+    for shape in epochs.shapes(EFFORTS["full"]):
+        key = f"{epochs.SECTION}/pause/{shape.name}"
+        rows.add(row(key, section=epochs.SECTION, results={epochs.PPMR: [9, 0.2, 0.1]}))
+    verdicts = [target.verdict(rows) for target in epochs.TARGETS]
+    assert [verdict.value for verdict in verdicts] == [0.2] * 3
+    assert [verdict.reached for verdict in verdicts] == [False, True, True]
+    assert set(epochs.TARGETS) <= set(TARGETS)
 
 
 def pictured(name, **changes):
