@@ -230,6 +230,53 @@ def test_hosts_are_only_for_jobs_of_slurm(slurm):
     assert holder.wait(20) == 0
 
 
+def check_fence(hosts, slurm, suspended):
+    def fence(*words):
+        command = [REPOSITORY / "jobs/slurm/slurm_fence", *words]
+        return hosts.nodes["h1"].run(command, env=slurm.environment, check=False)
+
+    def refused(*words):
+        done = fence(*words)
+        assert done.returncode == 1 and "slurm_fence: " in done.stderr, done
+        return done.stderr
+
+    def set_state(state):
+        slurm.command("scontrol", "update", "NodeName=h2", f"State={state}", "Reason=test")
+
+    assert "h2 is IDLE" in refused("h2")
+    assert "cannot ask Slurm for h9" in refused("h9")
+    for wrong in ("h[1-2]", "", "h1,h2", "--all", "h2 State=POWERED_DOWN"):
+        assert "is not the name of a host" in refused(wrong)
+    assert "one host" in refused() and "one host" in refused("h1", "h2")
+    slurm.kill("slurmd", "h2")
+    set_state("down")
+    assert "h2 is DOWN" in refused("h2")
+    set_state("power_down")
+    wait_until(suspended.exists, 60, "Slurm to power h2 off", 0.2)
+    wait_until(lambda: fence("h2").returncode == 0, 60, "h2 to be off", 0.2)
+    assert "powered_down" in slurm.command("sinfo", "-h", "-n", "h2", "-O", "StateComplete")
+    set_state("power_up")
+    wait_until(lambda: fence("h2").returncode != 0, 60, "h2 to start", 0.2)
+    assert "h2 is" in refused("h2")
+    slurm.kill("slurmctld", "h1")
+    assert "cannot ask Slurm for h2" in refused("h2")
+
+
+def test_fence_believes_only_that_slurm_has_powered_a_host_off(lab, need_command):
+    for program in ("runc", "slurmd", "slurmctld", "munged"):
+        need_command(program)
+    suspended = lab.home / "suspended"
+    suspend = lab.home / "suspend"
+    suspend.write_text(f"#!/bin/sh\necho $1 >>{suspended}\n")
+    suspend.chmod(0o755)
+    power = [f"SuspendProgram={suspend}", "ResumeProgram=/bin/true", "SuspendTime=86400"]
+    power += ["SuspendTimeout=3", "ResumeTimeout=600"]
+
+    with JobHosts(lab, 2, control_groups=True) as hosts:
+        with SlurmCluster(hosts, settings=power) as slurm:
+            check_fence(hosts, slurm, suspended)
+
+
 def script_for_the_time_limit(slurm, command, directory):
     """The script of docs/jobs.md, with this command. It does not go back into the queue itself:
     Slurm would let it wait for two minutes."""

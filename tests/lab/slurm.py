@@ -71,7 +71,8 @@ class BatchJob:
 
 
 class SlurmCluster:
-    def __init__(self, hosts, health_check_interval=1):
+    def __init__(self, hosts, health_check_interval=1, settings=()):
+        """settings: more lines for slurm.conf."""
         self.hosts = hosts
         self.directory = hosts.lab.home / "slurm"
         self.directory.mkdir()
@@ -83,7 +84,7 @@ class SlurmCluster:
             )
         )
         self.health_check.chmod(0o755)
-        self.configuration.write_text("\n".join([*self._settings(health_check_interval), ""]))
+        self.configuration.write_text("\n".join([*self._settings(health_check_interval), *settings, ""]))
         (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
         key = self.directory / "munge.key"
         key.write_bytes(os.urandom(128))
