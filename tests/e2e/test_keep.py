@@ -1,11 +1,14 @@
 """Kept checkpoints (`ppmr target --keep-dir`): they outlive the daemon of the target, also if it is
 killed at any moment, and what was reported as kept is there and whole."""
+import contextlib
 import fcntl
 import itertools
 import os
 import random
+import statistics
 import struct
 import threading
+import time
 
 import pytest
 
@@ -364,6 +367,26 @@ class Disk:
         self.path = self.world.mountpoint("disk")
         self.world.succeeds(["mount", "-o", "loop", self.image, self.path], within=30)
 
+    THROTTLE = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"
+
+    @contextlib.contextmanager
+    def limited(self, bytes_per_s):
+        """The disk, and no other one, writes so many bytes per second."""
+        if not os.path.exists(self.THROTTLE):
+            pytest.skip("NOT TESTED: a slow disk: no controller blkio of cgroups v1 to make one")
+        device = os.stat(self.path).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+
+        def limit(rate):
+            with open(self.THROTTLE, "w") as throttle:
+                throttle.write(f"{number} {rate}")
+
+        limit(bytes_per_s)
+        try:
+            yield
+        finally:
+            limit(0)
+
     def cut_power(self):
         disk = os.open(self.path, os.O_RDONLY)
         fcntl.ioctl(disk, self.SHUTDOWN, self.NO_LOG_FLUSH)
@@ -394,3 +417,37 @@ def test_what_was_reported_as_kept_is_there_after_power_losses(world, long, need
         disk.restore_power()
         keep.directory = disk.path / "kept"
         rounds.check()
+
+
+def test_streams_are_as_fast_while_the_disk_is_slow(world, need_command):
+    need_command("mkfs.ext4")
+    disk = Disk(world, 1024)
+    keep = Keep(world, disk.path / "kept")
+    size, rate = 64 * MIB, 4 * MIB
+    source, target = world.pair(SMALL_POOL, [*keep.options, "--memory-limit", "1GiB"])
+
+    def seconds(name):
+        began = time.monotonic()
+        send(world, source, name, size)
+        return time.monotonic() - began
+
+    def kept():
+        return world.status(target.mountpoint)["keep"]
+
+    quick = []
+    for number in range(3):
+        quick.append(seconds(f"quick-{number}"))
+        wait_until_kept(world, target, f"quick-{number}")
+    with disk.limited(rate):
+        send(world, source, "first", size)
+        wait_until(lambda: kept()["writing"] == "first", 20, "the checkpoint to be written")
+        slow = [seconds(f"beside-{number}") for number in range(3)]
+        still = kept()
+        assert (still["writing"], still["error"]) == ("first", ""), still
+        assert checkpoint(world, target, "first")["kept"] == "writing"
+        assert checkpoint(world, target, "beside-2")["kept"] == "no"
+    times = statistics.median(quick), statistics.median(slow)
+    print(f"{size // MIB} MiB: {times[0]:.2f} s, beside a disk with 4 MiB/s {times[1]:.2f} s")
+    assert times[1] < 2 * times[0] + 1
+    for name in ("first", "beside-2"):
+        wait_until_kept(world, target, name)
