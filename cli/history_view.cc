@@ -82,7 +82,8 @@ std::string result_of(const OwnershipRecord& record) {
   if (record.state() == MigrationState::kAborted) return "stayed";
   if (!record.first_error().empty()) return "FAILED";
   if (record.state() != MigrationState::kFinished) return "OPEN";
-  return record.plan.original_goes_on ? "copied" : "moved";
+  const bool is_copy = !record.trees.empty() && is_copy_name(record.trees[0].protected_as);
+  return record.plan.original_goes_on || is_copy ? "copied" : "moved";
 }
 
 std::string processes_of(const OwnershipRecord& record) {

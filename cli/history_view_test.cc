@@ -36,6 +36,14 @@ TEST(HistoryView, MovedProcessStoodStillFromItsFreezeUntilItRanAtTheTarget) {
   EXPECT_FALSE(has_failed(past));
 }
 
+TEST(HistoryView, CopyOfAProtectedProcessIsNoMove) {
+  auto record = moved_away();
+  record.trees[0].protected_as = copy_name("db");
+  EXPECT_EQ(describe_migration(record, "node-a").result, "copied");
+  record.trees[0].protected_as = "db";
+  EXPECT_EQ(describe_migration(record, "node-a").result, "moved");
+}
+
 TEST(HistoryView, LongestDowntimeOfSeveralProcessesCounts) {
   auto record = moved_away();
   record.trees.push_back(record.trees[0]);
@@ -138,8 +146,8 @@ TEST(HistoryView, PartnerShowsTheNewestEpochThatItKeeps) {
   const auto process = describe_protected(kept_epoch(), std::nullopt, "node-b", 138 * kSecond);
   ASSERT_TRUE(process);
   const std::string text = protected_text({*process});
-  for (const char* part :
-       {"db", "node-a", "node-b", "4711 red\\u001bis", "13", "38.0 s", "31 ms", "1.0 GiB", "1.0 MiB"}) {
+  for (const char* part : {"db", "node-a", "node-b", "4711 red\\u001bis", "13", "38.0 s", "31 ms",
+                           "1.0 GiB", "1.0 MiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
   const auto shown = protected_json(*process);

@@ -77,6 +77,7 @@ class Takeover {
   CommandResult<void> list() const;
   CommandResult<void> discard() const;
   CommandResult<void> take_over();
+  CommandResult<void> copy();
 
  private:
   json describe(const EpochState& state) const;
@@ -86,6 +87,7 @@ class Takeover {
   CommandResult<void> fence_or_ask(const EpochState& state, const SealedEpoch& epoch) const;
   CommandResult<void> check_first(const EpochState& state) const;
   Result<OwnershipRecord> await(const std::string& id, TreePhase phase) const;
+  CommandResult<void> run_here(const EpochState& state);
   CommandResult<OwnershipRecord> restore_and_decide(const EpochState& state,
                                                     const SealedEpoch& epoch);
   void say(const std::string& sentence) const {
@@ -234,6 +236,7 @@ CommandResult<void> Takeover::await_silence() {
 
 CommandResult<void> Takeover::fence_or_ask(const EpochState& state,
                                            const SealedEpoch& epoch) const {
+  if (command_.copy) return {};        // its source goes on
   if (command_.dead_after) return {};  // the fence has answered
   if (command_.fence.empty()) {
     say(
@@ -272,7 +275,7 @@ Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) 
 
 CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& state,
                                                             const SealedEpoch& epoch) {
-  const auto begun = begin_takeover(records_, epochs_, command_.name, command_.epoch);
+  const auto begun = begin_takeover(records_, epochs_, state.name, command_.epoch);
   if (!begun) return command_failure(ExitCode::kFailure, begun.error().message);
   const std::string& id = begun->id;
   const auto give_up = [&](const CommandError& why) {
@@ -281,15 +284,14 @@ CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& st
   };
   if (const auto dead = fence_or_ask(state, epoch); !dead) return give_up(dead.error());
   const auto failed = [&](const Error& error) {
-    return CommandError{ExitCode::kRestoreFailed,
-                        fmt::format("{} does not run here, and its epoch is kept: {}",
-                                    command_.name, error.message)};
+    return CommandError{
+        ExitCode::kRestoreFailed,
+        fmt::format("{} does not run here, and its epoch is kept: {}", state.name, error.message)};
   };
   if (const auto ready = await(id, TreePhase::kReady); !ready) {
     return give_up(failed(ready.error()));
   }
-  if (const auto decided =
-          decide_takeover(records_, epochs_, command_.name, id, command_.cuts_files);
+  if (const auto decided = decide_takeover(records_, epochs_, state.name, id, command_.cuts_files);
       !decided) {
     return give_up(failed(decided.error()));
   }
@@ -332,18 +334,39 @@ CommandResult<void> Takeover::take_over() {
                     "it over without --truncate",
                     container));
   }
+  return run_here(*known);
+}
+
+CommandResult<void> Takeover::copy() {
+  const auto known = epochs_.read(command_.name);
+  if (!known) return command_failure(ExitCode::kUsage, known.error().message);
+  const auto name = prepare_copy(records_, epochs_, command_.name, command_.epoch);
+  if (!name) return command_failure(ExitCode::kFailure, name.error().message);
+  const auto copied = epochs_.read(*name);
+  if (!copied) return command_failure(ExitCode::kFailure, copied.error().message);
+  const auto runs = run_here(*copied);
+  if (runs) return {};
+  // The original keeps its epoch; this one is of no use to anybody.
+  auto locked = epochs_.lock(*name);
+  if (locked && judge_source(takeover_state(records_, locked->state())) == SourceMay::kGoOn) {
+    (void)locked->discard();
+  }
+  return runs;
+}
+
+CommandResult<void> Takeover::run_here(const EpochState& state) {
   const auto began = Clock::now();
-  const auto epoch = find_epoch(*known, command_.epoch);
+  const auto epoch = find_epoch(state, command_.epoch);
   if (!epoch) return command_failure(ExitCode::kUsage, epoch.error().message);
-  const auto changed = changed_files(*known, epoch->number).value_or(std::vector<ChangedFile>());
-  const auto runs = restore_and_decide(*known, *epoch);
+  const auto changed = changed_files(state, epoch->number).value_or(std::vector<ChangedFile>());
+  const auto runs = restore_and_decide(state, *epoch);
   if (!runs) return tl::unexpected(runs.error());
   const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const TreeRecord& tree = runs->trees.front();
   const int64_t lost_ms = (tree.running_ns - epoch->frozen_ns) / 1'000'000;
   const int64_t restore_ms = (tree.held_ns - tree.restore_began_ns) / 1'000'000;
-  audit_migration(*runs, "taken-over",
-                  {{"protected_as", command_.name},
+  audit_migration(*runs, command_.copy ? "copied" : "taken-over",
+                  {{"protected_as", state.name},
                    {"epoch", tree.epoch},
                    {"fence", command_.fence},
                    {"by_uid", getuid()}});
@@ -357,7 +380,8 @@ CommandResult<void> Takeover::take_over() {
     }
     print_whole(stdout, "{}\n",
                 json_text({{"ok", true},
-                           {"name", command_.name},
+                           {"name", state.name},
+                           {"copy", command_.copy},
                            {"changed_files", files},
                            {"migration", runs->id},
                            {"pid", tree.tasks.empty() ? tree.root : tree.tasks.front().pid},
@@ -365,6 +389,14 @@ CommandResult<void> Takeover::take_over() {
                            {"took_ms", took.count()},
                            {"restore_ms", restore_ms},
                            {"lost_ms", lost_ms}}));
+    return {};
+  }
+  if (command_.copy) {
+    print_to(stdout,
+             "a copy of {} runs here: pid {}, after {}, from epoch {}; its source goes on. Both "
+             "write the files that it had open\n",
+             command_.name, tree.tasks.empty() ? tree.root : tree.tasks.front().pid,
+             format_time(took), tree.epoch);
     return {};
   }
   print_to(stdout,
@@ -410,6 +442,7 @@ int TakeoverCommand::run() const {
   Takeover takeover(*this, std::move(*records), std::move(*epochs));
   const auto done = name.empty() ? takeover.list()
                     : discard    ? takeover.discard()
+                    : copy       ? takeover.copy()
                                  : takeover.take_over();
   return done ? to_int(ExitCode::kSuccess) : fail(done.error());
 }
@@ -447,10 +480,16 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
       ->type_name("NAME")
       ->needs(name)
       ->excludes(discard);
+  auto* copy = sub.add_flag("--copy", command->copy,
+                            "let a copy run here from its epoch, beside its source, which goes on")
+                   ->needs(name)
+                   ->excludes(discard)
+                   ->excludes(fence);
   sub.add_flag("--truncate", command->cuts_files,
                "cut files to which the process only appends back to what they were in the epoch")
       ->needs(name)
-      ->excludes(discard);
+      ->excludes(discard)
+      ->excludes(copy);
   sub.add_option("--epoch", command->epoch,
                  "go on from this epoch; default: the newest (protect --keep has older ones kept)")
       ->check(CLI::Range(uint64_t{1}, std::numeric_limits<uint64_t>::max()))

@@ -18,6 +18,7 @@ namespace ppmr {
 struct TakeoverCommand {
   std::string name;  // empty: list
   bool discard = false;
+  bool copy = false;        // it runs here beside its source, which goes on
   uint64_t epoch = 0;       // the number of an older one; 0: the newest
   bool cuts_files = false;  // --truncate
   bool rolls_back = false;  // a part of a whole, for who leads it

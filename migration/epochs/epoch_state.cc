@@ -14,6 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kNameMaxBytes = 64;
+constexpr std::string_view kCopySuffix = "@copy";
 constexpr size_t kRunDigits = 8;  // of the ID of a run
 // From this part of an age on, the uncertainty of the clocks is shown beside it.
 constexpr double kUncertaintyShown = 0.1;
@@ -255,6 +256,52 @@ Status check_takeover(const EpochState& state, std::optional<MigrationState> tak
   }
   const auto found = find_epoch(state, number);
   return found ? Status{} : failure(found.error());
+}
+
+std::string copy_name(const std::string& name) { return name + std::string(kCopySuffix); }
+
+bool is_copy_name(const std::string& name) { return name.ends_with(kCopySuffix); }
+
+Status check_copy(const EpochState& state, uint64_t number, const std::optional<EpochState>& copy,
+                  std::optional<MigrationState> copy_takeover) {
+  if (state.rolls_back) {
+    return failure(EPERM, fmt::format("{} is a node of a job, and a job is not copied node by node",
+                                      state.name));
+  }
+  if (!state.manager.unit.name.empty()) {
+    return failure(EPERM, fmt::format("{} is the unit {}: two nodes that supervise, restart and "
+                                      "enable one service are no copies; protect its process with "
+                                      "--pid to copy it",
+                                      state.name, state.manager.unit.name));
+  }
+  const std::string name = copy_name(state.name);
+  if (!is_protection_name(name)) {
+    return failure(EINVAL, fmt::format("a copy of {} has no valid name ({}): protect it with a "
+                                       "shorter --name",
+                                       state.name, name));
+  }
+  if (const auto found = find_epoch(state, number); !found) return failure(found.error());
+  if (!copy) return {};
+  if (judge_source(copy_takeover) == SourceMay::kGoOnAfterAbort) {
+    return failure(EBUSY, fmt::format("a copy of {} is being restored: migration {}", state.name,
+                                      copy->takeover));
+  }
+  const bool is_over = judge_source(copy_takeover) == SourceMay::kNotRun;
+  if (is_over || copy->tree == state.tree) return {};
+  return failure(EEXIST, fmt::format("{0} is the name of another process whose epoch is kept: run "
+                                     "ppmr takeover {0} --discard",
+                                     name));
+}
+
+EpochState copy_of(const EpochState& state, const SealedEpoch& epoch, const std::string& run) {
+  EpochState copy = state;
+  copy.name = copy_name(state.name);
+  copy.run = run;
+  copy.newest = epoch;
+  copy.older.clear();
+  copy.takeover.clear();
+  copy.first_partner.clear();
+  return copy;
 }
 
 Status check_precedence(const EpochState& state, bool is_alone, const std::string& instead_of) {

@@ -126,6 +126,19 @@ SourceMay judge_source(std::optional<MigrationState> takeover);
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
                       uint64_t number = 0);
 
+// A copy of a tree runs beside it: its epoch has a name of its own, so that nothing that becomes of
+// the copy is an answer to the source of the tree.
+std::string copy_name(const std::string& name);
+bool is_copy_name(const std::string& name);
+// Whether a copy may be made from an epoch (0: the newest). `copy`: the state under copy_name();
+// nullopt: none. `copy_takeover`: of its migration. Errors: EPERM: a part of a whole, or a unit;
+// ENOENT: it is not kept; EBUSY: a copy is being restored; EEXIST: another tree has that name;
+// EINVAL: the name is too long.
+Status check_copy(const EpochState& state, uint64_t number, const std::optional<EpochState>& copy,
+                  std::optional<MigrationState> copy_takeover);
+// The state of a copy of an epoch that is kept.
+EpochState copy_of(const EpochState& state, const SealedEpoch& epoch, const std::string& run);
+
 // Whether this partner may take the tree over besides another one that keeps it. Only the first one
 // may do so alone: two that both find the source dead would both let the tree run. `instead_of`:
 // the first partner, if a person vouches that it will not take over; else empty. Errors: EPERM.

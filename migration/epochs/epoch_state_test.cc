@@ -37,6 +37,52 @@ TEST(EpochState, NamesArePartsOfPaths) {
   EXPECT_FALSE(is_protection_name(std::string(65, 'n')));
 }
 
+TEST(EpochState, CopyHasANameOfItsOwnAndOneEpoch) {
+  EpochState state = some_state();
+  state.older = {SealedEpoch{.number = 2}};
+  state.takeover = std::string(32, 'f');
+  state.first_partner = "two";
+  const EpochState copy = copy_of(state, state.older[0], std::string(32, 'c'));
+  EXPECT_EQ(copy.name, "db@copy");
+  EXPECT_TRUE(is_copy_name(copy.name));
+  EXPECT_FALSE(is_copy_name(state.name));
+  EXPECT_EQ(copy.newest.number, 2u);
+  EXPECT_TRUE(copy.older.empty());
+  EXPECT_EQ(copy.takeover, "");
+  EXPECT_EQ(copy.first_partner, "");
+  EXPECT_EQ(copy.tree, state.tree);
+  EXPECT_TRUE(parse_epoch_state(to_json(copy)));
+}
+
+TEST(EpochState, CopyIsMadeOfWhatCanRunTwice) {
+  const EpochState state = some_state();
+  EXPECT_TRUE(check_copy(state, 0, std::nullopt, std::nullopt));
+  EXPECT_EQ(check_copy(state, 2, std::nullopt, std::nullopt).error().errno_value, ENOENT);
+  EpochState unit = some_state();
+  unit.manager.unit.name = "db.service";
+  EXPECT_EQ(check_copy(unit, 0, std::nullopt, std::nullopt).error().errno_value, EPERM);
+  EpochState container = some_state();
+  container.manager.container.name = "db";
+  EXPECT_TRUE(check_copy(container, 0, std::nullopt, std::nullopt));
+  EpochState node = some_state();
+  node.rolls_back = true;
+  EXPECT_EQ(check_copy(node, 0, std::nullopt, std::nullopt).error().errno_value, EPERM);
+  EpochState longest = some_state();
+  longest.name = std::string(64, 'n');
+  EXPECT_EQ(check_copy(longest, 0, std::nullopt, std::nullopt).error().errno_value, EINVAL);
+}
+
+TEST(EpochState, CopyReplacesOneThatIsOverAndNoOther) {
+  const EpochState state = some_state();
+  EpochState copy = copy_of(state, state.newest, state.run);
+  EXPECT_TRUE(check_copy(state, 0, copy, std::nullopt)) << "its command was killed";
+  EXPECT_TRUE(check_copy(state, 0, copy, kFinished));
+  EXPECT_EQ(check_copy(state, 0, copy, kRestoring).error().errno_value, EBUSY);
+  copy.tree.root = 18;
+  EXPECT_TRUE(check_copy(state, 0, copy, kFinished));
+  EXPECT_EQ(check_copy(state, 0, copy, std::nullopt).error().errno_value, EEXIST);
+}
+
 TEST(EpochState, AgeSaysHowUncertainItIs) {
   constexpr int64_t kMs = 1'000'000;
   SealedEpoch epoch{.number = 1, .frozen_ns = 1000 * kMs, .clock_uncertainty_ns = 2 * kMs};

@@ -463,4 +463,26 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   return {};
 }
 
+// Reads the whole memory file: seal_epoch() gives those pages back that the epoch does not use.
+Status copy_epoch(const LockedEpochs& from, LockedEpochs& to, const EpochState& copy) {
+  const std::string epoch = from.epoch_directory(copy.newest.number);
+  const std::string path = epoch + "/memory";
+  const UniqueFd memory(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!memory) return system_failure("open", path);
+  struct stat size {};
+  if (fstat(memory.get(), &size) != 0) return system_failure("read the attributes of", path);
+  const auto read = [&](uint64_t offset,
+                        std::span<std::byte> scratch) -> Result<std::span<const std::byte>> {
+    const ssize_t count =
+        pread(memory.get(), scratch.data(), scratch.size(), static_cast<off_t>(offset));
+    if (count < 0) return system_failure("read", path);
+    return scratch.first(static_cast<size_t>(count));
+  };
+  return seal_epoch(to, copy,
+                    {.images = epoch + "/images",
+                     .memory_offset = 0,
+                     .memory_bytes = static_cast<uint64_t>(size.st_size),
+                     .read = read});
+}
+
 }  // namespace ppmr

@@ -121,4 +121,8 @@ class EpochStore {
 // memory.
 Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpoch& arrived);
 
+// Copies an epoch that `from` keeps, and makes it the newest of `to`, whose state is to be `copy`.
+// Later epochs of `from` do not change it. Errors: ENOENT; those of seal_epoch().
+Status copy_epoch(const LockedEpochs& from, LockedEpochs& to, const EpochState& copy);
+
 }  // namespace ppmr

@@ -105,6 +105,29 @@ class EpochStoreTest : public testing::Test {
   std::optional<EpochStore> store_;
 };
 
+TEST_F(EpochStoreTest, CopyStaysWhatItIsWhenLaterEpochsArrive) {
+  ASSERT_TRUE(seal(state(1), 0, "abc", {0, 1, 2}));
+  const SealedEpoch epoch = store_->read("db")->newest;
+  {
+    auto from = store_->lock("db");
+    auto to = store_->lock(copy_name("db"));
+    const EpochState copy = copy_of(from->state(), epoch, std::string(32, 'c'));
+    ASSERT_TRUE(copy_epoch(*from, *to, copy));
+  }
+  ASSERT_TRUE(seal(state(2), 3, "X", {0, 3, 2}));
+  EXPECT_EQ(kept(), "aXc");
+  const auto copy = store_->read(copy_name("db"));
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->newest.number, 1u);
+  const std::string path = directory_ + "/" + copy_name("db") + "/epoch-1";
+  EXPECT_TRUE(read_page_index(path + "/images/" + kPageIndexFile));
+  const auto memory = read_whole_file(path + "/memory");
+  ASSERT_TRUE(memory);
+  EXPECT_EQ((*memory)[0], 'a');
+  EXPECT_EQ((*memory)[kPage], 'b') << "the later epoch has given this page back";
+  EXPECT_EQ((*memory)[2 * kPage], 'c');
+}
+
 TEST_F(EpochStoreTest, OnlyRootSeesTheEpochs) {
   struct stat status {};
   ASSERT_EQ(stat(directory_.c_str(), &status), 0);

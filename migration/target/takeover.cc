@@ -16,7 +16,10 @@
 #include "migration/target/supervisors.h"
 #include "processes/carried/written_files.h"
 #include "processes/frozen_tasks.h"
+#include "processes/proc_files.h"
+#include "restart_loader/images/bound_sockets.h"
 #include "restart_loader/images/open_files.h"
+#include "restart_loader/images/pstree_image.h"
 
 namespace ppmr {
 namespace {
@@ -88,7 +91,62 @@ Status cut(const ChangedFile& file) {
   return system_failure("cut back to the epoch", file.path);
 }
 
+// A container has pids and, normally, a network of its own.
+Status check_shared(const EpochState& state, const std::string& images) {
+  if (!state.manager.container.name.empty()) return {};
+  const auto tasks = read_pstree(images + "/pstree.img");
+  if (!tasks) return failure(tasks.error());
+  for (const auto& [pid, parent] : *tasks) {
+    const auto other = read_process_file(pid, "comm");
+    if (!other) continue;
+    return failure(EEXIST,
+                   fmt::format("pid {} of {} is taken here by {}: a copy has the pids of its "
+                               "original; choose another node",
+                               pid, state.name, other->substr(0, other->find('\n'))));
+  }
+  const auto sockets = read_bound_sockets(images + "/files.img");
+  if (!sockets) return failure(sockets.error());
+  for (const BoundSocket& socket : *sockets) {
+    const Status free = check_free(socket);
+    if (!free) {
+      return failure(free.error().errno_value, fmt::format("{} cannot be copied to this node: {}",
+                                                           state.name, free.error().message));
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+Result<std::string> prepare_copy(const RecordStore& records, const EpochStore& epochs,
+                                 const std::string& name, uint64_t number) {
+  const auto from = epochs.lock(name);
+  if (!from) return failure(from.error());
+  if (!from->exists()) return failure(ENOENT, "no process is protected as '" + name + "' here");
+  const EpochState& state = from->state();
+  if (Status kept = check_takeover(state, takeover_state(records, state), number); !kept) {
+    return failure(kept.error());
+  }
+  const auto known = epochs.read(copy_name(name));
+  const auto copy = known ? std::optional(*known) : std::nullopt;
+  const auto takeover = copy ? takeover_state(records, *copy) : std::nullopt;
+  if (Status may = check_copy(state, number, copy, takeover); !may) return failure(may.error());
+  const auto epoch = find_epoch(state, number);
+  if (!epoch) return failure(epoch.error());
+  if (Status shared = check_shared(state, from->epoch_directory(epoch->number) + "/images");
+      !shared) {
+    return failure(shared.error());
+  }
+  auto to = epochs.lock(copy_name(name));
+  if (!to) return failure(to.error());
+  if (Status copied = copy_epoch(*from, *to, copy_of(state, *epoch, random_migration_id()));
+      !copied) {
+    (void)to->discard();
+    return failure(copied.error());
+  }
+  to->note_contact();
+  return copy_name(name);
+}
 
 Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t number) {
   const std::string directory = epoch_directory(state, number);

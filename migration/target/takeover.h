@@ -25,6 +25,13 @@ namespace ppmr {
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
                                        const std::string& name, uint64_t number);
 
+// Makes an epoch ready that begin_takeover() lets run beside its source: copies it under a name of
+// its own, which is returned. Errors: those of check_takeover(), check_copy() and copy_epoch();
+// EEXIST, EADDRINUSE, EADDRNOTAVAIL: a pid or an address of the tree that this node cannot give it,
+// by name.
+Result<std::string> prepare_copy(const RecordStore& records, const EpochStore& epochs,
+                                 const std::string& name, uint64_t number);
+
 struct ChangedFile {
   std::string path;
   uint64_t epoch_bytes = 0;

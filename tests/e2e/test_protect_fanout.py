@@ -145,3 +145,101 @@ def test_partner_that_is_away_at_the_beginning_comes_later(nodes, ledger, two):
     assert done.code == 0, done.output
     assert two.protection.kept() == {} == two.protection.kept(two.second)
     assert nodes.source.names("/run/ppmr/captured") == []
+
+
+# -- copies
+
+
+def lines_of(ledger, node):
+    return [line for line in ledger.lines() if line[1] == node.name]
+
+
+def check_unbroken(lines):
+    """The lines of one of several copies, which append to one file."""
+    turns = [int(turn) for turn, _, _ in lines]
+    assert turns == list(range(turns[0], turns[0] + len(turns)))
+    assert {wrong for _, _, wrong in lines} == {"0"}
+
+
+def test_one_epoch_runs_at_two_partners_and_the_source_goes_on(two, nodes, ledger):
+    protection = two.protect("--keep", "50")
+    for at in (two.first, two.second):
+        two.wait_for_kept(at, 2)
+    epochs = [
+        {each["epoch"] for each in protection.kept(at)[NAME]["kept_epochs"]}
+        for at in (two.first, two.second)
+    ]
+    number = max(epochs[0] & epochs[1])
+    for at in (two.first, two.second):
+        done = protection.takeover(NAME, "--copy", "--epoch", number, at=at)
+        copied = json.loads(done.stdout)
+        assert copied["copy"] and copied["name"] == f"{NAME}@copy" and copied["epoch"] == number
+        assert copied["pid"] == ledger.pid
+    third = two.second.target_at
+    for node in (nodes.target, third):
+        ledger.wait_for_lines(50, node)
+        two.wait_for_kept(two.first, 1)  # the source is protected as before
+    assert nodes.source.alive(ledger.pid)
+    firsts = []
+    for node in (nodes.source, nodes.target, third):
+        lines = lines_of(ledger, node)
+        check_unbroken(lines)
+        firsts.append(int(lines[0][0]))
+    assert firsts[1] == firsts[2], "both go on from the same epoch"
+    again = protection.takeover(NAME, "--copy", check=False)
+    assert again.returncode != 0 and f"pid {ledger.pid} of {NAME} is taken" in again.stderr
+    assert nodes.target.alive(ledger.pid)
+    # The copy ends; its original is lost, and goes on there.
+    for node in (nodes.target, third):
+        node.signal(ledger.pid, signal.SIGKILL)
+        node.await_end(ledger.pid)
+    lose(nodes.source)
+    protection.take_over()
+    assert nodes.target.alive(ledger.pid)
+
+
+LISTENER = """
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print("listens", file=open(sys.argv[3], "w", buffering=1))
+time.sleep(1000)
+"""
+
+
+def test_copy_that_cannot_have_its_address_is_refused_by_name(lab, nodes, migrations):
+    address, port = "10.99.0.1", 4711
+
+    def change(node, what):
+        node.run(["ip", "address", what, f"{address}/32", "dev", "lo"])
+
+    def listen(node, first_pid):
+        note = lab.home / f"listens-{first_pid}"
+        words = ["/usr/bin/python3", "-c", LISTENER, address, port, note]
+        pid = node.spawn(words, first_pid=first_pid)
+        wait_until(lambda: note.exists() and note.read_text(), 20, "the listener")
+        return pid
+
+    for node in (nodes.source, nodes.target):
+        change(node, "add")
+    pid = listen(nodes.source, 3000)
+    protection = Protection(migrations, pid, name="server")
+    protection.wait_for_epochs(1)
+
+    def refused(why):
+        done = protection.takeover("server", "--copy", check=False)
+        assert done.returncode == 1 and f"{address}:{port}: {why}" in done.stderr, done.stderr
+        assert not nodes.target.alive(pid)
+        assert list(protection.kept()) == ["server"]
+
+    taker = listen(nodes.target, 5000)
+    refused("another program here uses")
+    nodes.target.signal(taker, signal.SIGKILL)
+    nodes.target.await_end(taker)
+    change(nodes.target, "del")
+    refused("this node does not have")
+    change(nodes.target, "add")
+    copied = json.loads(protection.takeover("server", "--copy").stdout)
+    assert copied["pid"] == pid and nodes.target.alive(pid) and nodes.source.alive(pid)
+    protection.wait_for_epochs(1)
+    for node in (nodes.source, nodes.target):
+        node.signal(pid, signal.SIGKILL)

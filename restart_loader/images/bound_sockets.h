@@ -1,0 +1,28 @@
+// files.img: the sockets of a tree that other programs reach by an address: TCP sockets that
+// listen, and UDP sockets with a port.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+struct BoundSocket {
+  int type = 0;  // SOCK_STREAM, SOCK_DGRAM
+  sockaddr_storage address{};
+  socklen_t address_bytes = 0;
+};
+
+// Reads the image. Link-local addresses, which need an interface, are left out. Errors: of the file
+// system; EPROTO with the file and the fault for a file that CRIU has not written.
+Result<std::vector<BoundSocket>> read_bound_sockets(const std::string& path);
+
+// Whether a socket can be bound to the address here: binds one, and closes it. Errors:
+// EADDRNOTAVAIL: it is no address of this node; EADDRINUSE; the message names address and port.
+Status check_free(const BoundSocket& socket);
+
+}  // namespace ppmr
