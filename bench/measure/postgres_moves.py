@@ -24,7 +24,7 @@ OPTIONS = [*TCP, "--file-locks", "--ghost-limit", "64M"]
 
 
 class Loaded(Tree):
-    """PostgreSQL with its clients. Each transaction is a beat. `make(mib)`, once, fills its data."""
+    """PostgreSQL with its data and its clients. Each transaction is a beat."""
 
     dump_options = OPTIONS
 

@@ -13,7 +13,7 @@ LEAST_FILL_S = 0.001
 
 def _samples(rows, key, way, what=None):
     row = rows.get(key)
-    return row and (row["also"].get(what, {}) if what else row["results"]).get(way)
+    return row and (row.get("also", {}).get(what, {}) if what else row["results"]).get(way)
 
 
 def _median(key, way, what=None):
