@@ -13,7 +13,8 @@ sys.path.insert(0, str(REPOSITORY / "bench"))
 
 from lab.node import LabError  # noqa: E402
 from measure import aggregation, application, epoch_costs, epochs, jobs, moves  # noqa: E402
-from measure import network, pictures, pipeline, plan, report, restore, shapes, stored, testbed  # noqa: E402
+from measure import network, pictures, pipeline, plan, report, restore, shapes  # noqa: E402
+from measure import stored, testbed  # noqa: E402
 from measure.pictures import drawn_curves, drawn_values, drawn_ways, until_complete  # noqa: E402
 from measure.rounds import alternate  # noqa: E402
 from measure.rows import Rows, RowsError  # noqa: E402

@@ -1,7 +1,7 @@
 """A process keeps its lock on a file of an NFS server, which both machines have mounted.
 
-The server is the kernel's, on the source's machine. What `exportfs` and `rpc.mountd` would answer is
-written to the kernel's tables, so that no package is needed.
+The server is the kernel's, on the source's machine. What `exportfs` and `rpc.mountd` would answer
+is written to the kernel's tables, so that no package is needed.
 """
 import signal
 import time
