@@ -25,7 +25,8 @@
  *
  *         hindrance TEXT     a release would fail now, and why
  *         shows-writes       after a release, the kernel takes every page that a device may have
- *                            written as written (MADV_POPULATE_WRITE does that)
+ *                            written as written (MADV_POPULATE_WRITE does that), also those of
+ *                            regions that were deregistered since this check
  *         device NAME key=value...    what the target's device must be able to do: the keys are in
  *                            preflight/rdma_release/rdma_check.h
  *

@@ -3,9 +3,12 @@
 //
 //     checker --name a --partner b --exchange DIR [--queue-pairs N] [--threads N]
 //             [--events] [--builder] [--extended] [--separate] [--shared] [--datagrams] [--wait]
+//             [--forgetful]
 //
 // With --shared all queue pairs take their receives from one queue, which is filled up only when
 // the device reports its limit. With --datagrams each round includes a datagram and its answer.
+// With --forgetful each round registers memory and deregisters it: DIR/NAME.shown exists when the
+// kernel took it as written then, which it is not.
 // The ends exchange addresses in files of DIR; with --wait they connect when DIR/go.now exists.
 // Traffic runs until DIR/stop.now exists, then both end what is on its way and print their sums. A
 // line of progress is written to DIR/NAME.progress after each round. Exit code: 0: everything was
@@ -13,6 +16,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -40,7 +44,7 @@ struct Options {
   std::string name, partner, exchange;
   int queue_pairs = 2, threads = 1;
   bool events = false, builder = false, extended = false, separate = false, waits = false;
-  bool shared = false, datagrams = false;
+  bool shared = false, datagrams = false, forgetful = false;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -498,6 +502,21 @@ class Checker {
     await_file(place(options_.partner, "connected"));
   }
 
+  // A page that is there after the deregistration was shown to the kernel as written: the page of
+  // the registration was given back.
+  bool forget_memory() const {
+    const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) fail("map memory");
+    ibv_mr* region = need(ibv_reg_mr(pd_, memory, bytes, IBV_ACCESS_LOCAL_WRITE), "register");
+    need(madvise(memory, bytes, MADV_DONTNEED) == 0 ? 0 : errno, "give memory back");
+    need(ibv_dereg_mr(region), "deregister");
+    unsigned char is_there = 0;
+    need(mincore(memory, bytes, &is_there) == 0 ? 0 : errno, "look for memory");
+    munmap(memory, bytes);
+    return (is_there & 1) != 0;
+  }
+
   void run() {
     uint64_t rounds = 0;
     bool stops = false;
@@ -506,6 +525,7 @@ class Checker {
       if (!stops && (is_idle() || (are_pairs_idle() && talker_->has_waited_long()))) {
         for (const auto& pair : pairs_) pair->post_round();
         if (talker_) talker_->talk();
+        if (options_.forgetful && forget_memory()) write_file(place(options_.name, "shown"), "\n");
         write_file(place(options_.name, "progress"), std::to_string(++rounds) + "\n");
       }
       poll_all();
@@ -669,6 +689,8 @@ int main(int argc, char** argv) {
       options.shared = true;
     else if (word == "--datagrams")
       options.datagrams = true;
+    else if (word == "--forgetful")
+      options.forgetful = true;
     else if (word == "--wait")
       options.waits = true;
     else

@@ -245,6 +245,19 @@ TEST(Moves, CheckCountsWhatMustBeMadeAgainAndHoldsNothingBack) {
   ends.finish();
 }
 
+// A release no longer knows such memory.
+TEST(Moves, MemoryThatIsDeregisteredAfterACheckIsShownAsWritten) {
+  Ends ends({"--forgetful"});
+  await_traffic(ends);
+  const std::string shown = ends.scratch.path("/a.shown");
+  EXPECT_NE(access(shown.c_str(), F_OK), 0) << "a program that nobody looks at pays nothing";
+  EXPECT_TRUE(ends.a->check().shows_writes);
+  await("memory to be shown", [&] { return access(shown.c_str(), F_OK) == 0; });
+  move(*ends.a, 3);
+  await_traffic(ends);
+  ends.finish();
+}
+
 TEST(Moves, CheckNamesASilentPeerAndAProcessThatIsAwayStillAnswers) {
   Ends ends({}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "300"}});
   ends.b->stop();

@@ -78,6 +78,9 @@ std::string why_it_stays(Qp& qp) {
 }
 
 Check::Check(Time now, bool is_here) : limit_(now + std::min(kPatience, settings().drain_limit)) {
+  // What devices wrote before is in the first round of the move that follows.
+  world().is_tracked = true;
+  world().unshown_error = 0;
   if (!is_here) return;
   for (Context* context : world().contexts) {
     for (Qp* qp : context->queue_pairs) look_at(*qp);

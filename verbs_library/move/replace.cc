@@ -94,10 +94,11 @@ void destroy_completion_queues(Context& context, Failures& failures) {
 }
 
 void destroy_memory(Context& context, Failures& failures) {
+  failures.note("show what a device has written", world().unshown_error);
   for (Mr* region : context.regions) {
     if (region->real) failures.note("release a memory region", real().ibv_dereg_mr(region->real));
     region->real = nullptr;
-    show_writes(*region);
+    failures.note("show what a device has written", show_writes(*region));
   }
   for (Ah* path : context.paths)
     failures.note("destroy an address handle", destroy_real_paths(*path));

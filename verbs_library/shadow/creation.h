@@ -18,7 +18,8 @@ int make_real_region(Mr& region);
 bool can_show_writes();
 // Takes each page that a device may have written as written by the process: the device does not use
 // the page tables, so whoever tracks writes (a live move) has not seen it. The region is released.
-void show_writes(const Mr& region);
+// Parts that the program has unmapped are left out. Returns an errno: a page is no longer writable.
+int show_writes(const Mr& region);
 // The new queue pair is in the state RESET. It takes the place of `qp.real`, which is null or is
 // destroyed by the caller.
 ibv_qp* new_real_queue_pair(Qp& qp);

@@ -4,6 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "verbs_library/protocol/refusals.h"
 #include "verbs_library/shadow/contexts.h"
@@ -76,13 +81,26 @@ ibv_mr* register_memory(ibv_pd* seen, void* address, size_t length, uint64_t iov
 namespace {
 
 struct Pages {
-  uintptr_t begin, end, size;
+  uintptr_t begin, end;
 };
 
 Pages pages_of(const Mr& region) {
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t address = reinterpret_cast<uintptr_t>(region.addr);
-  return {address & ~(page - 1), (address + region.length + page - 1) & ~(page - 1), page};
+  return {address & ~(page - 1), (address + region.length + page - 1) & ~(page - 1)};
+}
+
+std::vector<Pages> mapped_parts_of(const Pages& pages) {
+  std::vector<Pages> parts;
+  std::ifstream mappings("/proc/self/maps");
+  for (std::string line; std::getline(mappings, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &begin, &end) != 2) continue;
+    begin = std::max(begin, pages.begin);
+    end = std::min(end, pages.end);
+    if (begin < end) parts.push_back({begin, end});
+  }
+  return parts;
 }
 
 bool populate(uintptr_t begin, uintptr_t end, int advice) {
@@ -97,15 +115,17 @@ bool can_show_writes() {
                   MADV_POPULATE_WRITE);
 }
 
-void show_writes(const Mr& region) {
+int show_writes(const Mr& region) {
   constexpr unsigned kWrites =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-  if (!region.addr || !region.length || (region.access & kWrites) == 0) return;
+  if (!region.addr || !region.length || (region.access & kWrites) == 0) return 0;
   const Pages pages = pages_of(region);
-  if (populate(pages.begin, pages.end, MADV_POPULATE_WRITE)) return;
-  // It ends at the first page that the program has unmapped or protected since.
-  for (uintptr_t at = pages.begin; at < pages.end; at += pages.size)
-    populate(at, at + pages.size, MADV_POPULATE_WRITE);
+  if (populate(pages.begin, pages.end, MADV_POPULATE_WRITE)) return 0;
+  // It has ended at the first page that the program has unmapped or protected since.
+  for (const Pages& part : mapped_parts_of(pages)) {
+    if (!populate(part.begin, part.end, MADV_POPULATE_WRITE)) return errno;
+  }
+  return 0;
 }
 
 int make_real_region(Mr& region) {
@@ -184,6 +204,9 @@ int ibv_dereg_mr(ibv_mr* mr) {
   Mr* region = &shadow_of(mr);
   if (region->real) {
     if (const int error = real().ibv_dereg_mr(region->real); error != 0) return error;
+    // A release no longer knows this region.
+    const int error = world().is_tracked ? show_writes(*region) : 0;
+    if (error != 0) world().unshown_error = error;
   }
   std::erase(region->owner->regions, region);
   delete region;

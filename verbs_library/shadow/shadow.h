@@ -209,7 +209,11 @@ struct Context : verbs_context {
 // All contexts of the process.
 struct World {
   std::mutex control;
-  std::vector<Context*> contexts;  // guarded by control
+  // Guarded by control:
+  std::vector<Context*> contexts;
+  // Since a check: somebody may track what the process writes (creation.h, show_writes()).
+  bool is_tracked = false;
+  int unshown_error = 0;  // why writes since the check could not be shown; 0: all were
 };
 World& world();
 
