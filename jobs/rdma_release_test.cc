@@ -125,6 +125,18 @@ TEST(RdmaRelease, LibraryThatDoesNotAnswerFailsAfterThePatience) {
   ppmr_rdma_close(&silent);
 }
 
+// Connections that nobody accepts fill the queue of the socket.
+TEST(RdmaRelease, EachOfManyRequestsToASilentLibraryEndsAfterThePatience) {
+  ppmr_rdma silent{};
+  ASSERT_EQ(ppmr_rdma_open(&silent), 0);
+  for (int i = 0; i < 8; ++i) {
+    const auto check = check_rdma_listener(only_listener(), milliseconds(20));
+    ASSERT_FALSE(check);
+    EXPECT_EQ(check.error().errno_value, ETIMEDOUT) << check.error().message;
+  }
+  ppmr_rdma_close(&silent);
+}
+
 TEST(RdmaRelease, LibraryThatClosesTheConnectionHasNotReleased) {
   ppmr_rdma rdma{};
   ASSERT_EQ(ppmr_rdma_open(&rdma), 0);

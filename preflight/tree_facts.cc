@@ -38,7 +38,6 @@ namespace ppmr {
 namespace {
 
 // A library asks its peers for a second (verbs_library/move/check.cc).
-constexpr std::chrono::milliseconds kRdmaCheckPatience{2500};
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::array kNestedNamespaces = {"cgroup", "ipc", "mnt",  "net",
                                           "pid",    "uts", "user", "time"};
@@ -554,7 +553,7 @@ Status Gathering::gather_rdma_releasers() {
   const auto listeners = find_rdma_listeners(pids);
   if (!listeners) return failure(listeners.error());
   for (const RdmaListener& listener : *listeners) facts_.rdma_releasers.push_back(listener.pid);
-  facts_.rdma_checks = check_rdma_listeners(*listeners, kRdmaCheckPatience);
+  facts_.rdma_checks = check_rdma_listeners(*listeners);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include <cstddef>
@@ -44,16 +45,22 @@ Result<std::string> converse(const RdmaListener& listener, const std::string& re
                              milliseconds patience) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) return system_failure("create", "a socket");
-  if (Status connected = connect_to(socket.get(), listener.name); !connected)
-    return failure(connected.error());
+  // Without a limit, connect(2) would wait for a stopped process that has not accepted others yet.
+  const timeval limit{patience.count() / 1000, patience.count() % 1000 * 1000};
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  const auto is_late = [&] {
+    return failure(ETIMEDOUT, fmt::format("process {} does not {} its RDMA devices within {:.1f} s",
+                                          listener.pid, request,
+                                          static_cast<double>(patience.count()) / 1000));
+  };
+  if (Status connected = connect_to(socket.get(), listener.name); !connected) {
+    return connected.error().errno_value == EAGAIN ? is_late() : failure(connected.error());
+  }
   if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
     return system_failure("send to", listener.name);
   }
   pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
-  if (poll(&answer, 1, static_cast<int>(patience.count())) <= 0) {
-    return failure(ETIMEDOUT, fmt::format("process {} does not {} its RDMA devices within {} s",
-                                          listener.pid, request, patience.count() / 1000));
-  }
+  if (poll(&answer, 1, static_cast<int>(patience.count())) <= 0) return is_late();
   char text[kAnswerMaxBytes];
   const ssize_t size = recv(socket.get(), text, sizeof(text), 0);
   if (size < 0) return system_failure("receive from", listener.name);

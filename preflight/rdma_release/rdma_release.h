@@ -25,6 +25,9 @@ struct RdmaListener {
   std::string name;
 };
 
+// For the answer to a check. The library's own limit is 1 s.
+inline constexpr std::chrono::milliseconds kRdmaCheckPatience{2500};
+
 // Returns the sockets of these processes. Skips processes that have ended. Errors: EACCES, EPERM:
 // no permission to inspect a process.
 Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& pids);
@@ -42,14 +45,15 @@ Result<RdmaCheck> check_rdma_listener(const RdmaListener& listener,
                                       std::chrono::milliseconds patience);
 
 // Asks all of them at the same time. Leaves out those that give no answer.
-std::vector<RdmaCheck> check_rdma_listeners(const std::vector<RdmaListener>& listeners,
-                                            std::chrono::milliseconds patience);
+std::vector<RdmaCheck> check_rdma_listeners(
+    const std::vector<RdmaListener>& listeners,
+    std::chrono::milliseconds patience = kRdmaCheckPatience);
 
 // Returns the processes of the trees that registered, if there are any and each of them says that
 // after a release the kernel knows what devices have written. Else nothing: also if a process does
 // not answer.
-std::optional<std::set<pid_t>> rdma_users_that_show_writes(const std::vector<pid_t>& roots,
-                                                           std::chrono::milliseconds patience);
+std::optional<std::set<pid_t>> rdma_users_that_show_writes(
+    const std::vector<pid_t>& roots, std::chrono::milliseconds patience = kRdmaCheckPatience);
 
 // Checks that no process has a file below `devices` open or mapped, or receives events of such a
 // device. Errors: EBUSY, which names the process, the file and the remedy; EACCES.
