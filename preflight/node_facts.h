@@ -34,8 +34,9 @@ struct NodeFacts {
   std::map<std::string, std::string> hard_limits;  // "Max open files": "1048576"
   uint64_t pipe_max_bytes = 0;                     // fs.pipe-max-size; 0: unknown
   std::vector<std::string> rdma_ports;             // "mlx5_0:1", those that ppmr can use
-  std::vector<RdmaAbilities> rdma_abilities;       // one for each port of each device
-  int64_t clock_ns = 0;                            // CLOCK_REALTIME when all other facts were known
+  // One for each port of each device. None although there are ports: a target of version 0.2.0.
+  std::vector<RdmaAbilities> rdma_abilities;
+  int64_t clock_ns = 0;  // CLOCK_REALTIME when all other facts were known
 
   bool has_feature(const std::string& feature) const;
   // Returns whether CRIU can keep this much memory in pipes, as it does during a lazy dump.
@@ -52,10 +53,12 @@ std::vector<std::string> parse_cpu_features(std::string_view cpuinfo);
 // Returns the hard limits in /proc/PID/limits, by name.
 std::map<std::string, std::string> parse_hard_limits(std::string_view text);
 
-// from_json() throws nlohmann::json::exception.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeFacts, host, architecture, kernel, criu_path, criu_version,
-                                   criu_problem, features, cpu_features, memory_available_bytes,
-                                   store_free_bytes, user, capabilities, hard_limits,
-                                   pipe_max_bytes, rdma_ports, rdma_abilities, clock_ns)
+// from_json() throws nlohmann::json::exception for a field of a wrong type. A node of another
+// version may lack some.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeFacts, host, architecture, kernel, criu_path,
+                                                criu_version, criu_problem, features, cpu_features,
+                                                memory_available_bytes, store_free_bytes, user,
+                                                capabilities, hard_limits, pipe_max_bytes,
+                                                rdma_ports, rdma_abilities, clock_ns)
 
 }  // namespace ppmr

@@ -224,6 +224,14 @@ TEST_F(Preflight, LeavesTheProcessorCheckToCriu) {
   EXPECT_EQ(ask().processor_problem, "");
 }
 
+TEST_F(Preflight, ReadsAnswersOfVersionsThatKnowFewerFacts) {
+  json answer = answer_preflight(to_request(questions_), context_, criu_);
+  ASSERT_EQ(answer["answers"]["node"].erase("rdma_abilities"), 1u);
+  const auto read = read_answers(answer, questions_);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->node.host, gather_node_facts(criu_).host);
+}
+
 TEST_F(Preflight, RefusesAnswersThatDoNotMatchTheQuestions) {
   questions_.files = {abc("file")};
   json answer = answer_preflight(to_request(questions_), context_, criu_);

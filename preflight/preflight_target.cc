@@ -143,6 +143,7 @@ void check_limits(const TreeFacts& tree, const NodeFacts& target, Findings& find
 // All trees share the device of the target.
 void check_rdma_device(const std::vector<TreeFacts>& trees, const NodeFacts& target,
                        Findings& findings) {
+  if (target.rdma_abilities.empty() && !target.rdma_ports.empty()) return;  // unknown
   std::map<std::string, RdmaNeeds> devices;
   std::map<std::string, std::string> users;
   for (const TreeFacts& tree : trees) {

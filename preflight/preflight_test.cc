@@ -369,6 +369,8 @@ TEST_F(Preflight, StopsTheMoveIfTheTargetsRdmaDeviceCannotMakeTheSame) {
   tree_.rdma_checks = {{.pid = 412, .needs = {needs}}, {.pid = 413, .needs = {needs}}};
   expect_stop("412 (worker) uses the RDMA device rxe0, and the target has no RDMA device",
               "choose a target whose device can make the same");
+  target_.rdma_ports = {"rxe0:1"};
+  EXPECT_FALSE(stops(find())) << "a target of version 0.2.0 does not say what its device can make";
   RdmaAbilities port;
   port.device = "rxe0";
   port.is_active = true;
