@@ -24,8 +24,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
-constexpr milliseconds kCheckPatience{2500};  // for the answer of a process that uses RDMA
-constexpr milliseconds kLookInterval{250};    // at which a waiting thread sees an interruption
+constexpr milliseconds kLookInterval{250};  // at which a waiting thread sees an interruption
 
 // Their users have stopped them (SIGSTOP, Ctrl-Z). From the freeze on, nobody can tell.
 std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
@@ -48,7 +47,6 @@ void Migration::dump(Tree& tree, size_t number) {
   });
   if (done) done = await_copied();
   if (done) done = prepare_freeze();
-  if (done) done = release_rdma_once();
   if (done) done = in_slot([&] { return dump_and_seal(tree, number); });
   {
     MutexLock lock(mutex_);
@@ -134,21 +132,20 @@ Result<OwnershipRecord> Migration::await_decision() const {
 void Migration::plan_release_once() {
   std::call_once(plan_of_release_began_, [this] {
     if (!settings_.plan.is_live) return;
-    if (const auto users = rdma_users_that_show_writes(roots(), kCheckPatience))
-      released_after_rounds_ = *users;
+    if (const auto users = rdma_users_that_show_writes(roots())) released_after_rounds_ = *users;
   });
 }
 
 Status Migration::release_rdma_once() {
   std::call_once(release_began_, [this] {
-    const auto asked = release_rdma(roots(), settings_.release_timeout);
-    // Even after an error some processes may have released.
-    asked_to_release_ = !asked || *asked > 0;
-    if (!asked) {
-      released_ = failure(asked.error());
-    } else if (*asked > 0) {
-      report_.event({{"event", "rdma-released"}, {"processes", *asked}});
-    }
+    released_ = without_exceptions([this]() -> Status {
+      asked_to_release_ = true;  // even after an error some processes may have released
+      const auto asked = release_rdma(roots(), settings_.release_timeout);
+      if (!asked) return failure(asked.error());
+      asked_to_release_ = *asked > 0;
+      if (*asked > 0) report_.event({{"event", "rdma-released"}, {"processes", *asked}});
+      return {};
+    });
   });
   return released_;
 }
@@ -164,6 +161,8 @@ Status Migration::prepare_freeze() {
         if (Status open = check_not_over(); !open) return open;
         std::this_thread::sleep_for(kLookInterval);
       }
+      // Before the hook, which may take away the network that the processes need for the release.
+      if (Status released = release_rdma_once(); !released) return released;
       return run_hook(settings_.hooks, "before-freeze",
                       {id_, roots(), settings_.endpoint.value("target", ""), ""});
     });

@@ -1,11 +1,12 @@
 // A program that uses a device of RDMA and releases it when ppmr asks, as a messaging library does
 // with jobs/rdma_release.h. The device may be any file: the program only keeps it open.
 //
-// Usage: rdma_user DIR DEVICE [refuse|silent|keep|shows|hindered|children=N]
+// Usage: rdma_user DIR DEVICE [refuse|silent|keep|shows|shows-refuse|hindered|children=N]
 //   refuse     answers a release with a reason why it cannot
 //   silent     never answers
 //   keep       answers that it has released the device, but keeps it open
 //   shows      answers to a check that the kernel knows what the device has written
+//   shows-refuse  both
 //   hindered   answers to a check that a release would fail
 //   children=N starts N children, which also use the device and release it
 //
@@ -36,7 +37,7 @@ class RdmaUser {
       : device_(std::move(device)), behaviour_(std::move(behaviour)), counters_(counters) {
     open_device();
     if (ppmr_rdma_open(&rdma_) != 0) die("register");
-    rdma_.answers_checks = behaviour_ == "shows" || behaviour_ == "hindered";
+    rdma_.answers_checks = behaviour_.starts_with("shows") || behaviour_ == "hindered";
   }
 
   bool has_device() const { return descriptor_ >= 0; }
@@ -62,7 +63,7 @@ class RdmaUser {
     switch (ppmr_rdma_next(&rdma_)) {
       case PPMR_RDMA_RELEASE:
         ++counters_->releases;
-        if (behaviour_ == "refuse") {
+        if (behaviour_.ends_with("refuse")) {
           return ppmr_rdma_done(&rdma_, "a transfer cannot be interrupted");
         }
         if (behaviour_ != "keep" && has_device()) {
@@ -75,9 +76,9 @@ class RdmaUser {
         if (!has_device()) open_device();
         return ppmr_rdma_done(&rdma_, nullptr);
       case PPMR_RDMA_CHECK:
-        return ppmr_rdma_answer(&rdma_, behaviour_ == "shows" ? PPMR_RDMA_CHECKED "\nshows-writes\n"
-                                                              : PPMR_RDMA_CHECKED
-                                            "\nhindrance a peer is deaf\n");
+        return ppmr_rdma_answer(&rdma_, behaviour_.starts_with("shows")
+                                            ? PPMR_RDMA_CHECKED "\nshows-writes\n"
+                                            : PPMR_RDMA_CHECKED "\nhindrance a peer is deaf\n");
       case PPMR_RDMA_NONE:
         break;
     }
@@ -127,7 +128,9 @@ int run(const std::string& directory, const std::string& device, const std::stri
 
 int main(int argc, char** argv) {
   if (argc != 3 && argc != 4) {
-    fprintf(stderr, "usage: rdma_user DIR DEVICE [refuse|silent|keep|shows|hindered|children=N]\n");
+    fprintf(stderr,
+            "usage: rdma_user DIR DEVICE "
+            "[refuse|silent|keep|shows|shows-refuse|hindered|children=N]\n");
     return 2;
   }
   return ppmr_programs::run(argv[1], argv[2], argc == 4 ? argv[3] : "");
