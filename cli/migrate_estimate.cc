@@ -13,6 +13,7 @@
 #include "daemon/command_line/output.h"
 #include "migration/source/changed_limits.h"
 #include "migration/source/frozen_work.h"
+#include "preflight/rdma_release/rdma_release.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -71,7 +72,7 @@ void Migrate::print_estimate(const RecordStore& store) const {
   if (plan.is_live) {
     std::vector<pid_t> roots;
     for (const ProcessTree& tree : trees_) roots.push_back(tree.root);
-    samples = sample_writes(roots);
+    samples = sample_writes(roots, rdma_users_that_show_writes(roots).value_or(std::set<pid_t>()));
   }
   EstimateReport report;
   const std::string address = settings_.endpoint.value("target", "");

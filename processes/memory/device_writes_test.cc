@@ -96,7 +96,7 @@ class DeviceWrites : public LiveRounds {
     if (!probe.is_ready() || !probe.write(0, std::byte{1}))
       GTEST_SKIP() << "NOT TESTED: writes of devices: this kernel has no io_uring: "
                    << std::strerror(errno);
-    munmap(memory_, kPages * kPage);  // ends the pins of this process
+    munmap(memory_, kPages * kPage);  // the pages stay pinned until the ring ends
     memory_ = map(MAP_PRIVATE);
   }
   // 'p': pins the memory; 'a', 'b': the device writes page 3 or 40; 'r': released.

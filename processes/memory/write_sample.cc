@@ -36,11 +36,13 @@ void look(Watched& tree) {
 
 }  // namespace
 
-std::vector<Result<WriteSample>> sample_writes(const std::vector<pid_t>& roots) {
+std::vector<Result<WriteSample>> sample_writes(const std::vector<pid_t>& roots,
+                                               const std::set<pid_t>& releasers) {
   std::list<Watched> trees;  // LiveMemory does not move
   const auto began = Clock::now();
   for (const pid_t root : roots) {
     Watched& tree = trees.emplace_back();
+    tree.memory.expect_release_of(releasers);
     const auto round = tree.memory.next_round(root);
     tree.began = Clock::now();
     if (round) {

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "base/result.h"
@@ -28,8 +29,10 @@ struct WriteSample {
   std::vector<WrittenAfter> written;  // by time; the number never falls
 };
 
-// Samples all trees at the same time, for most of a second. Each has its own result. Errors of a
-// tree: those of LiveMemory::next_round(). Threads: any.
-std::vector<Result<WriteSample>> sample_writes(const std::vector<pid_t>& roots);
+// Samples all trees at the same time, for most of a second. Each has its own result. `releasers`:
+// see LiveMemory::expect_release_of(). Errors of a tree: those of LiveMemory::next_round().
+// Threads: any.
+std::vector<Result<WriteSample>> sample_writes(const std::vector<pid_t>& roots,
+                                               const std::set<pid_t>& releasers = {});
 
 }  // namespace ppmr

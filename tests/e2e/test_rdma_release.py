@@ -10,6 +10,9 @@ from lab.tracking import tracks_writes
 
 MOVED, ABORTED = 0, 11
 DEVICE = "/dev/infiniband/uverbs0"
+SKIP_WITHOUT_ROUNDS = pytest.mark.skipif(
+    not tracks_writes(), reason="NOT TESTED: rounds: this kernel does not track writes"
+)
 # A directory /dev of the node's own. The device of RDMA is another one that CRIU cannot dump,
 # either: that of FUSE.
 OWN_DEVICES = f"""
@@ -104,13 +107,29 @@ def test_hindrance_that_a_process_knows_of_is_a_finding(migrations, start, optio
     assert user.lines()[-1]["releases"] == 0
 
 
-@pytest.mark.skipif(not tracks_writes(), reason="this kernel does not track writes")
+@SKIP_WITHOUT_ROUNDS
 def test_process_is_copied_in_rounds_and_released_after_them(migrations, start):
     user = start("shows")
     done = migrations.migrate(user.pid).ok()
     await_line(user, migrations.target_at, device=1, releases=1, resumes=1)
     order = [event["event"] for event in done.events]
     assert "copied" in order and order.index("rdma-released") > order.index("copied"), order
+
+
+@SKIP_WITHOUT_ROUNDS
+def test_refusal_after_the_rounds_leaves_the_process_as_it_was(migrations, start):
+    user = start("shows-refuse")
+    done = migrations.migrate(user.pid)
+    assert done.code == ABORTED and "a transfer cannot be interrupted" in done.output, done.output
+    assert "copied" in [event["event"] for event in done.events]
+    await_line(user, migrations.source_at, device=1, releases=1)
+
+
+@SKIP_WITHOUT_ROUNDS
+def test_dry_run_expects_rounds_of_a_process_that_is_released_after_them(migrations, start):
+    done = migrations.migrate(start("shows").pid, options=["--dry-run"]).ok()
+    (move,) = next(event for event in done.events if event["event"] == "estimate")["moves"]
+    assert not move["why_frozen"] and move["rounds"] >= 1, move
 
 
 def test_process_that_did_not_register_stays_and_the_message_has_the_remedy(migrations):
