@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -87,32 +86,33 @@ Result<WatchedTasks> WatchedTasks::listen(const std::string& directory) {
   watched.socket_ = packet_socket();
   const Address address(directory);
   unlink(address.address.sun_path);
-  const mode_t mask = umask(0077);
-  const int bound = bind(watched.socket_.get(), address.get(), sizeof(address.address));
-  umask(mask);
-  if (bound != 0) return system_failure("listen for tasks in", directory);
+  if (bind(watched.socket_.get(), address.get(), sizeof(address.address)) != 0) {
+    return system_failure("listen for tasks in", directory);
+  }
   return watched;
 }
 
-void WatchedTasks::take_over() {
+Status WatchedTasks::take_over() {
   for (;;) {
     std::vector<UniqueFd> pidfds;
     const auto handed =
         receive_message<HandedTasks>(socket_.get(), "the hook", kDescriptorsMax, &pidfds);
-    if (!handed) return;
+    if (!handed && handed.error().errno_value == EAGAIN) return {};
+    if (!handed) return failure(handed.error());
     for (size_t i = 0; i < std::min<size_t>(handed->count, pidfds.size()); ++i) {
       tasks_.emplace_back(handed->tasks[i], std::move(pidfds[i]));
     }
   }
 }
 
-std::optional<CrashedTask> WatchedTasks::crashed() {
-  if (socket_) take_over();
+Result<std::optional<CrashedTask>> WatchedTasks::crashed() {
+  const Status taken = socket_ ? take_over() : Status{};
   for (const auto& [task, pidfd] : tasks_) {
     auto status = status_of_reaped(pidfd.get());
     if (!status && identify(task.pid) == task) status = status_of_zombie(task.pid);
     if (status && is_crash(*status)) return CrashedTask{task.pid, WTERMSIG(*status)};
   }
+  if (!taken) return failure(taken.error());
   return std::nullopt;
 }
 

@@ -34,11 +34,12 @@ class WatchedTasks {
   static Result<WatchedTasks> listen(const std::string& directory);
 
   // Returns the first task of those handed over that has crashed. One that its parent has reaped is
-  // found since Linux 6.15 only.
-  std::optional<CrashedTask> crashed();
+  // found since Linux 6.15 only. Errors, if none of the others has crashed: EMFILE if this process
+  // cannot watch so many; those of recvmsg(2).
+  Result<std::optional<CrashedTask>> crashed();
 
  private:
-  void take_over();
+  Status take_over();
 
   UniqueFd socket_;
   std::vector<std::pair<ProcessIdentity, UniqueFd>> tasks_;

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,11 +25,9 @@ void end_by(const TestProcess& process, int signal) {
   ASSERT_EQ(waitid(P_PID, id, &info, WEXITED | WNOWAIT), 0);
 }
 
+// bazel removes it.
 const std::string& directory() {
-  static const std::string path = [] {
-    std::string name = testing::TempDir() + "watched.XXXXXX";
-    return std::string(mkdtemp(name.data()));
-  }();
+  static const std::string path = testing::TempDir();
   return path;
 }
 
@@ -55,9 +52,9 @@ TEST(WatchedTasks, AreCrashedByFaultsOnly) {
 TEST(WatchedTasks, TellTheOneThatHasCrashed) {
   const TestProcess lives(kWithoutCore), crashes(kWithoutCore);
   WatchedTasks watched = watch({*identify(lives.pid()), *identify(crashes.pid())});
-  EXPECT_FALSE(watched.crashed());
+  EXPECT_FALSE(*watched.crashed());
   end_by(crashes, SIGSEGV);
-  const auto found = watched.crashed();
+  const auto found = *watched.crashed();
   ASSERT_TRUE(found);
   EXPECT_EQ(found->pid, crashes.pid());
   EXPECT_EQ(found->signal, SIGSEGV);
@@ -69,7 +66,7 @@ TEST(WatchedTasks, TellTheOneThatItsParentHasReaped) {
   WatchedTasks watched = watch({*identify(pid)});
   end_by(crashes, SIGABRT);
   crashes.end();  // and reaps it
-  const auto found = watched.crashed();
+  const auto found = *watched.crashed();
   if (!found) GTEST_SKIP() << "NOT TESTED: how a reaped process has ended (Linux 6.15)";
   EXPECT_EQ(found->pid, pid);
   EXPECT_EQ(found->signal, SIGABRT);
@@ -83,7 +80,7 @@ TEST(WatchedTasks, AreFoundAlthoughTheWatcherLooksOnlyAfterTheCrash) {
   tasks.push_back(*identify(crashes.pid()));
   ASSERT_TRUE(hand_over_tasks(directory(), tasks));
   end_by(crashes, SIGSEGV);
-  const auto found = watched->crashed();
+  const auto found = *watched->crashed();
   ASSERT_TRUE(found);
   EXPECT_EQ(found->pid, crashes.pid());
 }
@@ -99,9 +96,9 @@ TEST(WatchedTasks, TellNothingOfThoseThatOthersHaveEnded) {
   TestProcess ended(kWithoutCore);
   WatchedTasks watched = watch({*identify(ended.pid())});
   end_by(ended, SIGTERM);
-  EXPECT_FALSE(watched.crashed());
+  EXPECT_FALSE(*watched.crashed());
   ended.end();
-  EXPECT_FALSE(watched.crashed());
+  EXPECT_FALSE(*watched.crashed());
 }
 
 }  // namespace

@@ -424,7 +424,8 @@ std::string TreeRestore::why_ended_at_once() {
     return ended_by(record_.trees[tree_].root, info.si_status);
   }
   const auto crashed = watched_.crashed();
-  return crashed ? ended_by(crashed->pid, crashed->signal) : "";
+  if (!crashed) log("a crash would not be noticed: " + crashed.error().message);
+  return crashed && *crashed ? ended_by((*crashed)->pid, (*crashed)->signal) : "";
 }
 
 void TreeRestore::stay_as_parent() const {
