@@ -1,5 +1,6 @@
-// Fuzzes files of /proc. A program chooses its name, its arguments, and the names of its files in
-// them.
+// Fuzzes what a program says: files of /proc, in which it chooses its name, its arguments, and the
+// names of its files; and its answer to a check of RDMA.
+#include "preflight/rdma_release/rdma_check.h"
 #include "processes/proc_files.h"
 #include "processes/sockets.h"
 #include "tests/fuzz/fuzz.h"
@@ -14,4 +15,5 @@ void fuzz(std::span<const uint8_t> input) {
   (void)parse_memory_share_bytes(text);
   (void)parse_internet_sockets(text, "tcp");
   (void)inode_in(text, "socket");
+  (void)parse_rdma_check(text);
 }
