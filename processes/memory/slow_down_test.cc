@@ -132,7 +132,9 @@ TEST_F(SlowedTree, IsNotStoppedForLongerByAThreadThatDoesNotStop) {
     const auto tree = read_tree(process.pid());
     return tree && tree->size() == 2;
   };
-  while (!has_child()) std::this_thread::yield();
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (!has_child() && Clock::now() < deadline) std::this_thread::yield();
+  ASSERT_TRUE(has_child());
   const SlowDown slowed(process.pid(), 80, kNever);
   auto shortest = Clock::duration::max();
   for (int stop = 0; stop < 5; ++stop) {
