@@ -40,14 +40,13 @@ Result<std::vector<OwnershipRecord>> read_records(const HistoryCommand& command,
   return store->list_for_display(from_ns, &unreadable);
 }
 
-// Adds those whose partner this node is. This command only reads, so it must not make the tmpfs.
+// Adds those whose partner this node is. This command only reads, so it does not make the tmpfs.
 Status add_kept(const std::string& state_directory, const std::string& node,
                 std::vector<ProtectedProcess>& processes) {
-  std::error_code error;
-  if (!std::filesystem::exists(kEpochsDirectory, error)) return {};
-  const auto epochs = EpochStore::open();
+  const auto epochs = EpochStore::open_existing();
   if (!epochs) return failure(epochs.error());
-  const auto all = epochs->list();
+  if (!*epochs) return {};
+  const auto all = (*epochs)->list();
   if (!all) return failure(all.error());
   if (all->empty()) return {};
   const auto records = RecordStore::open(state_directory);

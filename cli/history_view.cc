@@ -180,6 +180,7 @@ std::optional<ProtectedProcess> describe_protected(const EpochState& kept,
   const SealedEpoch& newest = kept.newest;
   return ProtectedProcess{.role = MigrationRole::kTarget,
                           .name = kept.name,
+                          .is_copy = kept.is_copy,
                           .from = name_of_peer(kept.peer),
                           .to = escaped(node),
                           .pid = kept.tree.root,
@@ -224,11 +225,12 @@ std::string protected_text(const std::vector<ProtectedProcess>& processes, size_
                {"SENT", true}});
   for (const ProtectedProcess& process : processes) {
     const std::string tree = fmt::format("{} {}", process.pid, process.program);
+    const std::string name = process.name + (process.is_copy ? " (copy)" : "");
     if (process.epoch == 0) {
-      table.add({process.name, process.from, process.to, tree, "none", "-", "-", "-", "-"});
+      table.add({name, process.from, process.to, tree, "none", "-", "-", "-", "-"});
       continue;
     }
-    table.add({process.name, process.from, process.to, tree, std::to_string(process.epoch),
+    table.add({name, process.from, process.to, tree, std::to_string(process.epoch),
                format_time(std::chrono::milliseconds(process.age_ms)),
                fmt::format("{} ms", process.pause_ms), format_size(process.bytes),
                format_size(process.sent_bytes)});
@@ -238,6 +240,7 @@ std::string protected_text(const std::vector<ProtectedProcess>& processes, size_
 
 json protected_json(const ProtectedProcess& process) {
   return {{"protected", process.name},
+          {"copy", process.is_copy},
           {"role", to_string(process.role)},
           {"from", process.from},
           {"to", process.to},

@@ -37,6 +37,7 @@ nlohmann::json history_json(const OwnershipRecord& record, const PastMigration& 
 struct ProtectedProcess {
   MigrationRole role = MigrationRole::kSource;  // of this node; kTarget: the partner
   std::string name;                             // as which it is protected
+  bool is_copy = false;                         // being restored here, beside its source
   std::string from;                             // escaped
   std::string to;                               // escaped
   pid_t pid = 0;

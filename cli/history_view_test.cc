@@ -156,6 +156,15 @@ TEST(HistoryView, PartnerShowsTheNewestEpochThatItKeeps) {
   EXPECT_EQ(shown.at("sent_bytes"), 1 << 20);
 }
 
+TEST(HistoryView, CopyIsCalledACopy) {
+  EpochState kept = kept_epoch();
+  kept.is_copy = true;
+  const auto process = describe_protected(kept, kRestoring, "node-b", 0);
+  ASSERT_TRUE(process);
+  EXPECT_NE(protected_text({*process}).find("db (copy)"), std::string::npos);
+  EXPECT_EQ(protected_json(*process).at("copy"), true);
+}
+
 TEST(HistoryView, ProcessThatWasTakenOverIsNotProtectedAnyMore) {
   EXPECT_FALSE(describe_protected(kept_epoch(), kFinished, "node-b", 0));
   EXPECT_TRUE(describe_protected(kept_epoch(), kAborted, "node-b", 0));

@@ -117,11 +117,10 @@ CommandResult<void> Protect::check_options() const {
   if (command_.limits.max_downtime <= milliseconds(0)) {
     return command_failure(ExitCode::kUsage, "--max-pause must be more than 0");
   }
-  if (!command_.name.empty() && !is_protection_name(command_.name)) {
-    return command_failure(
-        ExitCode::kUsage,
-        "--name '" + command_.name +
-            "': a name has only letters, digits and ._@-, at most 64, and begins with no dot");
+  if (!command_.name.empty()) {
+    if (Status valid = check_protected_name(command_.name); !valid) {
+      return command_failure(ExitCode::kUsage, "--name: " + valid.error().message);
+    }
   }
   for (const auto* given : {&command_.mountpoints, &command_.target_hosts}) {
     std::set<std::string> once(given->begin(), given->end());
@@ -173,8 +172,11 @@ CommandResult<void> Protect::identify_tree() {
       settings_.name.begin(), settings_.name.end(),
       [](char c) { return !is_protection_name(std::string("x") + c); }, '_');
   if (settings_.name[0] == '.') settings_.name[0] = '_';
-  if (is_protection_name(settings_.name)) return {};
-  return command_failure(ExitCode::kUsage, settings_.name + " is too long: give a --name");
+  if (Status valid = check_protected_name(settings_.name); !valid) {
+    return command_failure(ExitCode::kUsage,
+                           valid.error().message + "; give another one with --name");
+  }
+  return {};
 }
 
 CommandResult<pid_t> Protect::find_root() {

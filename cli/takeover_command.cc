@@ -87,9 +87,10 @@ class Takeover {
   CommandResult<void> fence_or_ask(const EpochState& state, const SealedEpoch& epoch) const;
   CommandResult<void> check_first(const EpochState& state) const;
   Result<OwnershipRecord> await(const std::string& id, TreePhase phase) const;
-  CommandResult<void> run_here(const EpochState& state);
-  CommandResult<OwnershipRecord> restore_and_decide(const EpochState& state,
-                                                    const SealedEpoch& epoch);
+  CommandResult<void> run_here();
+  CommandResult<OwnershipRecord> decide(const EpochState& state, const SealedEpoch& epoch,
+                                        const std::string& id);
+  std::string hindrance() const;
   void say(const std::string& sentence) const {
     if (!command_.json) print_to(stderr, "{}\n", sentence);
   }
@@ -107,6 +108,7 @@ json Takeover::describe(const EpochState& state) const {
     kept.push_back({{"epoch", epoch.number}, {"age_ms", age_ms(epoch)}});
   }
   json what = {{"name", state.name},
+               {"copy", state.is_copy},
                {"source", node_name(state.peer)},
                {"pid", state.tree.root},
                {"program", state.tree.program},
@@ -160,8 +162,9 @@ CommandResult<void> Takeover::list() const {
     const json what = describe(state);
     const std::string source = fmt::format("{} of {}", state.tree.program, node_name(state.peer));
     if (what.at("state") != "kept") {
-      print_to(stdout, "{}: {}, taken over: migration {} is {}\n", state.name, source,
-               state.takeover, what.at("state").get<std::string>());
+      print_to(stdout, "{}: {}, {}: migration {} is {}\n", state.name, source,
+               state.is_copy ? "a copy" : "taken over", state.takeover,
+               what.at("state").get<std::string>());
     } else if (state.newest.number == 0) {
       print_to(stdout, "{}: {}, the first epoch has not arrived\n", state.name, source);
     } else {
@@ -273,20 +276,30 @@ Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) 
   }
 }
 
-CommandResult<OwnershipRecord> Takeover::restore_and_decide(const EpochState& state,
-                                                            const SealedEpoch& epoch) {
-  const auto begun = begin_takeover(records_, epochs_, state.name, command_.epoch);
-  if (!begun) return command_failure(ExitCode::kFailure, begun.error().message);
-  const std::string& id = begun->id;
+// A copy that runs here may have what the process needs; empty: none does.
+std::string Takeover::hindrance() const {
+  if (command_.copy) return {};
+  const pid_t pid = find_running_copy(records_, epochs_, command_.name);
+  if (pid == 0) return {};
+  return fmt::format(
+      ". A copy of {} runs here as pid {}, with the pids and the addresses of its original: end "
+      "that copy, then try again",
+      command_.name, pid);
+}
+
+CommandResult<OwnershipRecord> Takeover::decide(const EpochState& state, const SealedEpoch& epoch,
+                                                const std::string& id) {
   const auto give_up = [&](const CommandError& why) {
     abandon_takeover(records_, id, why.message);
     return tl::unexpected(why);
   };
   if (const auto dead = fence_or_ask(state, epoch); !dead) return give_up(dead.error());
   const auto failed = [&](const Error& error) {
+    const std::string kept = command_.copy ? "; its original and the epochs of that are as before"
+                                           : ", and its epoch is kept";
     return CommandError{
         ExitCode::kRestoreFailed,
-        fmt::format("{} does not run here, and its epoch is kept: {}", state.name, error.message)};
+        fmt::format("{} does not run here{}: {}{}", state.name, kept, error.message, hindrance())};
   };
   if (const auto ready = await(id, TreePhase::kReady); !ready) {
     return give_up(failed(ready.error()));
@@ -320,6 +333,9 @@ CommandResult<void> Takeover::take_over() {
                                        "together (ppmr job status)",
                                        command_.name));
   }
+  if (Status ends = check_has_source(*known); !ends) {
+    return command_failure(ExitCode::kUsage, ends.error().message);
+  }
   if (auto first = check_first(*known); !first) return first;
   if (auto silent = await_silence(); !silent) return silent;
   // It may have become the second partner while it waited.
@@ -334,39 +350,43 @@ CommandResult<void> Takeover::take_over() {
                     "it over without --truncate",
                     container));
   }
-  return run_here(*known);
+  return run_here();
 }
 
 CommandResult<void> Takeover::copy() {
   const auto known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kUsage, known.error().message);
-  const auto name = prepare_copy(records_, epochs_, command_.name, command_.epoch);
-  if (!name) return command_failure(ExitCode::kFailure, name.error().message);
-  const auto copied = epochs_.read(*name);
-  if (!copied) return command_failure(ExitCode::kFailure, copied.error().message);
-  const auto runs = run_here(*copied);
-  if (runs) return {};
-  // The original keeps its epoch; this one is of no use to anybody.
-  auto locked = epochs_.lock(*name);
-  if (locked && judge_source(takeover_state(records_, locked->state())) == SourceMay::kGoOn) {
-    (void)locked->discard();
-  }
+  auto runs = run_here();
+  // The original keeps its epoch; that of a copy that does not run is of no use to anybody.
+  if (!runs) discard_abandoned_copies(records_, epochs_);
   return runs;
 }
 
-CommandResult<void> Takeover::run_here(const EpochState& state) {
+CommandResult<void> Takeover::run_here() {
   const auto began = Clock::now();
-  const auto epoch = find_epoch(state, command_.epoch);
-  if (!epoch) return command_failure(ExitCode::kUsage, epoch.error().message);
-  const auto changed = changed_files(state, epoch->number).value_or(std::vector<ChangedFile>());
-  const auto runs = restore_and_decide(state, *epoch);
+  const auto begun = command_.copy
+                         ? begin_copy(records_, epochs_, command_.name, command_.epoch)
+                         : begin_takeover(records_, epochs_, command_.name, command_.epoch);
+  if (!begun) {
+    return command_failure(ExitCode::kFailure, begun.error().message + hindrance());
+  }
+  const TreeRecord& taken = begun->trees.front();
+  const auto state = epochs_.read(taken.protected_as);
+  const auto epoch =
+      state ? find_epoch(*state, taken.epoch) : Result<SealedEpoch>(failure(state.error()));
+  if (!epoch) {
+    abandon_takeover(records_, begun->id, epoch.error().message);
+    return command_failure(ExitCode::kFailure, epoch.error().message);
+  }
+  const auto changed = changed_files(*state, epoch->number).value_or(std::vector<ChangedFile>());
+  const auto runs = decide(*state, *epoch, begun->id);
   if (!runs) return tl::unexpected(runs.error());
   const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const TreeRecord& tree = runs->trees.front();
   const int64_t lost_ms = (tree.running_ns - epoch->frozen_ns) / 1'000'000;
   const int64_t restore_ms = (tree.held_ns - tree.restore_began_ns) / 1'000'000;
   audit_migration(*runs, command_.copy ? "copied" : "taken-over",
-                  {{"protected_as", state.name},
+                  {{"protected_as", taken.protected_as},
                    {"epoch", tree.epoch},
                    {"fence", command_.fence},
                    {"by_uid", getuid()}});
@@ -380,7 +400,7 @@ CommandResult<void> Takeover::run_here(const EpochState& state) {
     }
     print_whole(stdout, "{}\n",
                 json_text({{"ok", true},
-                           {"name", state.name},
+                           {"name", taken.protected_as},
                            {"copy", command_.copy},
                            {"changed_files", files},
                            {"migration", runs->id},
@@ -392,11 +412,13 @@ CommandResult<void> Takeover::run_here(const EpochState& state) {
     return {};
   }
   if (command_.copy) {
-    print_to(stdout,
-             "a copy of {} runs here: pid {}, after {}, from epoch {}; its source goes on. Both "
-             "write the files that it had open\n",
-             command_.name, tree.tasks.empty() ? tree.root : tree.tasks.front().pid,
-             format_time(took), tree.epoch);
+    print_to(
+        stdout,
+        "a copy of {0} runs here: pid {1}, after {2}, from epoch {3}; its source goes on. Both "
+        "write the files that it had open. As long as the copy runs here, this partner cannot "
+        "take {0} over: end the copy first\n",
+        command_.name, tree.tasks.empty() ? tree.root : tree.tasks.front().pid, format_time(took),
+        tree.epoch);
     return {};
   }
   print_to(stdout,
@@ -439,6 +461,7 @@ int TakeoverCommand::run() const {
   if (!records) return fail({ExitCode::kFailure, records.error().message});
   auto epochs = EpochStore::open();
   if (!epochs) return fail({ExitCode::kFailure, epochs.error().message});
+  if (!discard) discard_abandoned_copies(*records, *epochs);
   Takeover takeover(*this, std::move(*records), std::move(*epochs));
   const auto done = name.empty() ? takeover.list()
                     : discard    ? takeover.discard()
@@ -474,17 +497,18 @@ void add_takeover_command(CLI::App& app, int& exit_code) {
          "that it is dead")
       ->type_name("SECONDS")
       ->needs(fence);
-  sub.add_option("--instead-of", command->instead_of,
-                 "the partner that takes over before this one: you say that it does not, because "
-                 "it is switched off or has discarded its epochs")
-      ->type_name("NAME")
-      ->needs(name)
-      ->excludes(discard);
   auto* copy = sub.add_flag("--copy", command->copy,
                             "let a copy run here from its epoch, beside its source, which goes on")
                    ->needs(name)
                    ->excludes(discard)
                    ->excludes(fence);
+  sub.add_option("--instead-of", command->instead_of,
+                 "the partner that takes over before this one: you say that it does not, because "
+                 "it is switched off or has discarded its epochs")
+      ->type_name("NAME")
+      ->needs(name)
+      ->excludes(discard)
+      ->excludes(copy);
   sub.add_flag("--truncate", command->cuts_files,
                "cut files to which the process only appends back to what they were in the epoch")
       ->needs(name)

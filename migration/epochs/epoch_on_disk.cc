@@ -25,7 +25,7 @@ Result<EpochOnDisk> parse_epoch_on_disk(const json& packed) {
 
 bool is_to_write(const EpochState& state, std::optional<MigrationState> takeover,
                  const EpochOnDisk& on_disk) {
-  if (state.newest.number == 0 || state.rolls_back) return false;
+  if (state.newest.number == 0 || state.rolls_back || state.is_copy) return false;
   if (judge_source(takeover) == SourceMay::kNotRun) return false;
   return on_disk.run != state.run || on_disk.number != state.newest.number;
 }

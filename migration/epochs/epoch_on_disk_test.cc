@@ -62,6 +62,12 @@ TEST(EpochOnDisk, PartOfAWholeIsNotWritten) {
   EXPECT_FALSE(is_to_write(state, {}, {}));
 }
 
+TEST(EpochOnDisk, CopyIsNotWritten) {
+  EpochState state = state_of(4);
+  state.is_copy = true;
+  EXPECT_FALSE(is_to_write(state, {}, {}));
+}
+
 TEST(EpochOnDisk, WrittenEpochReplacesTheOneBeforeAlthoughNewerOnesHaveArrived) {
   EXPECT_TRUE(may_replace(state_of(4), state_of(4), {}));
   EXPECT_TRUE(may_replace(state_of(4), state_of(6), kAborted));

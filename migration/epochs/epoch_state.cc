@@ -201,7 +201,8 @@ json to_json(const EpochState& state) {
           {"restart_policy", state.restart_policy},
           {"takeover", state.takeover},
           {"first_partner", state.first_partner},
-          {"rolls_back", state.rolls_back}};
+          {"rolls_back", state.rolls_back},
+          {"is_copy", state.is_copy}};
 }
 
 Result<EpochState> parse_epoch_state(const json& packed) {
@@ -227,7 +228,11 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     state.takeover = packed.at("takeover");
     state.first_partner = packed.value("first_partner", "");
     state.rolls_back = packed.value("rolls_back", false);
+    state.is_copy = packed.value("is_copy", false);
     if (!is_protection_name(state.name)) return failure(EPROTO, "an invalid name");
+    if (state.is_copy && !is_copy_name(state.name)) {
+      return failure(EPROTO, "a copy has the name of a protected process");
+    }
     if (!is_migration_id(state.run)) return failure(EPROTO, "the run has no ID");
     if (!state.takeover.empty() && !is_migration_id(state.takeover)) {
       return failure(EPROTO, "the takeover has no ID");
@@ -262,8 +267,35 @@ std::string copy_name(const std::string& name) { return name + std::string(kCopy
 
 bool is_copy_name(const std::string& name) { return name.ends_with(kCopySuffix); }
 
+Status check_protected_name(const std::string& name) {
+  if (!is_protection_name(name)) {
+    return failure(EINVAL, "'" + name +
+                               "' is not a name for a protected process: letters, digits "
+                               "and ._@-, at most 64, no dot first");
+  }
+  if (!is_copy_name(name)) return {};
+  return failure(EINVAL, fmt::format("'{}' is the name of a copy (ppmr takeover --copy): choose "
+                                     "a name that does not end with {}",
+                                     name, kCopySuffix));
+}
+
+Status check_has_source(const EpochState& state) {
+  if (!state.is_copy) return {};
+  const std::string original = state.name.substr(0, state.name.size() - kCopySuffix.size());
+  return failure(EPERM,
+                 fmt::format("{0} is a copy, which runs beside its source: run ppmr takeover "
+                             "{1} --copy for another copy, or ppmr takeover {1} if the "
+                             "source is lost",
+                             state.name, original));
+}
+
+bool is_abandoned_copy(const EpochState& state, std::optional<MigrationState> takeover) {
+  return state.is_copy && judge_source(takeover) == SourceMay::kGoOn;
+}
+
 Status check_copy(const EpochState& state, uint64_t number, const std::optional<EpochState>& copy,
                   std::optional<MigrationState> copy_takeover) {
+  if (Status original = check_has_source(state); !original) return original;
   if (state.rolls_back) {
     return failure(EPERM, fmt::format("{} is a node of a job, and a job is not copied node by node",
                                       state.name));
@@ -287,7 +319,7 @@ Status check_copy(const EpochState& state, uint64_t number, const std::optional<
                                       copy->takeover));
   }
   const bool is_over = judge_source(copy_takeover) == SourceMay::kNotRun;
-  if (is_over || copy->tree == state.tree) return {};
+  if (is_over || copy->is_copy) return {};
   return failure(EEXIST, fmt::format("{0} is the name of another process whose epoch is kept: run "
                                      "ppmr takeover {0} --discard",
                                      name));
@@ -301,6 +333,7 @@ EpochState copy_of(const EpochState& state, const SealedEpoch& epoch, const std:
   copy.older.clear();
   copy.takeover.clear();
   copy.first_partner.clear();
+  copy.is_copy = true;
   return copy;
 }
 

@@ -81,6 +81,8 @@ struct EpochState {
   // and from which epoch the tree runs; so its source may always go on, and a takeover ends no
   // epochs.
   bool rolls_back = false;
+  // A copy of another state's epoch, which runs beside its source (copy_of()). It has no source.
+  bool is_copy = false;
 };
 
 // Returns the epochs that are kept, the newest first.
@@ -130,10 +132,17 @@ Status check_takeover(const EpochState& state, std::optional<MigrationState> tak
 // the copy is an answer to the source of the tree.
 std::string copy_name(const std::string& name);
 bool is_copy_name(const std::string& name);
+// Whether a source may protect a tree under this name. Errors: EINVAL: no name, or that of a copy.
+Status check_protected_name(const std::string& name);
+// Whether a takeover may end the source of the tree. Errors: EPERM: it is a copy.
+Status check_has_source(const EpochState& state);
+// Whether nobody needs what is kept of a copy. `takeover`: of its migration. Who makes a copy holds
+// the lock until the migration has begun, so ask under the lock.
+bool is_abandoned_copy(const EpochState& state, std::optional<MigrationState> takeover);
 // Whether a copy may be made from an epoch (0: the newest). `copy`: the state under copy_name();
-// nullopt: none. `copy_takeover`: of its migration. Errors: EPERM: a part of a whole, or a unit;
-// ENOENT: it is not kept; EBUSY: a copy is being restored; EEXIST: another tree has that name;
-// EINVAL: the name is too long.
+// nullopt: none. `copy_takeover`: of its migration. Errors: EPERM: a part of a whole, a unit, or
+// itself a copy; ENOENT: it is not kept; EBUSY: a copy is being restored; EEXIST: another tree has
+// that name; EINVAL: the name is too long.
 Status check_copy(const EpochState& state, uint64_t number, const std::optional<EpochState>& copy,
                   std::optional<MigrationState> copy_takeover);
 // The state of a copy of an epoch that is kept.

@@ -51,7 +51,42 @@ TEST(EpochState, CopyHasANameOfItsOwnAndOneEpoch) {
   EXPECT_EQ(copy.takeover, "");
   EXPECT_EQ(copy.first_partner, "");
   EXPECT_EQ(copy.tree, state.tree);
-  EXPECT_TRUE(parse_epoch_state(to_json(copy)));
+  EXPECT_TRUE(copy.is_copy);
+  const auto read = parse_epoch_state(to_json(copy));
+  ASSERT_TRUE(read);
+  EXPECT_TRUE(read->is_copy);
+  nlohmann::json misnamed = to_json(copy);
+  misnamed["name"] = "db";
+  EXPECT_FALSE(parse_epoch_state(misnamed));
+}
+
+TEST(EpochState, CopyHasNoSourceThatATakeoverCouldEnd) {
+  const EpochState state = some_state();
+  const EpochState copy = copy_of(state, state.newest, state.run);
+  EXPECT_TRUE(check_has_source(state));
+  const Status refused = check_has_source(copy);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, EPERM);
+  EXPECT_NE(refused.error().message.find("ppmr takeover db --copy"), std::string::npos);
+  EXPECT_EQ(check_copy(copy, 0, std::nullopt, std::nullopt).error().errno_value, EPERM);
+}
+
+TEST(EpochState, NothingIsProtectedUnderTheNameOfACopy) {
+  EXPECT_TRUE(check_protected_name("db"));
+  EXPECT_TRUE(check_protected_name("db@copying"));
+  EXPECT_EQ(check_protected_name("db@copy").error().errno_value, EINVAL);
+  EXPECT_EQ(check_protected_name(".db").error().errno_value, EINVAL);
+}
+
+TEST(EpochState, CopyIsAbandonedUnlessItRunsOrIsRestored) {
+  const EpochState state = some_state();
+  const EpochState copy = copy_of(state, state.newest, state.run);
+  EXPECT_TRUE(is_abandoned_copy(copy, std::nullopt)) << "its command was killed";
+  EXPECT_TRUE(is_abandoned_copy(copy, kAborted));
+  for (const auto needed : {kRestoring, kReady, kRunning, kFinished}) {
+    EXPECT_FALSE(is_abandoned_copy(copy, needed));
+  }
+  EXPECT_FALSE(is_abandoned_copy(state, std::nullopt));
 }
 
 TEST(EpochState, CopyIsMadeOfWhatCanRunTwice) {
@@ -79,6 +114,8 @@ TEST(EpochState, CopyReplacesOneThatIsOverAndNoOther) {
   EXPECT_TRUE(check_copy(state, 0, copy, kFinished));
   EXPECT_EQ(check_copy(state, 0, copy, kRestoring).error().errno_value, EBUSY);
   copy.tree.root = 18;
+  EXPECT_TRUE(check_copy(state, 0, copy, std::nullopt)) << "of an earlier process";
+  copy.is_copy = false;  // protected so by an older version
   EXPECT_TRUE(check_copy(state, 0, copy, kFinished));
   EXPECT_EQ(check_copy(state, 0, copy, std::nullopt).error().errno_value, EEXIST);
 }

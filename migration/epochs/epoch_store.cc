@@ -87,11 +87,9 @@ Status link_files(const std::string& from, const std::string& to) {
   return failure(error.value(), "list " + from + ": " + error.message());
 }
 
-// Others must not read a single page, and must not place an epoch here.
-Status make_own_tmpfs(const std::string& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) return failure(error.value(), "create " + directory + ": " + error.message());
+// Whether a tmpfs is mounted at the directory. Others must not read a single page, and must not
+// place an epoch here.
+Result<bool> has_own_tmpfs(const std::string& directory) {
   struct statfs kind {};
   struct stat here {};
   struct stat above {};
@@ -102,10 +100,22 @@ Status make_own_tmpfs(const std::string& directory) {
     return system_failure("read the attributes of", directory);
   }
   const bool is_mount_point = here.st_dev != above.st_dev;
-  if (kind.f_type == TMPFS_MAGIC && is_mount_point) {
-    if (here.st_uid == geteuid() && (here.st_mode & 0077) == 0) return {};
-    return failure(EPERM, directory + " is open to other users: chmod 0700 it");
+  if (kind.f_type != TMPFS_MAGIC || !is_mount_point) return false;
+  if (here.st_uid != geteuid()) {
+    return failure(EACCES, fmt::format("{} belongs to uid {}: run this command as that user",
+                                       directory, here.st_uid));
   }
+  if ((here.st_mode & 0077) == 0) return true;
+  return failure(EPERM, directory + " is open to other users: chmod 0700 it");
+}
+
+Status make_own_tmpfs(const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return failure(error.value(), "create " + directory + ": " + error.message());
+  const auto made = has_own_tmpfs(directory);
+  if (!made) return failure(made.error());
+  if (*made) return {};
   if (mount("ppmr-epochs", directory.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
             "mode=0700") == 0) {
     return {};
@@ -246,7 +256,26 @@ Result<EpochStore> EpochStore::open(std::string directory) {
   return EpochStore(std::move(directory));
 }
 
+Result<std::optional<EpochStore>> EpochStore::open_existing(std::string directory) {
+  std::error_code error;
+  const bool exists = fs::exists(directory, error);
+  if (error) return failure(error.value(), "read " + directory + ": " + error.message());
+  if (!exists) return std::nullopt;
+  const auto made = has_own_tmpfs(directory);
+  if (!made) return failure(made.error());
+  if (!*made) return std::nullopt;
+  return EpochStore(std::move(directory));
+}
+
 Result<LockedEpochs> EpochStore::lock(const std::string& name) const {
+  return lock_with(name, LOCK_EX);
+}
+
+Result<LockedEpochs> EpochStore::try_lock(const std::string& name) const {
+  return lock_with(name, LOCK_EX | LOCK_NB);
+}
+
+Result<LockedEpochs> EpochStore::lock_with(const std::string& name, int operation) const {
   if (!is_protection_name(name)) {
     return failure(EINVAL, "'" + name +
                                "' is not a name for a protected process: letters, digits "
@@ -262,7 +291,7 @@ Result<LockedEpochs> EpochStore::lock(const std::string& name) const {
     locked.lock_ = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!locked.lock_ && errno == ENOENT) continue;  // discarded meanwhile
     if (!locked.lock_) return system_failure("open", path);
-    while (flock(locked.lock_.get(), LOCK_EX) != 0) {
+    while (flock(locked.lock_.get(), operation) != 0) {
       if (errno != EINTR) return system_failure("lock", path);
     }
     struct stat ours {};
@@ -305,6 +334,16 @@ Result<std::vector<EpochState>> EpochStore::list() const {
   std::sort(all.begin(), all.end(),
             [](const EpochState& left, const EpochState& right) { return left.name < right.name; });
   return all;
+}
+
+std::vector<std::string> EpochStore::copies() const {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    const std::string name = entry.path().filename();
+    if (is_protection_name(name) && is_copy_name(name)) names.push_back(name);
+  }
+  return names;
 }
 
 Result<int64_t> EpochStore::contact_ns(const std::string& name) const {

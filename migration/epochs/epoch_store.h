@@ -25,6 +25,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,14 +94,21 @@ class EpochStore {
   // Mounts a tmpfs at the directory if it is none. Errors: of the file system; EPERM if other users
   // may write to it.
   static Result<EpochStore> open(std::string directory = kEpochsDirectory);
+  // Opens the store for a command that only reads: mounts nothing. nullopt: there is none. Errors:
+  // as open(); EACCES for another user than its owner.
+  static Result<std::optional<EpochStore>> open_existing(std::string directory = kEpochsDirectory);
 
   // Blocks until no other process has the lock. The state does not exist yet for a new name.
   // Errors: EINVAL for an invalid name; of the file system; EPROTO for a state that ppmr has not
   // written.
   Result<LockedEpochs> lock(const std::string& name) const;
+  // As lock(). Errors: EWOULDBLOCK instead of blocking.
+  Result<LockedEpochs> try_lock(const std::string& name) const;
   // Returns the state as it is now. Errors: ENOENT; EPROTO.
   Result<EpochState> read(const std::string& name) const;
   Result<std::vector<EpochState>> list() const;
+  // The names of copies of which something is kept, also those without a state.
+  std::vector<std::string> copies() const;
   // What the disk has of a tree. Errors: ENOENT: epochs are not written to a disk; EPROTO.
   Result<EpochOnDisk> on_disk(const std::string& name) const;
   // Names without a state whose epoch on the disk could not be read.
@@ -112,6 +120,7 @@ class EpochStore {
 
  private:
   explicit EpochStore(std::string directory) : directory_(std::move(directory)) {}
+  Result<LockedEpochs> lock_with(const std::string& name, int operation) const;
   std::string directory_;
 };
 

@@ -128,6 +128,53 @@ TEST_F(EpochStoreTest, CopyStaysWhatItIsWhenLaterEpochsArrive) {
   EXPECT_EQ((*memory)[2 * kPage], 'c');
 }
 
+TEST_F(EpochStoreTest, LockThatIsHeldIsNotWaitedFor) {
+  ASSERT_TRUE(seal(state(1), 0, "a", {0}));
+  {
+    const auto held = store_->lock("db");
+    EXPECT_EQ(store_->try_lock("db").error().errno_value, EWOULDBLOCK);
+  }
+  const auto free = store_->try_lock("db");
+  ASSERT_TRUE(free);
+  EXPECT_TRUE(free->exists());
+}
+
+TEST_F(EpochStoreTest, CopyWithoutAStateIsListed) {
+  ASSERT_TRUE(seal(state(1), 0, "a", {0}));
+  EXPECT_TRUE(store_->copies().empty());
+  ASSERT_TRUE(store_->lock(copy_name("db"))) << "its command is killed while it copies";
+  EXPECT_EQ(store_->copies(), std::vector<std::string>{"db@copy"});
+  EXPECT_EQ(store_->list()->size(), 1u);
+}
+
+TEST_F(EpochStoreTest, WhoOnlyReadsMountsNothing) {
+  ASSERT_TRUE(seal(state(1), 0, "a", {0}));
+  const auto there = EpochStore::open_existing(directory_);
+  ASSERT_TRUE(there && *there);
+  EXPECT_EQ((*there)->list()->size(), 1u);
+  ASSERT_EQ(umount2(directory_.c_str(), MNT_DETACH), 0);
+  const auto unmounted = EpochStore::open_existing(directory_);
+  ASSERT_TRUE(unmounted);
+  EXPECT_FALSE(*unmounted) << "a plain directory";
+  const auto none = EpochStore::open_existing(directory_ + "-none");
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(*none);
+}
+
+TEST_F(EpochStoreTest, OtherUsersAreToldWhoMayRead) {
+  const auto refused_as = [&](uid_t uid) {
+    EXPECT_EQ(seteuid(uid), 0);
+    const auto refused = EpochStore::open_existing(directory_);
+    EXPECT_EQ(seteuid(0), 0);
+    return refused ? Error{0, "opened"} : refused.error();
+  };
+  EXPECT_EQ(refused_as(0).errno_value, 0);
+  fs::permissions(testing::TempDir(), fs::perms::others_exec, fs::perm_options::add);
+  const Error refused = refused_as(65'534);
+  EXPECT_EQ(refused.errno_value, EACCES);
+  EXPECT_NE(refused.message.find("uid 0"), std::string::npos) << refused.message;
+}
+
 TEST_F(EpochStoreTest, OnlyRootSeesTheEpochs) {
   struct stat status {};
   ASSERT_EQ(stat(directory_.c_str(), &status), 0);

@@ -80,6 +80,7 @@ Status EpochRequests::check_replaced(const std::string& name, const ProtectedTre
 
 Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
   const std::string name = request.at("name");
+  if (Status valid = check_protected_name(name); !valid) return failure(valid.error());
   const ProtectedTree tree = parse_protected_tree(request.at("tree"));
   auto epochs = EpochStore::open(context_.directory);
   if (!epochs) return failure(epochs.error());

@@ -17,9 +17,11 @@
 #include "processes/carried/written_files.h"
 #include "processes/frozen_tasks.h"
 #include "processes/proc_files.h"
+#include "processes/process_identity.h"
 #include "restart_loader/images/bound_sockets.h"
 #include "restart_loader/images/open_files.h"
 #include "restart_loader/images/pstree_image.h"
+#include "restart_loader/images/tree_namespaces.h"
 
 namespace ppmr {
 namespace {
@@ -91,20 +93,30 @@ Status cut(const ChangedFile& file) {
   return system_failure("cut back to the epoch", file.path);
 }
 
-// A container has pids and, normally, a network of its own.
-Status check_shared(const EpochState& state, const std::string& images) {
-  if (!state.manager.container.name.empty()) return {};
-  const auto tasks = read_pstree(images + "/pstree.img");
-  if (!tasks) return failure(tasks.error());
-  for (const auto& [pid, parent] : *tasks) {
-    const auto other = read_process_file(pid, "comm");
+Status check_pids(const EpochState& state, const TreeTasks& tasks) {
+  for (const pid_t id : tasks.ids) {
+    const auto other = read_process_file(id, "comm");  // also of a thread
     if (!other) continue;
     return failure(EEXIST,
                    fmt::format("pid {} of {} is taken here by {}: a copy has the pids of its "
-                               "original; choose another node",
-                               pid, state.name, other->substr(0, other->find('\n'))));
+                               "original. Choose another node, or end that process (perhaps an "
+                               "earlier copy)",
+                               id, state.name, other->substr(0, other->find('\n'))));
   }
-  const auto sockets = read_bound_sockets(images + "/files.img");
+  return {};
+}
+
+// A container has pids and, normally, a network of its own.
+Status check_shared(const EpochState& state, const std::string& images) {
+  if (!state.manager.container.name.empty()) return {};
+  const auto tasks = read_tasks(images + "/pstree.img");
+  if (!tasks) return failure(tasks.error());
+  const auto namespaces = read_namespaces(images, tasks->root);
+  if (!namespaces) return failure(namespaces.error());
+  if (!namespaces->has_own_pids) {
+    if (Status free = check_pids(state, *tasks); !free) return free;
+  }
+  const auto sockets = read_bound_sockets(images + "/files.img", namespaces->node_network);
   if (!sockets) return failure(sockets.error());
   for (const BoundSocket& socket : *sockets) {
     const Status free = check_free(socket);
@@ -116,10 +128,45 @@ Status check_shared(const EpochState& state, const std::string& images) {
   return {};
 }
 
+// Of a copy, under its lock.
+bool is_abandoned(const RecordStore& records, const LockedEpochs& copy) {
+  if (copy.exists()) return is_abandoned_copy(copy.state(), takeover_state(records, copy.state()));
+  return !copy.on_disk();  // an older version may have protected a process under this name
+}
+
+// `locked`: of the tree. It has an epoch that may be taken over.
+Result<OwnershipRecord> begin(const RecordStore& records, LockedEpochs& locked, uint64_t number) {
+  EpochState state = locked.state();
+  const auto epoch = find_epoch(state, number);
+  if (!epoch) return failure(epoch.error());
+  if (Status forgotten = forget_sizes(locked.epoch_directory(epoch->number)); !forgotten) {
+    return failure(forgotten.error());
+  }
+  auto created = records.create(record_of(state, *epoch));
+  if (!created) return created;
+  state.takeover = created->id;
+  if (Status written = locked.write(state); !written) {
+    (void)take_target_step(records, created->id, target_event::Abort{written.error().message});
+    return failure(written.error());
+  }
+  if (Status expected = expect_manager(*created, records.directory()); !expected) {
+    (void)take_target_step(records, created->id, target_event::Abort{expected.error().message});
+    return failure(ECHILD, expected.error().message);
+  }
+  if (Status started = start_supervisor(records, created->id, 0); !started) {
+    (void)take_target_step(records, created->id,
+                           target_event::Failed{.tree = 0, .error = started.error().message});
+    return failure(ECHILD, started.error().message);
+  }
+  audit_migration(*created, "takeover-begun",
+                  {{"protected_as", state.name}, {"epoch", epoch->number}});
+  return created;
+}
+
 }  // namespace
 
-Result<std::string> prepare_copy(const RecordStore& records, const EpochStore& epochs,
-                                 const std::string& name, uint64_t number) {
+Result<LockedEpochs> prepare_copy(const RecordStore& records, const EpochStore& epochs,
+                                  const std::string& name, uint64_t number) {
   const auto from = epochs.lock(name);
   if (!from) return failure(from.error());
   if (!from->exists()) return failure(ENOENT, "no process is protected as '" + name + "' here");
@@ -127,25 +174,74 @@ Result<std::string> prepare_copy(const RecordStore& records, const EpochStore& e
   if (Status kept = check_takeover(state, takeover_state(records, state), number); !kept) {
     return failure(kept.error());
   }
-  const auto known = epochs.read(copy_name(name));
-  const auto copy = known ? std::optional(*known) : std::nullopt;
-  const auto takeover = copy ? takeover_state(records, *copy) : std::nullopt;
-  if (Status may = check_copy(state, number, copy, takeover); !may) return failure(may.error());
-  const auto epoch = find_epoch(state, number);
-  if (!epoch) return failure(epoch.error());
-  if (Status shared = check_shared(state, from->epoch_directory(epoch->number) + "/images");
-      !shared) {
-    return failure(shared.error());
+  if (Status may = check_copy(state, number, std::nullopt, std::nullopt); !may) {
+    return failure(may.error());
   }
   auto to = epochs.lock(copy_name(name));
   if (!to) return failure(to.error());
-  if (Status copied = copy_epoch(*from, *to, copy_of(state, *epoch, random_migration_id()));
-      !copied) {
+  if (to->exists()) {
+    const auto takeover = takeover_state(records, to->state());
+    if (Status may = check_copy(state, number, to->state(), takeover); !may) {
+      return failure(may.error());
+    }
+    const pid_t pid = find_running_copy(records, epochs, name);
+    if (pid != 0 && takeover != MigrationState::kFinished) {
+      return failure(EBUSY, fmt::format("a copy of {} (pid {}) still reads its memory from its "
+                                        "epoch: try again when migration {} has finished (ppmr "
+                                        "history)",
+                                        name, pid, to->state().takeover));
+    }
+    if (!to->state().takeover.empty()) await_supervisor(records, to->state().takeover);
+  } else if (const auto on_disk = to->on_disk()) {
+    return failure(EEXIST, fmt::format("{0} is the name of another process, whose epoch is on the "
+                                       "disk: run ppmr takeover {0} --discard",
+                                       copy_name(name)));
+  }
+  const auto epoch = find_epoch(state, number);
+  if (!epoch) return failure(epoch.error());
+  const std::string images = from->epoch_directory(epoch->number) + "/images";
+  if (Status shared = check_shared(state, images); !shared) {
+    if (is_abandoned(records, *to)) (void)to->discard();
+    return failure(shared.error());
+  }
+  const EpochState copy = copy_of(state, *epoch, random_migration_id());
+  if (Status copied = copy_epoch(*from, *to, copy); !copied) {
     (void)to->discard();
     return failure(copied.error());
   }
   to->note_contact();
-  return copy_name(name);
+  return to;
+}
+
+Result<OwnershipRecord> begin_copy(const RecordStore& records, const EpochStore& epochs,
+                                   const std::string& name, uint64_t number) {
+  auto copy = prepare_copy(records, epochs, name, number);
+  if (!copy) return failure(copy.error());
+  auto begun = begin(records, *copy, 0);
+  if (!begun && is_abandoned(records, *copy)) (void)copy->discard();
+  return begun;
+}
+
+void discard_abandoned_copies(const RecordStore& records, const EpochStore& epochs) {
+  for (const std::string& name : epochs.copies()) {
+    auto copy = epochs.try_lock(name);
+    if (!copy || !is_abandoned(records, *copy)) continue;
+    const EpochState state = copy->state();
+    if (!state.takeover.empty()) await_supervisor(records, state.takeover);
+    if (Status gone = copy->discard(); !gone) continue;
+    audit(state.audit_file, "epochs", {{"outcome", "discarded"}, {"protected_as", name}});
+  }
+}
+
+pid_t find_running_copy(const RecordStore& records, const EpochStore& epochs,
+                        const std::string& name) {
+  const auto copy = epochs.read(copy_name(name));
+  if (!copy || !copy->is_copy || copy->takeover.empty()) return 0;
+  const auto record = records.read(copy->takeover, kRole);
+  if (!record || judge_source(record->state()) != SourceMay::kNotRun) return 0;
+  const TreeRecord& tree = record->trees.front();
+  const auto runs = std::find_if(tree.tasks.begin(), tree.tasks.end(), is_alive);
+  return runs == tree.tasks.end() ? 0 : runs->pid;
 }
 
 Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t number) {
@@ -193,37 +289,15 @@ Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochSt
   if (!known->takeover.empty()) await_supervisor(records, known->takeover);
   auto locked = epochs.lock(name);
   if (!locked) return failure(locked.error());
-  EpochState state = locked->state();
+  const EpochState& state = locked->state();
   const auto takeover = takeover_state(records, state);
   if (Status possible = check_takeover(state, takeover, number); !possible) {
     return failure(possible.error());
   }
-  const auto epoch = find_epoch(state, number);
-  if (!epoch) return failure(epoch.error());
   if (judge_source(takeover) == SourceMay::kGoOnAfterAbort) {
     return records.read(state.takeover, kRole);
   }
-  if (Status forgotten = forget_sizes(epoch_directory(state, epoch->number)); !forgotten) {
-    return failure(forgotten.error());
-  }
-  auto created = records.create(record_of(state, *epoch));
-  if (!created) return created;
-  state.takeover = created->id;
-  if (Status written = locked->write(state); !written) {
-    (void)take_target_step(records, created->id, target_event::Abort{written.error().message});
-    return failure(written.error());
-  }
-  if (Status expected = expect_manager(*created, records.directory()); !expected) {
-    (void)take_target_step(records, created->id, target_event::Abort{expected.error().message});
-    return failure(ECHILD, expected.error().message);
-  }
-  if (Status started = start_supervisor(records, created->id, 0); !started) {
-    (void)take_target_step(records, created->id,
-                           target_event::Failed{.tree = 0, .error = started.error().message});
-    return failure(ECHILD, started.error().message);
-  }
-  audit_migration(*created, "takeover-begun", {{"protected_as", name}, {"epoch", epoch->number}});
-  return created;
+  return begin(records, *locked, number);
 }
 
 Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochStore& epochs,

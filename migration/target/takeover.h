@@ -25,12 +25,26 @@ namespace ppmr {
 Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochStore& epochs,
                                        const std::string& name, uint64_t number);
 
-// Makes an epoch ready that begin_takeover() lets run beside its source: copies it under a name of
-// its own, which is returned. Errors: those of check_takeover(), check_copy() and copy_epoch();
-// EEXIST, EADDRINUSE, EADDRNOTAVAIL: a pid or an address of the tree that this node cannot give it,
-// by name.
-Result<std::string> prepare_copy(const RecordStore& records, const EpochStore& epochs,
-                                 const std::string& name, uint64_t number);
+// Copies an epoch under a name of its own, and returns its lock. What is judged of an earlier copy
+// is judged under this lock. So hold it until the migration has begun. Errors: those of
+// check_takeover(), check_copy() and copy_epoch(); EEXIST, EADDRINUSE, EADDRNOTAVAIL: a pid or an
+// address of the tree that this node cannot give it, by name.
+Result<LockedEpochs> prepare_copy(const RecordStore& records, const EpochStore& epochs,
+                                  const std::string& name, uint64_t number);
+
+// Starts the restore of a copy beside its source: its record has copy_name(name). Errors: those of
+// prepare_copy() and begin_takeover(); nothing is left of the copy then.
+Result<OwnershipRecord> begin_copy(const RecordStore& records, const EpochStore& epochs,
+                                   const std::string& name, uint64_t number);
+
+// Discards what is left of copies that were aborted, or whose command was killed. One that another
+// process is making is left alone.
+void discard_abandoned_copies(const RecordStore& records, const EpochStore& epochs);
+
+// The pid of a copy of `name` that runs here; 0: none does. It may have the pids and addresses that
+// `name` needs.
+pid_t find_running_copy(const RecordStore& records, const EpochStore& epochs,
+                        const std::string& name);
 
 struct ChangedFile {
   std::string path;

@@ -31,6 +31,12 @@ bool take_address(const criu::inet_sk_entry& entry, Address& address) {
   return true;
 }
 
+// bind(2) needs an interface for it.
+bool has_scope(const in6_addr& address) {
+  return IN6_IS_ADDR_LINKLOCAL(&address) || IN6_IS_ADDR_MC_LINKLOCAL(&address) ||
+         IN6_IS_ADDR_MC_NODELOCAL(&address);
+}
+
 std::optional<BoundSocket> bound(const criu::inet_sk_entry& entry) {
   const bool listens = entry.type() == SOCK_STREAM && entry.state() == kListens;
   const bool receives = entry.type() == SOCK_DGRAM && entry.src_port() > 0;
@@ -49,7 +55,7 @@ std::optional<BoundSocket> bound(const criu::inet_sk_entry& entry) {
     address.sin6_family = AF_INET6;
     address.sin6_port = port;
     if (!take_address(entry, address.sin6_addr)) return std::nullopt;
-    if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) return std::nullopt;  // needs an interface
+    if (has_scope(address.sin6_addr)) return std::nullopt;
     socket.address_bytes = sizeof address;
     std::memcpy(&socket.address, &address, sizeof address);
   } else {
@@ -74,16 +80,24 @@ std::string text_of(const BoundSocket& socket) {
 
 }  // namespace
 
-Result<std::vector<BoundSocket>> read_bound_sockets(const std::string& path) {
+Result<std::vector<BoundSocket>> read_bound_sockets(const std::string& path, uint32_t network) {
   auto bytes = read_whole_file(path);
   if (!bytes) return failure(bytes.error());
-  auto image = ImageReader::of(path, std::move(*bytes), kFilesMagic);
+  return parse_bound_sockets(path, std::move(*bytes), network);
+}
+
+Result<std::vector<BoundSocket>> parse_bound_sockets(const std::string& path, std::string bytes,
+                                                     uint32_t network) {
+  auto image = ImageReader::of(path, std::move(bytes), kFilesMagic);
   if (!image) return failure(image.error());
   std::vector<BoundSocket> sockets;
   while (!image->at_end()) {
     criu::socket_file_entry file;
     if (Status read = image->read(file); !read) return failure(read.error());
     if (!file.has_isk()) continue;
+    const bool is_of_node =
+        network == 0 || !file.isk().has_ns_id() || file.isk().ns_id() == network;
+    if (!is_of_node) continue;
     if (const auto socket = bound(file.isk())) sockets.push_back(*socket);
   }
   return sockets;
@@ -108,9 +122,12 @@ Status check_free(const BoundSocket& wanted) {
   switch (errno) {
     case EADDRNOTAVAIL:
       return failure(EADDRNOTAVAIL,
-                     fmt::format("{}: this node does not have this address", text_of(wanted)));
+                     fmt::format("{}: this node does not have this address: add it to an "
+                                 "interface, or choose another node",
+                                 text_of(wanted)));
     case EADDRINUSE:
-      return failure(EADDRINUSE, fmt::format("{}: another program here uses this address and port",
+      return failure(EADDRINUSE, fmt::format("{}: another program here uses this address and port: "
+                                             "end it (ss -lntup shows it), or choose another node",
                                              text_of(wanted)));
     default:
       return system_failure("bind to", text_of(wanted));

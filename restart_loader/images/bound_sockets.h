@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,14 @@ struct BoundSocket {
   socklen_t address_bytes = 0;
 };
 
-// Reads the image. Link-local addresses, which need an interface, are left out. Errors: of the file
-// system; EPROTO with the file and the fault for a file that CRIU has not written.
-Result<std::vector<BoundSocket>> read_bound_sockets(const std::string& path);
+// Reads the image. Left out are addresses that need an interface (link-local ones, also of groups),
+// and sockets of another network namespace than `network`, CRIU's number of that of the node
+// (tree_namespaces.h); 0: unknown. Errors: of the file system; EPROTO with the file and the fault
+// for a file that CRIU has not written.
+Result<std::vector<BoundSocket>> read_bound_sockets(const std::string& path, uint32_t network = 0);
+// Parses `bytes`, the content of the file at `path`. Errors: EPROTO as above.
+Result<std::vector<BoundSocket>> parse_bound_sockets(const std::string& path, std::string bytes,
+                                                     uint32_t network = 0);
 
 // Whether a socket can be bound to the address here: binds one, and closes it. Errors:
 // EADDRNOTAVAIL: it is no address of this node; EADDRINUSE; the message names address and port.

@@ -36,11 +36,12 @@ criu::socket_file_entry entry(int family, int type, uint32_t state, uint32_t por
 class BoundSockets : public testing::Test {
  protected:
   void TearDown() override { unlink(path_.c_str()); }
-  std::vector<BoundSocket> read(const std::vector<criu::socket_file_entry>& files) {
+  std::vector<BoundSocket> read(const std::vector<criu::socket_file_entry>& files,
+                                uint32_t network = 0) {
     ImageWriter image(kFilesMagic);
     for (const auto& file : files) image.add(file);
     EXPECT_TRUE(image.write(path_));
-    auto sockets = read_bound_sockets(path_);
+    auto sockets = read_bound_sockets(path_, network);
     EXPECT_TRUE(sockets);
     return sockets.value_or(std::vector<BoundSocket>());
   }
@@ -64,6 +65,25 @@ TEST_F(BoundSockets, AreThoseThatOthersReach) {
   std::memcpy(&second, &sockets[1].address, sizeof second);
   EXPECT_EQ(ntohs(second.sin6_port), 53);
   EXPECT_TRUE(IN6_IS_ADDR_LOOPBACK(&second.sin6_addr));
+}
+
+TEST_F(BoundSockets, AddressThatNeedsAnInterfaceIsLeftOut) {
+  const auto sockets = read({entry(AF_INET6, SOCK_DGRAM, 7, 5353, "ff02::fb"),
+                             entry(AF_INET6, SOCK_DGRAM, 7, 5353, "ff01::1"),
+                             entry(AF_INET6, SOCK_DGRAM, 7, 5353, "ff05::1"),
+                             entry(AF_INET, SOCK_DGRAM, 7, 5353, "224.0.0.251")});
+  ASSERT_EQ(sockets.size(), 2u);
+  EXPECT_TRUE(check_free(sockets[0]));
+  EXPECT_TRUE(check_free(sockets[1]));
+}
+
+TEST_F(BoundSockets, SocketOfAnotherNetworkNamespaceIsLeftOut) {
+  auto here = entry(AF_INET, SOCK_STREAM, 10, 80, "127.0.0.1");
+  auto there = entry(AF_INET, SOCK_STREAM, 10, 81, "127.0.0.1");
+  here.mutable_isk()->set_ns_id(2);
+  there.mutable_isk()->set_ns_id(12);
+  EXPECT_EQ(read({here, there}).size(), 2u);
+  EXPECT_EQ(read({here, there}, 2).size(), 1u);
 }
 
 TEST_F(BoundSockets, AddressWithTooFewWordsIsNone) {

@@ -1,7 +1,8 @@
-// Fuzzes CRIU's images in a checkpoint that a source sent: pagemap, mm and pstree. The first byte
-// of an input selects the image.
+// Fuzzes CRIU's images in a checkpoint that a source sent: pagemap, mm, pstree and
+// files. The first byte of an input selects the image.
 #include <set>
 
+#include "restart_loader/images/bound_sockets.h"
 #include "restart_loader/images/mm_image.h"
 #include "restart_loader/images/pagemap_image.h"
 #include "restart_loader/images/pstree_image.h"
@@ -44,4 +45,6 @@ void fuzz(std::span<const uint8_t> input) {
   if (input[0] % 3 == 0) check_pagemap(bytes);
   if (input[0] % 3 == 1) check_mm(bytes);
   if (input[0] % 3 == 2) (void)parse_pstree("pstree", bytes);
+  // A byte that selects another image, too: the stored inputs stay what they are.
+  if (input[0] >= 0x80) (void)parse_bound_sockets("files", bytes);
 }

@@ -1,0 +1,22 @@
+// inventory.img and ids-PID.img: which namespaces a tree shares with its node.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace ppmr {
+
+struct TreeNamespaces {
+  bool has_own_pids = false;  // the root is in another pid namespace than the node
+  uint32_t node_network = 0;  // CRIU's number of the node's network namespace; 0: unknown
+};
+
+// Reads the images in `directory`, of the tree with this root. Errors: of the file system; EPROTO
+// with the file and the fault for a file that CRIU has not written.
+Result<TreeNamespaces> read_namespaces(const std::string& directory, pid_t root);
+
+}  // namespace ppmr
