@@ -100,7 +100,7 @@ void add_timeline(CLI::App& app, int& exit_code) {
 void add_history(CLI::App& app, int& exit_code) {
   CLI::App& sub = *app.add_subcommand(
       "history",
-      "Show the past migrations of this node: what moved, and how long it stood still; and the "
+      "Show the past migrations of this node (what moved, and how long it stood still) and the "
       "protected processes");
   auto command = make_command<HistoryCommand>(sub, exit_code);
   sub.add_option_function<std::string>(

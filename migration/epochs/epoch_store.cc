@@ -96,15 +96,20 @@ Result<bool> has_own_tmpfs(const std::string& directory) {
   if (statfs(directory.c_str(), &kind) != 0) {
     return system_failure("read the file system of", directory);
   }
-  if (stat(directory.c_str(), &here) != 0 || stat((directory + "/..").c_str(), &above) != 0) {
+  if (stat(directory.c_str(), &here) != 0) {
     return system_failure("read the attributes of", directory);
+  }
+  const auto of_another = [&] {
+    return failure(EACCES, fmt::format("{} belongs to uid {}: run this command as that user",
+                                       directory, here.st_uid));
+  };
+  if (stat((directory + "/..").c_str(), &above) != 0) {
+    if (errno == EACCES) return of_another();
+    return system_failure("read the attributes of", directory + "/..");
   }
   const bool is_mount_point = here.st_dev != above.st_dev;
   if (kind.f_type != TMPFS_MAGIC || !is_mount_point) return false;
-  if (here.st_uid != geteuid()) {
-    return failure(EACCES, fmt::format("{} belongs to uid {}: run this command as that user",
-                                       directory, here.st_uid));
-  }
+  if (here.st_uid != geteuid()) return of_another();
   if ((here.st_mode & 0077) == 0) return true;
   return failure(EPERM, directory + " is open to other users: chmod 0700 it");
 }

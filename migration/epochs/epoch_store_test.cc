@@ -162,17 +162,21 @@ TEST_F(EpochStoreTest, WhoOnlyReadsMountsNothing) {
 }
 
 TEST_F(EpochStoreTest, OtherUsersAreToldWhoMayRead) {
-  const auto refused_as = [&](uid_t uid) {
-    EXPECT_EQ(seteuid(uid), 0);
-    const auto refused = EpochStore::open_existing(directory_);
-    EXPECT_EQ(seteuid(0), 0);
-    return refused ? Error{0, "opened"} : refused.error();
-  };
-  EXPECT_EQ(refused_as(0).errno_value, 0);
-  fs::permissions(testing::TempDir(), fs::perms::others_exec, fs::perm_options::add);
-  const Error refused = refused_as(65'534);
-  EXPECT_EQ(refused.errno_value, EACCES);
-  EXPECT_NE(refused.message.find("uid 0"), std::string::npos) << refused.message;
+  std::string above = fs::temp_directory_path() / "epoch_store_test-XXXXXX";
+  ASSERT_NE(mkdtemp(above.data()), nullptr);
+  const auto search = fs::perms::group_exec | fs::perms::others_exec;
+  fs::permissions(above, search, fs::perm_options::add);
+  const std::string directory = above + "/epochs";
+  ASSERT_TRUE(EpochStore::open(directory));
+  ASSERT_EQ(seteuid(65'534), 0);
+  const auto refused = EpochStore::open_existing(directory);
+  ASSERT_EQ(seteuid(0), 0);
+  umount2(directory.c_str(), MNT_DETACH);
+  fs::remove_all(above);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().errno_value, EACCES);
+  EXPECT_NE(refused.error().message.find("belongs to uid 0"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST_F(EpochStoreTest, OnlyRootSeesTheEpochs) {

@@ -114,8 +114,8 @@ class CopyTest : public testing::Test {
     record.id = random_migration_id();
     record.role = MigrationRole::kTarget;
     record.endpoint = nlohmann::json::object();
-    record.node_id = "node";
-    record.boot_id = "boot";
+    record.node_id = read_node_id();
+    record.boot_id = read_boot_id();
     record.mountpoint = "/mnt/in";
     record.restart_policy = nlohmann::json::object();
     record.trees.resize(1);
@@ -127,7 +127,8 @@ class CopyTest : public testing::Test {
     const auto read = records_->read(record.id, record.role);
     ASSERT_TRUE(read) << read.error().message;
     if (reached == MigrationState::kAborted) {
-      ASSERT_TRUE(take_target_step(*records_, record.id, target_event::Abort{"test"}));
+      const auto step = take_target_step(*records_, record.id, target_event::Abort{"test"});
+      ASSERT_TRUE(step) << step.error().message;
     }
     EpochState state = copy.state();
     state.takeover = record.id;

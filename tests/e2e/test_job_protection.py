@@ -77,7 +77,8 @@ def test_job_goes_on_without_the_host_that_died(make_hosts):
     assert states == {"h1": "ready", "h2": "inactive", "h3": "ready"}
     assert place_of(hosts, "h2") == "h3"
     shown = hosts.command("h1", "status").stdout
-    assert re.search(r"epoch \d+ is .* old: .*, pause \d+ ms; one each 5.0 s; rolled back once", shown), shown
+    line = r"epoch \d+ is .* old: .*, pause \d+ ms; one each 5.0 s; rolled back once"
+    assert re.search(line, shown), shown
     kept = protection(hosts)["agreed"]
     await_epoch(hosts, kept + 1)
     check_counted(job, 1200)
@@ -120,7 +121,8 @@ def test_interval_follows_from_the_pause_and_the_failures_of_all_hosts(make_host
     best_ms = (2 * chosen["pause_ms"] * 30 * 86_400_000 / 2) ** 0.5
     assert abs(chosen["every_ms"] - best_ms) <= 500 and chosen["every_ms"] > 30_000
     shown = hosts.command("h1", "status").stdout
-    assert re.search(r"; one each .*, for this pause and 2 hosts, each of which fails", shown), shown
+    line = r"; one each .*, for this pause and 2 hosts, each of which fails"
+    assert re.search(line, shown), shown
     check_counted(job, 300)
 
 

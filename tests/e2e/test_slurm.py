@@ -244,6 +244,10 @@ def check_fence(hosts, slurm, suspended):
         slurm.command("scontrol", "update", "NodeName=h2", f"State={state}", "Reason=test")
 
     assert "h2 is IDLE" in refused("h2")
+    # What people write, behind the state.
+    text = "waits for State=POWERED_DOWN by ops"
+    slurm.command("scontrol", "update", "NodeName=h2", f"Reason={text}", f"Comment={text}")
+    assert "h2 is IDLE" in refused("h2")
     assert "cannot ask Slurm for h9" in refused("h9")
     for wrong in ("h[1-2]", "", "h1,h2", "--all", "h2 State=POWERED_DOWN"):
         assert "is not the name of a host" in refused(wrong)

@@ -22,7 +22,8 @@ CONTROL_PORT = 6817
 HEALTH_CHECK = """#!/bin/sh
 # slurmd gives it no environment but SLURMD_NODENAME.
 export SLURM_CONF={directory}/slurm.conf
-export PPMR_DRAIN_FILE={directory}/drain-$SLURMD_NODENAME PPMR_EDAC=/none PPMR_THERMAL=/none PPMR_SHRINK=1
+export PPMR_DRAIN_FILE={directory}/drain-$SLURMD_NODENAME
+export PPMR_EDAC=/none PPMR_THERMAL=/none PPMR_SHRINK=1
 exec {program}
 """
 # Slurm's names of the states in which a job has ended.
@@ -84,7 +85,8 @@ class SlurmCluster:
             )
         )
         self.health_check.chmod(0o755)
-        self.configuration.write_text("\n".join([*self._settings(health_check_interval), *settings, ""]))
+        lines = [*self._settings(health_check_interval), *settings, ""]
+        self.configuration.write_text("\n".join(lines))
         (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
         key = self.directory / "munge.key"
         key.write_bytes(os.urandom(128))
