@@ -98,6 +98,7 @@ MISTAKES = [
     ),
     # processes, users, groups
     (["protect", "--pid", NO_PID, *TO], USAGE, NO_PID, "ps -e"),
+    (["protect", "--pid", PID, *TO, "--name", "db@copy"], USAGE, "'db@copy'", "choose a name"),
     (["evacuate", "--cgroup", "/no/such", *TO], USAGE, "/no/such", "systemd-cgls"),
     (["evacuate", "--user", "nosuchuser", *TO], USAGE, "'nosuchuser'", "getent passwd"),
     # records
@@ -106,6 +107,7 @@ MISTAKES = [
     (["timeline", "12ab", *RECORDS], USAGE, "12ab", "ppmr migrations"),
     (["timeline", *RECORDS], USAGE, DIR, "on the nodes of the migration"),
     (["takeover", "nobody", *RECORDS], USAGE, "'nobody'", "`ppmr takeover` lists"),
+    (["takeover", "db", "--copy", "--instead-of", "two"], USAGE, "excludes", "--copy"),
     # mounts and daemons
     (["migrate", "--pid", PID, "--mount", DIR], NOT_MOUNTED, DIR, "--to HOST needs none"),
     (["status", DIR], NOT_MOUNTED, DIR, "ppmr status"),

@@ -189,11 +189,15 @@ def test_one_epoch_runs_at_two_partners_and_the_source_goes_on(two, nodes, ledge
     again = protection.takeover(NAME, "--copy", check=False)
     assert again.returncode != 0 and f"pid {ledger.pid} of {NAME} is taken" in again.stderr
     assert nodes.target.alive(ledger.pid)
-    # The copy ends; its original is lost, and goes on there.
+    of_copy = protection.takeover(f"{NAME}@copy", "--fence", "true", check=False)
+    assert of_copy.returncode == 2 and "is a copy" in of_copy.stderr
+    # Its original is lost, and goes on there when the copy has ended.
+    lose(nodes.source)
+    blocked = protection.take_over(check=False)
+    assert blocked.returncode != 0 and f"runs here as pid {ledger.pid}" in blocked.stderr
     for node in (nodes.target, third):
         node.signal(ledger.pid, signal.SIGKILL)
         node.await_end(ledger.pid)
-    lose(nodes.source)
     protection.take_over()
     assert nodes.target.alive(ledger.pid)
 
