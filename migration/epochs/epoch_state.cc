@@ -270,8 +270,8 @@ bool is_copy_name(const std::string& name) { return name.ends_with(kCopySuffix);
 Status check_protected_name(const std::string& name) {
   if (!is_protection_name(name)) {
     return failure(EINVAL, "'" + name +
-                               "' is not a name for a protected process: letters, digits "
-                               "and ._@-, at most 64, no dot first");
+                               "' is not a name for a protected process: a name has only letters, "
+                               "digits and ._@-, at most 64, and begins with no dot");
   }
   if (!is_copy_name(name)) return {};
   return failure(EINVAL, fmt::format("'{}' is the name of a copy (ppmr takeover --copy): choose "
