@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
+#include "base/clock.h"
 #include "migration/records/source_name.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
@@ -30,6 +32,7 @@ constexpr MigrationRole kRole = MigrationRole::kTarget;
 // Nothing waits at the source, so only the time for a restore counts.
 constexpr std::chrono::milliseconds kHoldLimit{120'000};
 constexpr std::chrono::milliseconds kAbortPatience{10'000};
+constexpr std::chrono::milliseconds kCommandSilence{10'000};
 
 OwnershipRecord record_of(const EpochState& state, const SealedEpoch& epoch) {
   OwnershipRecord record;
@@ -134,6 +137,19 @@ bool is_abandoned(const RecordStore& records, const LockedEpochs& copy) {
   return !copy.on_disk();  // an older version may have protected a process under this name
 }
 
+// Nobody decides about a copy whose command has ended. A living one notes its contact all the time.
+bool has_lost_its_command(const RecordStore& records, const LockedEpochs& copy) {
+  const EpochState& state = copy.state();
+  const auto takeover = takeover_state(records, state);
+  if (!state.is_copy || judge_source(takeover) != SourceMay::kGoOnAfterAbort) return false;
+  const auto record = std::filesystem::path(records.work_path(state.takeover, kRole, 0));
+  struct stat contact {};
+  if (stat(record.parent_path().c_str(), &contact) != 0) return false;
+  const std::chrono::nanoseconds silent(realtime_ns() - contact.st_mtim.tv_sec * 1'000'000'000 -
+                                        contact.st_mtim.tv_nsec);
+  return silent > kCommandSilence;
+}
+
 // `locked`: of the tree. It has an epoch that may be taken over.
 Result<OwnershipRecord> begin(const RecordStore& records, LockedEpochs& locked, uint64_t number) {
   EpochState state = locked.state();
@@ -225,7 +241,11 @@ Result<OwnershipRecord> begin_copy(const RecordStore& records, const EpochStore&
 void discard_abandoned_copies(const RecordStore& records, const EpochStore& epochs) {
   for (const std::string& name : epochs.copies()) {
     auto copy = epochs.try_lock(name);
-    if (!copy || !is_abandoned(records, *copy)) continue;
+    if (!copy) continue;
+    if (has_lost_its_command(records, *copy)) {
+      abandon_takeover(records, copy->state().takeover, "the command that made the copy has ended");
+    }
+    if (!is_abandoned(records, *copy)) continue;
     const EpochState state = copy->state();
     if (!state.takeover.empty()) await_supervisor(records, state.takeover);
     if (Status gone = copy->discard(); !gone) continue;

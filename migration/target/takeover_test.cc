@@ -202,6 +202,22 @@ TEST_F(CopyTest, OneThatIsMadeOrRestoredIsLeftAlone) {
   EXPECT_EQ(find_running_copy(*records_, *epochs_, "db"), 0) << "it is not decided";
 }
 
+TEST_F(CopyTest, OneWhoseCommandWasKilledDuringTheRestoreIsDiscarded) {
+  std::string id;
+  {
+    auto copy = prepare_copy(*records_, *epochs_, "db", 0);
+    ASSERT_TRUE(copy);
+    begin(*copy, MigrationState::kRestoring);
+    id = copy->state().takeover;
+  }
+  const fs::path record =
+      fs::path(records_->work_path(id, MigrationRole::kTarget, 0)).parent_path();
+  fs::last_write_time(record, fs::file_time_type::clock::now() - std::chrono::seconds(20));
+  discard_abandoned_copies(*records_, *epochs_);
+  EXPECT_FALSE(is_there());
+  EXPECT_EQ(records_->read(id, MigrationRole::kTarget)->state(), MigrationState::kAborted);
+}
+
 TEST_F(CopyTest, IsRefusedForTheIdOfAThread) {
   std::atomic<pid_t> id = 0;
   std::atomic<bool> is_done = false;
