@@ -7,6 +7,7 @@ import pytest
 from lab.checker import Checker
 from lab.migrations import Migrations
 from lab.node import wait_until
+from lab.ppmr import find_ppmr
 from lab.protection import Protection, lose
 
 MIB = 1 << 20
@@ -200,6 +201,26 @@ def test_one_epoch_runs_at_two_partners_and_the_source_goes_on(two, nodes, ledge
         node.await_end(ledger.pid)
     protection.take_over()
     assert nodes.target.alive(ledger.pid)
+
+
+KILLED = """
+"$@" & command=$!
+while ! grep -q '"takeover":"[0-9a-f]' "$0" 2>/dev/null; do :; done
+kill -9 $command
+"""
+
+
+def test_copy_whose_command_was_killed_is_discarded(two, nodes, ledger):
+    protection = two.protect()
+    two.wait_for_kept(two.first, 2)
+    copy = f"{NAME}@copy"
+    state = f"/run/ppmr/epochs/{copy}/state.json"
+    words = [find_ppmr(), "takeover", "--state-dir", two.first.states["target"], NAME, "--copy"]
+    nodes.target.run(["sh", "-c", KILLED, state, *words], timeout=30)
+    wait_until(lambda: copy not in protection.kept(), 60, "the copy to be discarded", interval=1)
+    assert copy not in nodes.target.names("/run/ppmr/epochs")
+    assert not nodes.target.alive(ledger.pid)
+    assert json.loads(protection.takeover(NAME, "--copy").stdout)["pid"] == ledger.pid
 
 
 LISTENER = """
