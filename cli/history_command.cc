@@ -70,7 +70,7 @@ Status add_sent(const std::string& node, std::vector<ProtectedProcess>& processe
       }
     } else {
       all_replied =
-          failure(EIO, fmt::format("{}: what is protected through it is not listed: {}",
+          failure(EIO, fmt::format("{}: cannot list the processes that it protects: {}",
                                    sample.mount.mountpoint, sample.status.error().message));
     }
   }

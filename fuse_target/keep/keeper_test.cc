@@ -36,7 +36,7 @@ class FaultyFiles final : public KeptFiles {
 
   std::atomic<int> create_errno = 0;
   std::atomic<int> remove_errno = 0;
-  std::atomic<bool> damages = false;  // what was written, before it is opened
+  std::atomic<bool> damages = false;  // changes the written bytes before the file is opened
   std::function<void()> before_publish;
 
  private:

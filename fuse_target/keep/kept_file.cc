@@ -210,7 +210,7 @@ Status KeptFile::verify(const std::function<Status()>& between) const {
     const auto blocks = std::span(buffer).first(count * kKeptBlockBytes);
     const uint64_t first = places_.first_data_block + done;
     if (Status read = read_blocks(first, blocks); !read) return read;
-    // Images need the memory more than pages that nobody reads again soon.
+    // Frees the page cache: nobody reads these blocks again soon, and images need the memory.
     ::posix_fadvise(file_.get(), static_cast<off_t>(first * kKeptBlockBytes),
                     static_cast<off_t>(blocks.size()), POSIX_FADV_DONTNEED);
     done += count;

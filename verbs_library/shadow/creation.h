@@ -16,9 +16,10 @@ int make_real_region(Mr& region);
 
 // Whether the kernel can be told what a device has written (Linux 5.14).
 bool can_show_writes();
-// Takes each page that a device may have written as written by the process: the device does not use
-// the page tables, so whoever tracks writes (a live move) has not seen it. The region is released.
-// Parts that the program has unmapped are left out. Returns an errno: a page is no longer writable.
+// Call it after the deregistration. Makes the kernel mark each page that a device may have written
+// as written by the process. A device does not use the page tables, so a live move, which tracks
+// writes there, has not seen its writes. Leaves out what the program has unmapped. Does nothing on
+// a kernel that cannot be told. Returns 0, or an errno if a page is no longer writable.
 int show_writes(const Mr& region);
 // The new queue pair is in the state RESET. It takes the place of `qp.real`, which is null or is
 // destroyed by the caller.
