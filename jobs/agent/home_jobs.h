@@ -164,7 +164,7 @@ class HomeJobs {
   // Notes that a host lives, and its report about the pool.
   void note_host(const std::string& host, const PoolReport& report);
   // Asks hosts of jobs that have been quiet for some seconds, many at once. The caller calls this
-  // about once a second. So a host that died is lost within 10 s in jobs of up to 200 hosts.
+  // about once a second. So a host that died is lost within 8 s in jobs of up to 100 hosts.
   void watch_hosts();
 
   // Ends jobs whose launcher has ended, and jobs with a host that does not answer. The caller calls
@@ -192,6 +192,11 @@ class HomeJobs {
   // Returns a sentence about the node of the job that is lost with its host; empty: no node is
   // lost.
   std::string find_loss(const JobRecord& job);
+  HostContact contact_of_host(const std::string& host) const;
+  // Asks a host, and notes whether it answers: the next question to a silent host waits less
+  // (patience_with()). Errors: those of AskHost.
+  Result<nlohmann::json> ask_host(const std::string& host, const nlohmann::json& request,
+                                  std::chrono::milliseconds patience);
   // Returns a host with a node of the job that does not answer; empty: each answers, or the job
   // cannot be rolled back.
   std::string find_silent_host(const JobRecord& job) const;
@@ -222,7 +227,7 @@ class HomeJobs {
   // Errors: it cannot be known.
   Result<bool> finish_suspension(const JobRecord& job);
   // Fails at once while the agent ends, instead of asking for the end of a long step.
-  AskHost ask_unless_ending() const;
+  AskHost ask_unless_ending();
   Result<JobRecord> plan_resumed(const ResumeRequest& request, const SuspendedJob& suspended);
   Status run_resumed(const JobRecord& job, const SuspensionPlace& place);
   // Errors: EADDRINUSE: another job uses an address of the suspended one.
@@ -233,7 +238,7 @@ class HomeJobs {
   Status note_plan(const std::string& job, const std::vector<NodeRollback>& rollbacks);
   // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: one is silent, and the
   // fence does not say that it is dead.
-  Result<std::set<std::string>> find_dead_hosts(const JobRecord& job) const;
+  Result<std::set<std::string>> find_dead_hosts(const JobRecord& job);
   std::string probe(const std::string& host, const std::string& container) const;
   // Asks the hosts whether they live, all at once, and notes the answers.
   void ask_hosts(const std::vector<std::string>& hosts);

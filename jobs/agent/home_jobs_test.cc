@@ -175,6 +175,17 @@ TEST_F(HomeJobsTest, HostThatAUserEvacuatedIsOutForThatUsersJobs) {
   EXPECT_EQ(states(), "ready ready spare out ");
 }
 
+TEST_F(HomeJobsTest, EpochNoticesThatAHostDoesNotAnswer) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  reopen();
+  fail("b", ETIMEDOUT);
+  home->protect();
+  home->await_protection();
+  EXPECT_EQ(states(), "ready lost spare spare ");
+}
+
 TEST_F(HomeJobsTest, JobThatIsEndingHasNoNodes) {
   JobRecord job = home->list(0)[0];
   job.ending = true;

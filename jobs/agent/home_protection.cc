@@ -49,11 +49,15 @@ Result<HomeJobs::NewConnection> HomeJobs::reconnect(const std::string& id, uid_t
   return made;
 }
 
+HostContact HomeJobs::contact_of_host(const std::string& host) const {
+  MutexLock lock(mutex_);
+  return contacts_.of(host);
+}
+
 std::string HomeJobs::find_silent_host(const JobRecord& job) const {
   if (job.protection.every_ms == 0 || !can_roll_back(job.protection)) return "";
-  MutexLock lock(mutex_);
   for (const JobNodePlace& node : job.nodes) {
-    const HostContact contact = contacts_.of(node.host);
+    const HostContact contact = contact_of_host(node.host);
     const bool is_lost =
         contact.contact == Contact::kSilent && Clock::now() - contact.since >= options_.dead_after;
     if (!is_lost) continue;
@@ -156,7 +160,7 @@ void HomeJobs::protect_job(const std::string& id) {
 }
 
 // Nodes that stand still are let go.
-AskHost HomeJobs::ask_unless_ending() const {
+AskHost HomeJobs::ask_unless_ending() {
   return
       [this](const std::string& host, const json& request, milliseconds patience) -> Result<json> {
         const json& op = request.at("op");
@@ -164,18 +168,18 @@ AskHost HomeJobs::ask_unless_ending() const {
                                     op == host_request::SuspendWrite::kName ||
                                     op == host_request::ResumeRead::kName;
         if (stops_ && is_asked_again) return failure(ECANCELED, "the job agent ends");
-        return options_.ask(host, request, patience);
+        return ask_host(host, request, patience);
       };
 }
 
-Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) const {
+Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) {
   std::set<std::string> needed;
   for (const JobNodePlace& node : job.nodes) needed.insert(node.host);
   std::vector<Status> answers(job.hosts.size());
   (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const JobHost& host = job.hosts[i];
     if (host.state == HostState::kInactive && !needed.contains(host.name)) return {};
-    const auto answer = options_.ask(host.name, to_request(host_request::Alive{}), kProbePatience);
+    const auto answer = ask_host(host.name, to_request(host_request::Alive{}), kProbePatience);
     if (!answer) answers[i] = failure(answer.error());
     return {};
   });

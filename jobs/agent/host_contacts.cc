@@ -24,6 +24,16 @@ Contact contact_of(const Error& error) {
   }
 }
 
+Error refusal_of_host(Error error) {
+  if (contact_of(error) == Contact::kSilent) error.errno_value = EREMOTEIO;
+  return error;
+}
+
+std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kForSilent{1'000};
+  return contact == Contact::kSilent ? std::min(patience, kForSilent) : patience;
+}
+
 std::string explain_silence(const std::string& host, const Error& error,
                             std::chrono::seconds host_timeout) {
   if (contact_of(error) == Contact::kAway) {

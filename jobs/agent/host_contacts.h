@@ -23,6 +23,15 @@ struct HostContact {
 // Returns what the error of a request to a host says about the host.
 Contact contact_of(const Error& error);
 
+// Returns the error of a request that the host has refused. If its number says that a host is
+// silent, that is another one, which this host has asked: the number becomes EREMOTEIO.
+Error refusal_of_host(Error error);
+
+// Returns how long the home waits for an answer of a host: `patience`, but at most a second for a
+// host that is silent. A host that lives answers at once, and all nodes of the job may stand still
+// meanwhile.
+std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience);
+
 // Returns what an operator who evacuates a host that does not answer can do.
 std::string explain_silence(const std::string& host, const Error& error,
                             std::chrono::seconds host_timeout);

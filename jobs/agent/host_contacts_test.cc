@@ -73,6 +73,19 @@ TEST_F(Contacts, FailureThatIsOlderThanAnAnswerDoesNotCount) {
   EXPECT_EQ(contacts.of("a").contact, Contact::kAnswers);
 }
 
+TEST(ContactOf, RefusalIsAnAnswerAlsoIfTheHostHasAskedASilentOne) {
+  EXPECT_EQ(contact_of(refusal_of_host({ETIMEDOUT, "no answer from its partner"})),
+            Contact::kAnswers);
+  EXPECT_EQ(refusal_of_host({ENODATA, "no such epoch"}).errno_value, ENODATA);
+}
+
+TEST(Patience, IsShortWithASilentHostOnly) {
+  EXPECT_EQ(patience_with(Contact::kAnswers, seconds(30)), seconds(30));
+  EXPECT_EQ(patience_with(Contact::kAway, seconds(30)), seconds(30));
+  EXPECT_EQ(patience_with(Contact::kSilent, seconds(30)), seconds(1));
+  EXPECT_EQ(patience_with(Contact::kSilent, milliseconds(200)), milliseconds(200));
+}
+
 TEST_F(Contacts, HostsOfEndedJobsAreForgotten) {
   due(0);
   fail("a", EHOSTUNREACH, 1);

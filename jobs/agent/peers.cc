@@ -7,6 +7,7 @@
 #include "base/parse_json.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/control_socket.h"
+#include "jobs/agent/host_contacts.h"
 #include "migration/relay/agent_client.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/control/agent_frames.h"
@@ -47,7 +48,7 @@ Result<json> ask_peer(const PeerOptions& options, const std::string& host, const
     return failure(ECONNREFUSED, answer.error().message + " (does ppmr job agent run there?)");
   }
   if (!answer) return answer;
-  if (Status status = accepted(*answer); !status) return failure(status.error());
+  if (Status status = accepted(*answer); !status) return failure(refusal_of_host(status.error()));
   return answer;
 }
 
