@@ -1,7 +1,7 @@
 """What epochs cost a program that runs for a minute: its run time with an epoch each 60, 30 and 10
 seconds, beside that without.
 
-LAMMPS and CG run as jobs on two hosts (`ppmr job run --protect`), whose nodes all stand still for
+LAMMPS and LU run as jobs on two hosts (`ppmr job run --protect`), whose nodes all stand still for
 an epoch; redis answers `redis-benchmark` while `ppmr protect` captures it. The ways alternate, and
 each run is compared with the one without epochs of its round. The partner is on the same machine
 here, so its work takes time from the program, too.

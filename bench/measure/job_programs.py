@@ -61,5 +61,6 @@ PROGRAMS = {
     "ep": kernel("ep", "EP: sums only"),
     "cg": kernel("cg", "CG: allgather and allreduce"),
     "ft": kernel("ft", "FT: all-to-all"),
+    "lu": kernel("lu", "LU: a row per plane to the next rank"),
 }
 RING = kernel_words("ring")

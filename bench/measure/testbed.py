@@ -44,7 +44,7 @@ class Effort:
     job_seconds: float = 60  # of an MPI program without job nodes
     job_rounds: int = 3
     job_moves: tuple = (0, 1, 3)  # evacuations within one run of it
-    epoch_programs: tuple = ("lammps", "cg")
+    epoch_programs: tuple = ("lammps", "lu")
     epochs_every_s: tuple = (60, 30, 10)
     job_stalls: int = 50  # evacuations under a ring of ranks
     job_nodes: tuple = (2, 4, 8, 16, 32)  # of the jobs that grow

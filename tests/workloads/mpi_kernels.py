@@ -1,12 +1,14 @@
 """Small kernels in the style of the NAS parallel benchmarks, and a ring that measures stalls. Each
 result depends on every byte that the ranks exchange.
 
-    mpirun -np N python3 mpi_kernels.py ep|cg|ft STEPS
+    mpirun -np N python3 mpi_kernels.py ep|cg|ft|lu STEPS
     mpirun -np N python3 mpi_kernels.py ring
 
     ep    random numbers, counted by each rank alone; one sum per step          (EP)
     cg    conjugate gradients; an allgather and two allreduce per iteration     (CG)
     ft    Fourier transforms in two dimensions; an all-to-all per transform     (FT)
+    lu    sweeps through a cube, plane by plane; a row to the next rank per     (LU)
+          plane, forwards and then backwards
     ring  a token of 8 bytes passes all ranks, until a signal ends the job      (stalls)
 
 Rank 0 prints "step NUMBER VALUE ..." after each step. Equal arguments give equal lines, to the last
@@ -26,6 +28,7 @@ RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 EP_NUMBERS = 1 << 19  # numbers of one step, on all ranks
 CG_SIDE, CG_ITERATIONS = 192, 25  # the matrix has side^2 rows
 FT_SIDE = 384
+LU_SIDE = 64
 PRINT_SECONDS = 0.1
 
 
@@ -114,6 +117,40 @@ def ft(steps):
         report(step, total(checksum.real), total(checksum.imag))
 
 
+def lu(steps):
+    """Symmetric successive over-relaxation. A value depends on its neighbours before it in all three
+    directions, so a rank waits in each plane for the last row of the rank before it."""
+    side = LU_SIDE
+    firsts, lengths = rows_of(side)
+    rows = lengths[RANK]
+    places = numpy.arange(side)
+    right = numpy.sin(places[:, None, None] + 2.0 * (firsts[RANK] + numpy.arange(rows))[:, None])
+    right = right + numpy.cos(3.0 * places)
+    field = numpy.zeros((side, rows, side))
+
+    def sweep(direction, before, after):
+        outside, above = numpy.zeros(side), numpy.zeros((rows, side))
+        for plane in range(side)[::direction]:
+            if 0 <= before < SIZE:
+                WORLD.Recv(outside, source=before)
+            row_before = outside
+            for row in range(rows)[::direction]:
+                known = right[plane, row] + row_before + above[row]
+                # The prefix sum carries each value to all behind it in the row.
+                carried = numpy.cumsum(known[::direction])[::direction]
+                field[plane, row] = 0.75 * field[plane, row] + 0.05 * carried / side
+                row_before = field[plane, row]
+            above = field[plane]
+            if 0 <= after < SIZE:
+                WORLD.Send(numpy.ascontiguousarray(row_before), dest=after)
+
+    for step in range(1, steps + 1):
+        sweep(1, before=RANK - 1, after=RANK + 1)
+        sweep(-1, before=RANK + 1, after=RANK - 1)
+        right += numpy.sin(step + field)
+        report(step, total((field * field).sum()), total(field[0, 0, 0]))
+
+
 def ring(_):
     # The token carries the longest wait of any rank in this round, and the time when that wait
     # ended.
@@ -138,7 +175,7 @@ def ring(_):
             worst[:], printed = 0, now
 
 
-KERNELS = {"ep": ep, "cg": cg, "ft": ft, "ring": ring}
+KERNELS = {"ep": ep, "cg": cg, "ft": ft, "lu": lu, "ring": ring}
 
 if __name__ == "__main__":
     KERNELS[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)
