@@ -1,5 +1,5 @@
-// Prints how many threads of each kind move the memory of a tree on nodes with so many processors,
-// as JSON: the model of bench/measure/scale_model.py asks the product itself.
+// Prints as JSON how many threads of each kind move the memory of a tree on a node, for each number
+// of processors on the command line. bench/measure/scale.py passes the numbers to its model.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>

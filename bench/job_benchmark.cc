@@ -1,5 +1,6 @@
-// Measures what a job of N nodes costs at its home: the agent of the host where it was started. The
-// other agents are missing here; a message to one of them is measured over loopback.
+// Measures what a job of N nodes costs at its home, the agent of the host where the job was
+// started. The other agents do not run here; `message` measures one message to an agent over
+// loopback.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -74,19 +75,20 @@ void join_message(benchmark::State& state) {
   state.counters["bytes"] = static_cast<double>(bytes);
 }
 
-// The home does this once a second.
+// Measures the periodic work of the home, which does it once a second.
 void tend(benchmark::State& state) {
   HomeJobs home = home_of(count_of(state));
   for (auto _ : state) home.tend();
 }
 
-// Each host asks for the place of its node every ten seconds.
+// Measures the answer to a host that asks for the place of its node. Each host asks every ten
+// seconds.
 void place(benchmark::State& state) {
   HomeJobs home = home_of(count_of(state));
   for (auto _ : state) benchmark::DoNotOptimize(home.place(kJob, 0, kHome));
 }
 
-// A move makes two changes of the job's record.
+// Measures the two changes of the job's record that a move makes.
 void reserve_and_settle(benchmark::State& state) {
   HomeJobs home = home_of(count_of(state));
   for (auto _ : state) {
@@ -96,7 +98,7 @@ void reserve_and_settle(benchmark::State& state) {
   }
 }
 
-// The answer to `ppmr job status` on another host.
+// Measures the answer to `ppmr job status` on another host.
 void status(benchmark::State& state) {
   const HomeJobs home = home_of(count_of(state));
   size_t bytes = 0;
@@ -106,8 +108,8 @@ void status(benchmark::State& state) {
   state.counters["bytes"] = static_cast<double>(bytes);
 }
 
-// Sends one small message and receives its answer, each time on a new connection. The time is that
-// of both sides.
+// Sends one small message and receives its answer, each time on a new connection. The measured time
+// includes both sides.
 void message(benchmark::State& state) {
   PeerOptions options;
   options.credentials.key_file = directory() + "/key";

@@ -1,5 +1,5 @@
-"""What encryption, compression and a flood of strangers cost, and what compression gains: one
-process moves with `ppmr migrate`, each way with mounts of its own.
+"""Measures what encryption, compression and a flood of strangers cost, and what compression gains:
+one process moves with `ppmr migrate`, each way with mounts of its own.
 
 A sample is the time from the freeze until all memory is in place at the target; the program then
 reports that its memory is the same.
@@ -18,9 +18,9 @@ from .testbed import MIB
 
 SECTION = "costs"
 
-# Holds memory of one kind, and appends a line when it is ready and whenever it is asked by SIGUSR1:
-# whether its memory is still the same. Text: the sources of Python's library. Chunks are compressed
-# alone, so repetitions beyond a chunk gain nothing.
+# Holds memory of one kind. Appends a line when it is ready, and one after each SIGUSR1: whether its
+# memory is still the same. The kind "text" is the sources of Python's library. ppmr compresses each
+# chunk alone, so repetitions beyond a chunk gain nothing.
 KEEPER = """
 import glob, hashlib, os, signal, sys
 kind, size, log = sys.argv[1], int(sys.argv[2]), open(sys.argv[3], "ab", buffering=0)
@@ -91,7 +91,7 @@ def move(testbed, mounts, nodes, kind, size_mib):
 
 
 class MostThreads:
-    """The largest number of threads that the daemon has."""
+    """Records the largest number of threads that the daemon has had."""
 
     def __init__(self, daemon):
         self._daemon, self._ends, self.found = daemon, threading.Event(), 0

@@ -1,13 +1,14 @@
-"""What epochs cost a program that runs for a minute: its run time with an epoch each 60, 30 and 10
-seconds, beside that without.
+"""Measures what epochs cost a program that runs for a minute: its run time with an epoch each 60,
+30 and 10 seconds, compared with its run time without epochs.
 
 LAMMPS and LU run as jobs on two hosts (`ppmr job run --protect`), whose nodes all stand still for
 an epoch; redis answers `redis-benchmark` while `ppmr protect` captures it. The ways alternate, and
 each run is compared with the one without epochs of its round. The partner is on the same machine
 here, so its work takes time from the program, too.
 
-One rank per node: more ranks than CPUs wait for each other by turns of the scheduler. Four on two
-CPUs ran four times slower for seconds after each disturbance, and then as fast as before.
+One rank runs per node. If there are more ranks than CPUs, a rank waits until the ranks that it
+needs get a CPU. Four ranks on two CPUs ran four times slower for seconds after each disturbance,
+and then as fast as before.
 """
 import shutil
 import time
@@ -175,7 +176,7 @@ def plan(testbed, section):
 
 
 def _costs(rows):
-    """The run time with epochs, of that without: the program that pays most."""
+    """Returns the run time with epochs divided by that without, for the program that pays most."""
     what = f"{way_of(TARGET_EVERY_S)}: times {NONE} of the same round, median"
     found = [row["facts"][what] for row in rows.of("epochs", SERIES) if what in row["facts"]]
     return max(found, default=None)

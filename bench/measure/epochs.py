@@ -1,5 +1,5 @@
-"""How long a protected process stands still for an epoch (`ppmr protect`), beside a checkpoint as
-people take it today: `criu dump --leave-running` into tmpfs.
+"""Measures how long a protected process stands still for an epoch (`ppmr protect`), compared with a
+checkpoint as people take it today: `criu dump --leave-running` into tmpfs.
 
 The pause is the longest time without a sign of life between two epochs (`shape_trees.py`), or
 around a dump: it includes everything that the program waits for, also the first writes to pages
@@ -23,7 +23,7 @@ EVERY_S = 3
 PPMR, CRIU = "ppmr protect", "criu dump --leave-running, tmpfs"
 SENT = "sent for an epoch, MB"
 
-# 20,000 pages per second, of 64 MiB.
+# Writes 20,000 pages per second, in 64 MiB.
 HOT = """
 pages = anonymous(16384)
 def write():
@@ -46,7 +46,8 @@ def longest_gap(beats, begin, end):
 
 
 def protect(testbed, mounts, tree, count):
-    """Returns the pauses of `count` epochs after the first one, and what they have sent in MB."""
+    """Returns the pauses of `count` epochs after the first one, and how many MB these epochs sent.
+    """
     state = testbed.source.scratch(testbed.label("state"))
     words = ["protect", "--pid", tree.pid, "--mount", mounts.out, "--every", EVERY_S, "--json"]
     words += ["--state-dir", state, "--name", testbed.label("epochs")]

@@ -1,11 +1,12 @@
 """How the cost of a job grows with its nodes: its start, an evacuation, and the agents at rest.
 
-Each job is an `mpirun` with one rank in each node, that sleeps; three more hosts are spares. All
-hosts are namespaces of this machine, so times are those of its processors, while messages, bytes,
-CPU seconds and memory are those of a cluster. Requests between agents are counted by rules of
-iptables on every host, with all headers. Two more series show what moving the first node costs with
-many processes. The launcher of MPICH keeps one, `ppmr job rsh`, for each other node. `bazel run -c
-opt //bench:job_benchmark` measures the home alone, with up to 10,000 nodes.
+Each job is an `mpirun` with one sleeping rank in each node; three more hosts are spares. All hosts
+are namespaces of this machine, so the times are those of its processors. Messages, bytes, CPU
+seconds and memory are those of a cluster. Rules of iptables on every host count the requests
+between agents, and their bytes with all headers. Two more series show what moving the first node
+costs if it has many processes. The launcher of MPICH keeps one such process, `ppmr job rsh`, for
+each other node. `bazel run -c opt //bench:job_benchmark` measures the home alone, with up to 10,000
+nodes.
 """
 import shutil
 import signal
@@ -95,7 +96,7 @@ def evacuate(hosts, counters, host, agents):
 
 
 def measure(count, idle_seconds):
-    """Of a job with `count` nodes."""
+    """Measures a job with `count` nodes."""
     if not all(map(shutil.which, ("mpirun", "iptables"))):
         return Outcome(not_measured={"all": "mpirun or iptables is missing"})
     with ExitStack() as stack:
@@ -162,7 +163,7 @@ def measure(count, idle_seconds):
 
 
 def measure_processes(count, start):
-    """Of moves of the first node, in which the shell has run `start` so many times."""
+    """Measures moves of the first node, in which the shell has run `start` `count` times."""
     with Lab() as lab, JobHosts(lab, 2 + SPARES) as hosts:
         counters = TrafficCounters(hosts)
         try:

@@ -16,7 +16,7 @@ def _undisturbed(name):
 
 
 def _moves(name):
-    """What three moves add to a run of a minute: a share of it."""
+    """Returns the time that three moves add to a run of a minute, as a share of the minute."""
     moves, seconds = MOVES_IN
 
     def value(rows):
@@ -29,7 +29,7 @@ def _moves(name):
 
 
 def _stalls(rows):
-    """The share of moves whose stall exceeds the downtime by no more than is wanted."""
+    """Returns the share of moves whose stall is at most STALL_MORE_S longer than the downtime."""
     more = [
         seconds
         for row in rows.of("jobs", "stall")

@@ -4,9 +4,9 @@ the stall of a ring of ranks in a move.
 LAMMPS and three kernels (tests/workloads/mpi_kernels.py) run with four ranks on two hosts. Each
 host is a set of namespaces with a bridge; veth pairs join the bridges to a switch. Plain mpirun
 runs in two network namespaces on the same bridges, with the same settings, and starts its daemons
-with a stub that works like ssh. The ways alternate: each run in job nodes is compared with the
-plain run of its round, a minute before or after it, because the machine changes more than that. All
-lines of a program must equal those of the first plain run.
+with a stub that works like ssh. The ways alternate. Each run in job nodes is compared with the
+plain run of its round, which is a minute before or after it, because the machine's speed drifts.
+All lines of a program must equal those of the first plain run.
 
 The stall: while two ranks pass a token, the hosts are evacuated one after the other. The gap is the
 longest time that a rank waited for the token. It is compared with the downtime that ppmr reports
@@ -32,11 +32,11 @@ SECTION = "jobs"
 NODES, SPARES, RANKS_PER_NODE = 2, 4, 2
 ENVIRONMENT = {**AS_ROOT, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PLAIN = "plain mpirun"
-MOVES_IN = (3, 60)  # moves, and the seconds of a run, that a target is about
+MOVES_IN = (3, 60)  # a target is about this many moves in a run of this many seconds
 CALIBRATION_LINES = 12
 START_SECONDS = 60  # the longest time until the first line, and after a run
 IPERF_PORT, IPERF_SECONDS = 5201, 3
-LENGTHENED = 2  # times that jobs which turned out too short get twice the lines
+LENGTHENED = 2  # how often jobs that were too short get twice the lines
 MISSING = "mpirun or lmp is missing: third_party/install installs openmpi-bin and lammps"
 
 

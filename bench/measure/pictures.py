@@ -11,7 +11,6 @@ SERIES_MAX = 6
 BESIDE_REDIS = "shapes/downtime/1 GiB"
 # The moves that are drawn on one clock.
 TIMELINES = ("size/1024 MiB", "processes/8")
-# The first ones of these are drawn, then others.
 # Series of the pictures. A picture of curves has a curve for some values of this parameter.
 DRAWN = {
     ("aggregation", "writers and write size"): "writers",
@@ -76,8 +75,8 @@ def drawn_items(items):
 
 
 def until_complete(row):
-    """A row of moves, timed until all memory is in place: ways that wait for all of it before the
-    program runs are compared with ways that do not."""
+    """Returns a row of moves with the times until all memory is in place. These times compare ways
+    that wait for all memory before the program runs with ways that do not."""
     complete = row.get("also", {}).get("complete")
     return {**row, "results": complete} if complete else row
 

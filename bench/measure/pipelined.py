@@ -37,8 +37,8 @@ def one_by_one(migrations, workers):
 
 
 def move(testbed, nodes, move_all, size_mib):
-    """Returns the seconds from the first freeze until the last runs, the mean of those frozen, and
-    the bytes."""
+    """Returns the seconds from the first freeze until the last process runs, the mean seconds for
+    which a process was frozen, and the bytes."""
     source, target = nodes
     directory = testbed.lab.home / testbed.label("group")
     workers = []

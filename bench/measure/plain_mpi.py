@@ -1,6 +1,6 @@
 """`mpirun` without job nodes: in plain network namespaces on the bridges of job hosts, with the
-same MPI settings, and in control groups like those of job nodes: the kernel shares the CPUs among
-groups first, so what else runs on this machine takes the same from both.
+same MPI settings, and in control groups like those of job nodes. The kernel shares the CPUs among
+groups first. So what else runs on this machine takes the same time from both.
 
 mpirun starts its daemons through a stub that does what ssh would: it sends the command line to a
 server in the other namespace.
@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 class ControlGroups:
-    """A group for each node, in one for all of them."""
+    """A control group for each node, below one group for all nodes."""
 
     def __init__(self, names):
         of_version_1 = Path("/sys/fs/cgroup/cpu")

@@ -69,8 +69,8 @@ class Progress:
 
 
 def was_interrupted(error):
-    """Ctrl-C ends the nodes, too, so the clean-up may raise an error in place of
-    KeyboardInterrupt."""
+    """Returns whether Ctrl-C led to this error. Ctrl-C ends the nodes, too, so the clean-up may
+    raise an error in place of KeyboardInterrupt."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

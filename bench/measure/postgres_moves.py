@@ -1,8 +1,8 @@
 """PostgreSQL under pgbench: what its clients get while it moves with its address, their connections
 and its shared buffers. Its data are on storage that both nodes share.
 
-*Downtime* is the clients': the longest time in which no transaction was completed, of those that
-contain the freeze. pgbench writes its log when it ends, so it runs for a set time.
+*Downtime* is what the clients see: of the times in which no transaction was completed, the longest
+one that contains the freeze. pgbench writes its log when it ends, so it runs for a set time.
 """
 import time
 
@@ -17,7 +17,7 @@ from .shape_ways import DEFAULT, LAZY_PAGES, POST_COPY
 
 SERIES = "PostgreSQL under load"
 PORT, USER, CLIENTS = 6391, "postgres", 4
-SCALE_MIB = 15  # of one unit of pgbench's scale
+SCALE_MIB = 15  # MiB of one unit of pgbench's scale
 MOVE_S = 12  # a move in the slowest of the ways ends within it
 WAYS = (DEFAULT, POST_COPY, LAZY_PAGES)
 OPTIONS = [*TCP, "--file-locks", "--ghost-limit", "64M"]

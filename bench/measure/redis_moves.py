@@ -2,10 +2,10 @@
 connections.
 
 The clients run on a fourth node. Their packets wait there from the moment redis is frozen until it
-runs again (`tests/lab/moving_address.py`): else TCP would send them again after 0.2, 0.6, 1.4 s,
-and the end of every downtime would be rounded up to one of these moments. CRIU locks the
-connections itself. *Downtime* is the clients': from the last answer before the move to the first
-one after it.
+runs again (`tests/lab/moving_address.py`). Otherwise TCP would send them again after 0.2, 0.6, 1.4
+s, and the end of every downtime would be rounded up to one of these moments. CRIU locks the
+connections itself. *Downtime* is what the clients see: from the last answer before the move to the
+first one after it.
 """
 import threading
 import time

@@ -1,6 +1,7 @@
 """Finished rows, appended to a file as lines of JSON, so that an interrupted run can continue.
 
-The first line names the machine, kernel, commit and build of all rows; rows of another are refused.
+The first line names the machine, kernel, commit and build of all rows. Rows of another environment
+are refused.
 A row:
 
     key          names the measurement in the plan, once per file

@@ -1,5 +1,6 @@
-"""What each stage of a move costs in CPU seconds per GB, what the model (`scale_model.py`) makes of
-it for larger machines, and whether it predicts moves on one core and on two.
+"""Measures what each stage of a move costs in CPU seconds per GB. The model (`scale_model.py`)
+predicts the rates of larger machines from these costs; measured moves on one core and on two check
+it.
 
 A process moves with `--stop-and-copy`, so that nothing slows the copying. All figures per GB are
 the difference between a large and a small process, which have the fixed part of a move in common.
@@ -29,12 +30,12 @@ OPTIONS = ("--stop-and-copy",)
 COSTS = "what each stage costs, CPU-s/GB"
 PARTS = "of these, CPU-s/GB"
 READ, ENCRYPT, DECRYPT = "read the process", "encrypt", "decrypt and verify"
-MARGIN = 1.25  # of the rates that the model predicts
+MARGIN = 1.25  # the largest factor by which a prediction may be off
 
 
 @contextlib.contextmanager
 def on_cores(count):
-    """What starts meanwhile may use so many cores only."""
+    """Programs that start in this context may use only this many cores."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:count])
     try:

@@ -30,7 +30,7 @@ class Stage:
     threads: str  # which of the thread counts; "": it always has one thread
 
 
-# A thread for each stream or reader does several things in turn: one stage.
+# Steps that one thread does in turn are one stage: a thread serves each stream or reader.
 STAGES = (
     Stage("read and encrypt", SOURCE, COPY, "readers"),
     Stage("send", SOURCE, COPY, "streams"),

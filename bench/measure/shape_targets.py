@@ -72,7 +72,8 @@ def _at_most(what, wanted, value, unit="s"):
 
 
 def _sent(shape, mib):
-    """Returns the bytes that the target received, in the default mode, of those of the memory."""
+    """Returns the bytes that the target received in the default mode, divided by those of the
+    memory."""
 
     def value(rows):
         sent = _of(shape, DEFAULT, SENT)(rows)

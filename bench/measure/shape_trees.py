@@ -1,8 +1,8 @@
 """The trees whose moves the chapter shapes measures, each of one shape.
 
 The first process of a tree writes a line `NANOSECONDS NODE` about every millisecond: its beats. The
-time is CLOCK_REALTIME, which CRIU's time namespace does not change. The longest the program stands
-still is therefore visible in the same way for every way to move it.
+time is CLOCK_REALTIME, which CRIU's time namespace does not change. So every way to move the
+program shows in the same manner how long it stood still at most.
 """
 from dataclasses import dataclass, replace
 
@@ -140,8 +140,8 @@ def mappings(count):
 
 
 def reserved(mib, gib):
-    """Memory, and address space of which nothing is used, as programs reserve it that grow later:
-    no rights, and not MAP_NORESERVE."""
+    """Memory, and unused address space as programs reserve it for later growth: without access
+    rights, and without MAP_NORESERVE."""
     return f"unused = mmap.mmap(-1, {gib << 30}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0)\n" + filled(mib)
 
 
@@ -188,7 +188,7 @@ class Shape:
 
 
 def jvm_that_reserves(mib, gib, *options):
-    """The heap of `heap()`, in a machine that may grow to `gib` GiB."""
+    """The heap of `heap()`, in a JVM whose heap may grow to `gib` GiB."""
     name = f"JVM, {' '.join([*options, ''])}{gib} GiB reserved"
     command = ["java", *options, f"-Xmx{gib}g", f"-Xms{2 * mib}m", "-XX:-UsePerfData"]
     return replace(heap("JVM", mib), name=name, command=[*command, WORKLOADS / "Heap.java", mib])

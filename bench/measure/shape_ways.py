@@ -57,7 +57,8 @@ class PlainMove(Move):
 class Way:
     name: str
     move: Move
-    # of the tree's memory that exist on this machine at once: the tree, images, the restored tree
+    # The copies of the tree's memory that this machine holds at once: the tree, its images, the
+    # restored tree.
     copies: float
 
     @property

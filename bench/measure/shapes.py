@@ -33,8 +33,9 @@ PSS, PSS_BEFORE = "PSS of the tree, MiB", "before its moves"
 
 
 def mounts_for(testbed, mib):
-    """Mounts with the product's defaults. The store's limit is half of the free memory if not set:
-    not the same for each row. Rounds of a live move need room for more than the memory."""
+    """Returns mounts with the product's defaults, except for the limit of the store. Its default,
+    half of the free memory, would differ between rows. The rounds of a live move need more room
+    than the memory."""
     testbed.nodes("veth")
     defaults = {
         "--allow-root-restart": None,
@@ -83,7 +84,7 @@ class Moves:
         return self
 
     def _move(self, way, counts):
-        # perhaps because the target keeps free memory for its next source
+        # The memory may be missing because the target keeps free memory for its next source.
         if way.lacks_memory(self._mib):
             self._mounts.renew()
         if lacks := way.lacks_memory(self._mib):

@@ -1,8 +1,8 @@
 """The CPU seconds of the threads that move memory, by what they do.
 
 Processes of a move end with it, so a thread reads their times from /proc every few milliseconds,
-and the last reading counts. The kernel counts in nanoseconds (schedstat); what a thread spends in
-user space it samples with each tick.
+and the last reading counts. The kernel counts in nanoseconds (schedstat). It samples the time that
+a thread spends in user space with each tick.
 """
 import os
 import threading

@@ -1,5 +1,5 @@
-// libibverbs over a device that does nothing: a post completes at once, a poll takes the
-// completion. What is left of a verb is its call, so the cost of the library above it shows.
+// A libibverbs with a device that does nothing: a post completes at once, and a poll takes the
+// completion. A verb then costs only its calls, so the cost of the library above this one shows.
 #include <infiniband/verbs.h>
 #include <sys/eventfd.h>
 
@@ -98,7 +98,7 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int) {
   region->pd = pd;
   region->addr = address;
   region->length = length;
-  // New ones after a move, so that the library has to translate.
+  // Each registration gets a new key, so the library has to translate keys after a move.
   static uint32_t key = 0;
   key += 0x100;
   region->lkey = region->rkey = key;

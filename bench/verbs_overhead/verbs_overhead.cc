@@ -1,9 +1,11 @@
-// What a verb costs: a send and its poll, a receive and its poll, a poll without a completion.
-// Prints nanoseconds as JSON, the least of several rounds: other programs only add to it.
+// Measures what a verb costs: a send with its poll, a receive with its poll, and a poll without a
+// completion. Prints nanoseconds as JSON: the least of several rounds, because other programs only
+// add time.
 //
 //     verbs_overhead [QUEUE-PAIRS [wait]]
 //
-// wait: before it measures, it prints a line and waits for one, so that it can be moved.
+// With `wait` the program prints a line before it measures, and waits for a line on its standard
+// input. Meanwhile it can be moved.
 #include <infiniband/verbs.h>
 
 #include <algorithm>
