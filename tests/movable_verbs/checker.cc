@@ -1,18 +1,19 @@
-// Two ends that use everything that movable verbs support, and check everything that arrives: every
-// byte of messages, writes and reads, the order of messages, and the sum of atomics.
+// One of two ends that use everything that movable verbs support. Each end checks everything that
+// arrives: every byte of messages, writes and reads, the order of messages, and the sum of atomics.
 //
 //     checker --name a --partner b --exchange DIR [--queue-pairs N] [--threads N]
 //             [--events] [--builder] [--extended] [--separate] [--shared] [--datagrams] [--wait]
 //             [--forgetful]
 //
-// With --shared all queue pairs take their receives from one queue, which is filled up only when
+// With --shared all queue pairs take their receives from one queue, which the end fills only when
 // the device reports its limit. With --datagrams each round includes a datagram and its answer.
-// With --forgetful each round registers memory and deregisters it: DIR/NAME.shown exists when the
-// kernel took it as written then, which it is not.
-// The ends exchange addresses in files of DIR; with --wait they connect when DIR/go.now exists.
-// Traffic runs until DIR/stop.now exists, then both end what is on its way and print their sums. A
-// line of progress is written to DIR/NAME.progress after each round. Exit code: 0: everything was
-// right; 1: something was wrong; 3: a completion had an error, which is printed with its status.
+// With --forgetful each round registers memory, gives its page back to the kernel, and deregisters
+// it. If the kernel then shows the page as written, the end creates DIR/NAME.shown. The ends
+// exchange addresses in files of DIR; with --wait they connect when DIR/go.now exists. Traffic runs
+// until DIR/stop.now exists. Then each end waits for its requests in flight and compares its sums
+// with those of its partner. After each round an end writes the number of rounds to
+// DIR/NAME.progress. Exit code 0: everything was right; 1: something was wrong; 3: a completion had
+// an error, which the end prints with its status.
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -62,7 +63,7 @@ void need(int error, const char* what) {
   if (error != 0) fail(what);
 }
 
-// Byte `index` of message `number` of queue pair `pair`, by the end `who`.
+// Returns byte `index` of message `number` that the end `who` sends on queue pair `pair`.
 uint8_t pattern(char who, uint32_t pair, uint64_t number, uint32_t index) {
   return static_cast<uint8_t>(number * 131 + index * 7 + pair * 29 + static_cast<uint8_t>(who));
 }
@@ -73,14 +74,15 @@ struct Address {
   std::string gid;
 };
 
-// The memory that the partner reaches: a place for writes, numbers to read, a counter.
+// The memory that the partner accesses: room for its writes, bytes for its reads, and a counter for
+// its atomics.
 struct Shared {
   uint8_t written[kDepth][kMessageBytes];
   uint8_t readable[kMessageBytes];
   uint64_t counter;
 };
 
-// The receives that all queue pairs share.
+// The receive queue that all queue pairs share, with its buffers.
 class SharedQueue {
  public:
   SharedQueue(ibv_context* context, ibv_pd* pd, int slots)
@@ -101,16 +103,17 @@ class SharedQueue {
   uint8_t* buffer(int slot) { return buffers_.data() + slot * kMessageBytes; }
   void free(int slot) { free_.push_back(slot); }
 
-  // Without the event nothing is posted, so a lost one ends the traffic.
+  // Fills the queue only after the device has reported the limit. A lost event therefore stops the
+  // traffic.
   void look_for_events() {
-    // What the device has taken comes back here; less than that would not lift the queue over its
-    // limit, and no event would follow.
+    // Waits until enough used slots are free again. With fewer, the queue could stay below its
+    // limit, and the device would report no further event.
     if (has_event_ && free_.size() >= limit_) fill_up();
     pollfd ready = {context_->async_fd, POLLIN, 0};
     ibv_async_event event = {};
     if (poll(&ready, 1, 0) != 1 || ibv_get_async_event(context_, &event) != 0) return;
     ibv_ack_async_event(&event);
-    if (event.event_type == IBV_EVENT_QP_FATAL) return;  // completions say so, too
+    if (event.event_type == IBV_EVENT_QP_FATAL) return;  // the completions report this error, too
     if (event.event_type != IBV_EVENT_SRQ_LIMIT_REACHED || event.element.srq != srq_)
       fail("a foreign event");
     has_event_ = true;
@@ -232,13 +235,13 @@ class Pair {
          "RTS");
   }
 
-  // Posts what may be posted. Each round: a message, a short one inline, a write with a number, a
-  // read, an atomic.
+  // Posts a round, unless one is in flight: a message, a short inline message, a write with an
+  // immediate number, a read and an atomic.
   void post_round() {
     if (in_flight_ > 0) return;
     const uint64_t number = sent_;
     uint8_t* buffer = buffers_.data() + (number % kDepth) * kMessageBytes;
-    // The partner's receives: two messages and a write per round.
+    // A round takes three receives of the partner: for two messages and a write.
     fill(buffer, kMessageBytes, number);
     send(number, buffer, kMessageBytes, false);
     uint8_t small[kInlineBytes];
@@ -502,8 +505,8 @@ class Checker {
     await_file(place(options_.partner, "connected"));
   }
 
-  // A page that is there after the deregistration was shown to the kernel as written: the page of
-  // the registration was given back.
+  // Registers a page, gives it back to the kernel, and deregisters it. Returns whether the page
+  // exists again: then the library has touched it, so that the kernel shows it as written.
   bool forget_memory() const {
     const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -530,7 +533,7 @@ class Checker {
       }
       poll_all();
     }
-    // Everything that the partner has sent arrives; then both compare.
+    // Waits until everything that the partner has sent has arrived, and compares the sums.
     std::string sums;
     for (const auto& pair : pairs_)
       sums += std::to_string(pair->sent()) + " " + std::to_string(pair->atomics()) + "\n";
@@ -606,7 +609,7 @@ class Checker {
         held_.push_back(completion);
       }
       ibv_end_poll(extended);
-      // A receive is posted again outside of the poll.
+      // take() posts receives again, so it runs after the poll.
       for (const ibv_wc& completion : held_) take(completion);
       held_.clear();
       return taken;
@@ -638,7 +641,7 @@ class Checker {
       return;
     }
     pollfd ready = {channel_->fd, POLLIN, 0};
-    if (poll(&ready, 1, 10) != 1) return;  // 10 ms: also the files are watched
+    if (poll(&ready, 1, 10) != 1) return;  // at most 10 ms, because the caller also looks for files
     ibv_cq* queue = nullptr;
     void* unused = nullptr;
     need(ibv_get_cq_event(channel_, &queue, &unused), "get an event");

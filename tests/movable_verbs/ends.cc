@@ -29,7 +29,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// Of the test's data: Bazel starts tests in the tree of their files.
+// Returns the path of a built file. Bazel starts a test in the directory that has its files.
 std::string built(const std::string& path) { return std::filesystem::absolute(path); }
 
 }  // namespace

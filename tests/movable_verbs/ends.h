@@ -1,5 +1,5 @@
-// Two checkers over the stub device, each on a machine of its own as far as verbs can tell, and the
-// requests of ppmr to them.
+// Starts two checkers over the stub device, and sends ppmr's requests to them. For verbs, each
+// checker is on a machine of its own.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,8 @@
 
 namespace ppmr::verbs {
 
-// A directory below /tmp that is removed with its contents. Short: sockets live in it.
+// A directory below /tmp, which the destructor removes with its contents. Its path is short,
+// because it contains sockets.
 class Scratch {
  public:
   Scratch();
@@ -31,7 +32,7 @@ class Scratch {
 
 using Environment = std::map<std::string, std::string>;
 
-// One end: a process that is killed with this object.
+// One end: a process, which the destructor kills.
 class End {
  public:
   // `exchange`: the directory in which this end meets its partner.
@@ -45,19 +46,21 @@ class End {
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  void stop() const;  // returns when all its threads stand still
-  // Both answer "ok" or the error. Between them the process may be put on another machine.
+  void stop() const;  // returns when all threads of the process are stopped
+  // release() and resume() return "ok" or the error. Between the two, put_on() may put the process
+  // on another machine.
   std::string release() const { return ask("release"); }
   std::string resume() const { return ask("resume"); }
-  // What it says to a preflight. Reports a failure of the test if it does not answer.
+  // Returns the answer of the process to a preflight. Without an answer the test fails.
   RdmaCheck check() const;
-  // `room`: how many objects the device of the machine can make; -1: as many as it is asked for.
+  // `room`: how many objects the device of the machine can make; -1: more than a test needs.
   void put_on(int machine, int room = -1) const;
 
   uint64_t rounds() const;
-  // Waits until further rounds are done: events only, within a generous limit.
+  // Waits until the process has done this many further rounds.
   void await_rounds(uint64_t more) const;
-  // Waits for the end of the process; returns its exit code, or minus the signal.
+  // Waits for the end of the process. Returns its exit code, or the negative number of the signal
+  // that ended it.
   int wait();
   std::string output() const;
   std::string log() const;
@@ -70,19 +73,19 @@ class End {
   pid_t pid_ = -1;
 };
 
-// The usual pair: "a" on machine 1, "b" on machine 2.
+// The two ends of most tests: "a" on machine 1, "b" on machine 2.
 class Ends {
  public:
   explicit Ends(const std::vector<std::string>& options = {}, const Environment& environment = {});
 
-  // Lets both come to an end, and expects that everything was right.
+  // Ends the traffic, waits for both ends, and expects that they found no error.
   void finish();
 
   Scratch scratch;
   std::unique_ptr<End> a, b;
 };
 
-// Waits up to 60 s, and reports a failure of the test if the condition does not come true.
+// Waits up to 60 s for the condition. If it stays false, the test fails.
 void await(const std::string& what, const std::function<bool()>& condition);
 
 void touch(const std::string& path);

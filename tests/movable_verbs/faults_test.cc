@@ -1,7 +1,7 @@
 // Moves with random faults at random steps: killed and stopped ends, cut links, cancelled releases,
-// machines whose device has no room. Whatever happens, no byte is wrong, no message is lost or
-// doubled, every atomic is counted once (the checkers compare), and an end either goes on or gets
-// the error that a dead peer would give. PPMR_SEED replays one world, PPMR_SEEDS sets how many run.
+// machines whose device has no room. In every case the checkers must find no wrong byte and no lost
+// or doubled message, and every atomic counts once. An end either continues or gets the error that
+// a dead peer would cause. PPMR_SEED replays one world, PPMR_SEEDS sets how many run.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -78,12 +78,12 @@ class World {
     }
     fault.join();
     if (is_killed_here) return;
-    // A process that was told nothing, or that could not release, has nothing to resume.
+    // A process that could not release has nothing to resume, so the test accepts any answer.
     tell("resume " + end.name() + ": " + end.resume());
     if (!is_over_ && random_() % 2) end.await_rounds(1);
   }
 
-  // What happens to the peer, or to both, while an end releases.
+  // Starts a random fault of the peer, or of the link, while the other end releases.
   std::thread begin_fault(End& peer) {
     const milliseconds begins = some_time(30);
     switch (random_() % 5) {
@@ -98,7 +98,8 @@ class World {
         });
       }
       case 1: {
-        // Shorter than the time after which the device gives a peer up.
+        // The cut is shorter than the time after which the device reports a silent peer as an
+        // error.
         const milliseconds length = some_time(300);
         tell("cut");
         return std::thread([=, this] {
@@ -130,7 +131,8 @@ class World {
     for (End* end : {ends_.a.get(), ends_.b.get()}) end->signal(SIGCONT);
   }
 
-  // One end was killed, or has no device any more: the other one must not wait for ever.
+  // One end was killed, or its new device has no room. Checks that the other end does not wait for
+  // ever.
   void expect_errors() {
     for (End* end : {ends_.a.get(), ends_.b.get()}) {
       const int code = end->wait();

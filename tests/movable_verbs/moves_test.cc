@@ -1,4 +1,4 @@
-// Programs that use verbs move between machines under traffic; every byte is checked by them.
+// Programs that use verbs move between machines under traffic, and check every byte.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -97,7 +97,7 @@ TEST(Moves, NoControlConnectionStaysOpen) {
   Ends ends;
   move(*ends.a, 3);
   await_traffic(ends);
-  // CRIU does not move a TCP connection unless it is asked to.
+  // CRIU refuses to dump a TCP connection unless an option allows it.
   for (const End* end : {ends.a.get(), ends.b.get()})
     await("the end of control connections", [&] { return tcp_connections(*end) == 0; });
   ends.finish();
@@ -134,10 +134,10 @@ TEST(Moves, PeerOfAnAbsentProcessMovesMeanwhile) {
 }
 
 TEST(Moves, NumbersOfNewProgramsDoNotCollideWithMovedOnes) {
-  // The checkers also end if a datagram arrives that was meant for another one.
+  // A checker also fails if it receives a datagram that was meant for another checker.
   const std::vector<std::string> options = {"--datagrams"};
   Ends ends(options);
-  move(*ends.a, 2);  // its numbers of machine 1 are free for the device, but peers know them
+  move(*ends.a, 2);  // the device of machine 1 may reuse its numbers, but peers know them
   await_traffic(ends);
   const std::string exchange = ends.scratch.path("other");
   std::filesystem::create_directory(exchange);
@@ -162,7 +162,7 @@ TEST(Moves, ProcessMovesBeforeItIsConnected) {
   End b(scratch, "b", "a", scratch.path(""), 2, waits, {});
   for (const char* name : {"a.address", "b.address"})
     await(name, [&] { return std::filesystem::exists(scratch.path(name)); });
-  // b knows the numbers of machine 1, which are no longer those of the device.
+  // b reads the numbers that a had on machine 1. On machine 2 a's device has given it others.
   move(a, 2);
   touch(scratch.path("go.now"));
   a.await_rounds(5);
@@ -174,7 +174,7 @@ TEST(Moves, ProcessMovesBeforeItIsConnected) {
   EXPECT_EQ(b.wait(), 0) << b.output() << b.log();
 }
 
-TEST(Moves, ProcessResumesByItselfWhenNobodyAsks) {
+TEST(Moves, ProcessResumesByItselfWithoutARequest) {
   Ends ends({}, {{"PPMR_VERBS_AWAY_LIMIT_MS", "200"}});
   ASSERT_EQ(ends.a->release(), "ok");
   await_traffic(ends);
@@ -182,7 +182,7 @@ TEST(Moves, ProcessResumesByItselfWhenNobodyAsks) {
   ends.finish();
 }
 
-TEST(Moves, SilentPeerIsRefusedByNameAndTrafficGoesOn) {
+TEST(Moves, ReleaseNamesASilentPeerAndTrafficGoesOn) {
   Ends ends({}, {{"PPMR_VERBS_DRAIN_LIMIT_MS", "300"}});
   ends.b->stop();
   const std::string said = ends.a->release();
@@ -194,10 +194,11 @@ TEST(Moves, SilentPeerIsRefusedByNameAndTrafficGoesOn) {
   ends.finish();
 }
 
-TEST(Moves, PeerWithoutDirectoryIsRefusedByName) {
+TEST(Moves, ReleaseNamesAPeerWithoutMovableVerbs) {
   Scratch scratch;
   End a(scratch, "a", "b", scratch.path(""), 1, {}, {});
-  // Without the library nothing refers to the objects that the checker does not destroy.
+  // b runs without the library, so LeakSanitizer would report the objects that the checker does not
+  // destroy.
   End b(scratch, "b", "a", scratch.path(""), 2, {},
         {{"LD_PRELOAD", ""}, {"ASAN_OPTIONS", "detect_leaks=0"}});
   a.await_rounds(5);
@@ -234,7 +235,8 @@ TEST(Moves, CheckCountsWhatMustBeMadeAgainAndHoldsNothingBack) {
   await_traffic(ends);
   move(*ends.a, 3);
   EXPECT_EQ(ends.a->check().needs.front().queue_pairs, 4u);
-  // With a device that can make exactly this, nothing is lacking; with one less, it is named.
+  // A device that can make exactly these objects lacks nothing. With one queue pair less, the
+  // result names the lack.
   RdmaAbilities device;
   static_cast<RdmaNeeds&>(device) = needs;
   device.is_active = true;
@@ -245,12 +247,12 @@ TEST(Moves, CheckCountsWhatMustBeMadeAgainAndHoldsNothingBack) {
   ends.finish();
 }
 
-// A release no longer knows such memory.
+// A release does not know memory that was deregistered, so the library shows it at once.
 TEST(Moves, MemoryThatIsDeregisteredAfterACheckIsShownAsWritten) {
   Ends ends({"--forgetful"});
   await_traffic(ends);
   const std::string shown = ends.scratch.path("/a.shown");
-  EXPECT_NE(access(shown.c_str(), F_OK), 0) << "a program that nobody looks at pays nothing";
+  EXPECT_NE(access(shown.c_str(), F_OK), 0) << "without a check, memory is not shown";
   EXPECT_TRUE(ends.a->check().shows_writes);
   await("memory to be shown", [&] { return access(shown.c_str(), F_OK) == 0; });
   move(*ends.a, 3);
@@ -267,7 +269,7 @@ TEST(Moves, CheckNamesASilentPeerAndAProcessThatIsAwayStillAnswers) {
   EXPECT_NE(check.hindrances[0].find("does not answer (127.0.1.2"), std::string::npos)
       << check.hindrances[0];
   await_traffic(ends);
-  // A peer that moves itself is no hindrance.
+  // A peer that is itself away is no hindrance.
   ASSERT_EQ(ends.b->release(), "ok");
   EXPECT_TRUE(ends.a->check().hindrances.empty());
   EXPECT_TRUE(ends.b->check().hindrances.empty());
@@ -291,7 +293,7 @@ TEST(Moves, SendsToAProcessThatNeverReturnsFailAfterTheLimit) {
   ASSERT_EQ(ends.a->release(), "ok");
   EXPECT_EQ(ends.b->wait(), kFailedCompletion);
   EXPECT_NE(ends.b->output().find(kRetriesExceeded), std::string::npos) << ends.b->output();
-  // The process comes back after its peer has given up, and learns that.
+  // The process resumes after its peer has given up, and its sends fail.
   ASSERT_EQ(ends.a->resume(), "ok");
   EXPECT_EQ(ends.a->wait(), kFailedCompletion) << ends.a->log();
   EXPECT_NE(ends.a->output().find(kRetriesExceeded), std::string::npos) << ends.a->output();
@@ -307,7 +309,7 @@ TEST(Moves, StopsAndCancelledReleasesLoseNothing) {
   for (int i = 0; i < 10; ++i) {
     const End& mover = random() % 2 ? *ends.a : *ends.b;
     const End& peer = &mover == ends.a.get() ? *ends.b : *ends.a;
-    // The peer stands still for a part of the release, so that it is cancelled in any of its steps.
+    // The peer is stopped for a part of the release, so the release is cancelled at a random step.
     std::thread stops([&, pause = random() % 40, length = 80 + random() % 150] {
       std::this_thread::sleep_for(std::chrono::milliseconds(pause));
       peer.signal(SIGSTOP);
@@ -335,7 +337,7 @@ TEST(Moves, RandomMovesOfBothEndsLoseNothing) {
     const int base = end.name() == "a" ? 10 : 20;
     for (int i = 0; i < 8; ++i) {
       const std::string released = end.release();
-      // A move of the peer that is not finished may be in the way for long on a busy machine.
+      // On a busy machine an unfinished move of the peer may prevent the release.
       if (released == "ok") end.put_on(base + static_cast<int>(own() % 4));
       if (const std::string resumed = end.resume(); resumed != "ok") said += resumed + "; ";
       std::this_thread::sleep_for(std::chrono::milliseconds(own() % 60));

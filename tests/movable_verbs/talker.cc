@@ -84,8 +84,8 @@ void Talker::post_receive(int slot) {
 }
 
 void Talker::send(uint64_t number, bool is_answer) {
-  if (sends_under_way_ > 0) return;  // the next attempt comes
-  // A path lives as long as its sends: every now and then there is a new one.
+  if (sends_under_way_ > 0) return;  // a later call tries again
+  // Replaces the address handle from time to time. No send uses it now, so it can be destroyed.
   if (++posted_ % 64 == 0) {
     need(ibv_destroy_ah(path_), "destroy an address handle");
     make_path();

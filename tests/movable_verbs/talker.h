@@ -21,17 +21,18 @@ struct TalkerAddress {
 
 class Talker {
  public:
-  // `name`, `partner`: what the ends are called, for the checks.
+  // `name`, `partner`: the names of the ends, which the checks compare.
   Talker(ibv_context* context, ibv_pd* pd, const std::string& name, const std::string& partner);
 
   uint32_t qpn() const { return qp_->qp_num; }
   void connect(const TalkerAddress& partner);
-  // Begins a datagram, or sends it again if it was not answered for long.
+  // Sends the next datagram, or repeats the last one if it has no answer after an interval.
   void talk();
   bool is_idle() const { return answered_ == begun_; }
-  // The partner may have died: then a connection says so, and datagrams say nothing.
+  // Returns whether a datagram has had no answer for a long time. The partner may have died: a
+  // connection reports that, datagrams do not.
   bool has_waited_long() const;
-  // Takes what has arrived.
+  // Handles all completions that have arrived.
   void poll();
 
  private:

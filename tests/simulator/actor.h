@@ -67,11 +67,11 @@ struct Nothing {};
 struct Actor {
   std::string name;
   bool at_source = false;
-  bool is_daemon = false;      // or a child that ends with its daemon
-  int tree = -1;               // that it works for; -1: for all
-  uint64_t stopped_until = 0;  // SIGSTOP: the step at which it continues
+  bool is_daemon = false;      // a daemon, or a child that ends with its daemon
+  int tree = -1;               // the tree that it works for; -1: all trees
+  uint64_t stopped_until = 0;  // after SIGSTOP: the time at which it continues
   Work<Nothing> work;
-  std::coroutine_handle<> next;  // where it continues
+  std::coroutine_handle<> next;  // where its next step begins
 };
 
 }  // namespace ppmr::simulator

@@ -1,6 +1,5 @@
-// The failures that a reading of an earlier version found, each at every step
-// of a migration. The README has them in plain words, with the tests of those
-// that need real processes.
+// The failures that a reading of an earlier version found. Each strikes at every step of a
+// migration. The README describes them, and names the tests of those that need real processes.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,12 +11,12 @@
 namespace ppmr::simulator {
 namespace {
 
-constexpr uint64_t kSteps = 260;  // of the longest migration without faults
+constexpr uint64_t kSteps = 260;  // as many as the longest migration without faults takes
 
 using Endings = std::map<std::string, uint64_t>;
 
-// Plays one migration for each step, in which the faults strike from that step
-// on, `apart` steps one after the other.
+// Plays one migration for each step. The first fault strikes at that step, each further fault
+// `apart` steps after the one before.
 Endings play_at_each_step(const std::vector<Fault> &faults, const Scenario &pattern,
                           uint64_t apart = 30) {
   Endings endings;

@@ -55,19 +55,20 @@ void World::kill_daemon(uint64_t number) {
     if (number == kTarget) {
       tree.images_failed = true;
       tree.images_sealed = false;
-      // The pager of a restored copy has its memory.
+      // The pager of a restored copy holds the copy's memory, which therefore survives the daemon.
       if (tree.copy == Copy::kNone) tree.memory_here = false;
     }
   }
 }
 
-// The daemons start again, and the records are as the first version of ppmr wrote them.
+// Restarts the daemon of a node. The records become what the first version of ppmr would have
+// written.
 void World::upgrade(uint64_t number) {
   Node& node = nodes_[number];
   if (!node.up) return;
   if (node.daemon_up) kill_daemon(number);
   for (Version& version : node.versions) {
-    if (version.record.has_losses()) continue;  // the first version could not say so
+    if (version.record.has_losses()) continue;  // the first version could not record losses
     nlohmann::json old = version.record;
     for (const char* field :
          {"format", "node_id", "incarnation", "confirmations", "tasks_resumed"}) {
@@ -97,7 +98,7 @@ void World::watch_unit(bool at_boot) {
   }
 }
 
-// Whether a correct protocol can still let this tree run somewhere, now or later.
+// Returns whether a correct protocol can still let this tree run somewhere, now or later.
 bool World::can_be_saved(size_t number) const {
   const Tree& tree = trees_[number];
   const OwnershipRecord* source = latest(kSource);
@@ -110,7 +111,8 @@ bool World::can_be_saved(size_t number) const {
   const bool there = (tree.copy != Copy::kNone || tree.images_sealed) && memory;
   if (committed) return there;
   const bool frozen = source != nullptr && source->state() >= kFrozen;
-  // A restore that has failed since is tried again.
+  // The vote holds even if a restore has failed since then, because the target repeats the
+  // restore.
   const bool voted = frozen && target != nullptr && target->state() == kReady &&
                      target->incarnation == nodes_[kTarget].incarnation();
   return there && voted && tree.images_sealed && !scenario_.plan.may_run_before_memory() &&
@@ -196,7 +198,7 @@ void World::strike(Fault fault) {
   }
 }
 
-// Nothing is open on either node, and no program of the migration is left.
+// Returns whether nothing is open on either node, and no program of the migration is left.
 bool World::is_quiet() const {
   if (next_fault_ < scenario_.faults.size() || !nodes_[kSource].up || !nodes_[kTarget].up ||
       !nodes_[kSource].daemon_up || !nodes_[kTarget].daemon_up) {
@@ -238,7 +240,7 @@ void World::judge() {
       ending = there ? "copied" : "not copied";
     } else {
       if (here && there) violate(name + " exists twice");
-      // Between a fresh vote and the decision, nobody can tell that the target has died.
+      // The source cannot know that the target has died between a fresh vote and the decision.
       const bool in_the_window = target_hurt_at_ >= confirmed_at_ && confirmed_at_ > 0 &&
                                  committed_at_ > 0 && vote_age_ <= kVoteAge;
       if (!here && !there && tree.excuse.empty()) {

@@ -1,4 +1,5 @@
-// Proves that the simulator bites: each deliberate fault in the protocol leads to a violation.
+// Proves that the simulator finds faults: each deliberate fault in the protocol leads to a
+// violation.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,7 +20,7 @@ bool is(const Events& event) {
   return std::holds_alternative<Event>(event);
 }
 
-// Changes what a step of the source sees.
+// Returns rules in which `distort` changes the input of each step of the source.
 Rules source_sees(std::function<void(OwnershipRecord&, SourceFacts&, SourceEvent&)> distort) {
   Rules rules;
   rules.source_step = [distort](OwnershipRecord record, SourceFacts facts, SourceEvent event) {
@@ -29,7 +30,7 @@ Rules source_sees(std::function<void(OwnershipRecord&, SourceFacts&, SourceEvent
   return rules;
 }
 
-// Changes what a step of the source results in.
+// Returns rules in which `distort` changes the result of each step of the source.
 Rules source_gives(std::function<void(SourceStep&, const SourceEvent&)> distort) {
   Rules rules;
   rules.source_step = [distort](const OwnershipRecord& record, const SourceFacts& facts,
@@ -64,7 +65,7 @@ Rules without_action(SourceAction action) {
 struct Mutation {
   std::string name;
   Rules rules;
-  std::vector<Fault> faults;  // strike one after the other, where chance rarely lets them
+  std::vector<Fault> faults;  // strike in turn instead of random faults; empty: random ones
 };
 
 std::vector<Mutation> all_mutations() {
@@ -103,7 +104,7 @@ std::vector<Mutation> all_mutations() {
     };
     return rules;
   }());
-  add("a target that is ready aborts when it hears nothing", [] {
+  add("a target that is ready aborts when its source is silent", [] {
     Rules rules;
     rules.target_step = [](const OwnershipRecord& record, const TargetFacts& facts,
                            const TargetEvent& event) {
@@ -170,24 +171,24 @@ std::vector<Mutation> all_mutations() {
   add("the slower of two writers wins", with(&Rules::compares_versions));
   add("a vote is used however old it is", with(&Rules::drops_old_answers),
       {Fault::kStopCoordinator, Fault::kPowerLossAtTarget});
-  add("nobody aborts for a dead coordinator",
+  add("no program aborts for a dead coordinator",
       source_sees([](auto&, SourceFacts& facts, auto&) { facts.coordinator_works = true; }));
-  add("the target is not told of an abort", without_action(SourceAction::kTellAborted));
-  add("the target is not told to run", without_action(SourceAction::kTellRun));
+  add("the source reports no abort to the target", without_action(SourceAction::kTellAborted));
+  add("the source does not let the target run its copy", without_action(SourceAction::kTellRun));
   add("what was stopped stays stopped after an abort", without_action(SourceAction::kResumeTasks));
   add("the tasks are not killed", without_action(SourceAction::kKillTasks));
-  add("nobody asks the target after a restart", without_action(SourceAction::kAskTarget));
+  add("the source does not ask after a restart", without_action(SourceAction::kAskTarget));
   add("frozen pages are given up before the target has them",
       source_sees([](auto&, SourceFacts& facts, auto&) { facts.memory_needed = false; }));
   add("the source does not note what was lost",
       source_gives([](SourceStep& step, const SourceEvent&) {
         for (TreeRecord& tree : step.record.trees) tree.lost.clear();
       }));
-  add("the source takes the target for notified when its tasks are dead",
+  add("the source counts the target as notified when its own tasks are dead",
       source_gives([](SourceStep& step, const SourceEvent& event) {
         if (is<source_event::TasksDead>(event)) step.record.peer_notified = step.changed = true;
       }));
-  add("a target that lost its copy after the decision is not believed",
+  add("the source ignores that the target lost its copy after the decision",
       source_sees([](OwnershipRecord& record, auto&, SourceEvent& event) {
         auto* says = std::get_if<source_event::TargetSays>(&event);
         if (says == nullptr || record.state() != kCommitted) return;
@@ -214,7 +215,7 @@ std::vector<Mutation> all_mutations() {
       source_sees([](auto&, SourceFacts& facts, auto&) {
         if (facts.home == Home::kOtherNode) facts.home = Home::kEarlierBoot;
       }));
-  add("nobody restores again at the target",
+  add("the target does not restore again",
       target_sees([](auto&, TargetFacts& facts, auto&) { facts.supervised = true; }));
   return all;
 }

@@ -1,4 +1,4 @@
-// The source: the coordinator, the hooks of CRIU, and what settles there.
+// The programs of the source: the coordinator, CRIU with its hooks, and the settler.
 #include <nlohmann/json.hpp>
 
 #include "tests/simulator/world_state.h"
@@ -40,7 +40,7 @@ Work<Result<SourceStep>> World::take_step(SourceEvent event, bool tasks_held) {
   }
 }
 
-// Carries out an action. Returns its event; nullopt if it is impossible now.
+// Executes an action. Returns the event that it leads to; nullopt if the action is impossible now.
 Work<std::optional<SourceEvent>> World::perform(SourceAction action) {
   note("acts: " + std::string(to_string(action)) + " (" + current_->name + ")");
   std::optional<Request::Kind> request;
@@ -61,7 +61,8 @@ Work<std::optional<SourceEvent>> World::perform(SourceAction action) {
       }
       co_return source_event::TasksDead{};
     case SourceAction::kResumeTasks:
-      // As the product does: CRIU ends first, with its hook, which may be about to send SIGSTOP.
+      // Like the product, waits until CRIU has ended with its hook, which may be about to send
+      // SIGSTOP.
       for (size_t i = 0; i < trees_.size(); ++i) {
         const std::string criu = "source-criu-" + std::to_string(i);
         const uint64_t until = now_ + kCallLimit;
@@ -83,7 +84,8 @@ Work<std::optional<SourceEvent>> World::perform(SourceAction action) {
   co_return source_event::TargetSays{reply.view};
 }
 
-// What every program of the source does with a record: looks, and carries out what there is to do.
+// Does what every program of the source does with a record: takes a step, and executes its actions
+// until none is left.
 Work<Nothing> World::drive_source() {
   const SourceEvent look = source_event::Look{};
   auto step = co_await take(look);
@@ -111,7 +113,8 @@ Work<Nothing> World::settle_source() {
   }
 }
 
-// A daemon finds the record of the other node in the directory that both share.
+// A daemon finds the record of the other node in the directory that both share. It must do nothing
+// with this record.
 Work<Nothing> World::look_at_foreign_record(uint64_t node) {
   const auto record = read(node);
   if (!record) co_return Nothing{};
@@ -133,7 +136,7 @@ Work<Nothing> World::look_at_foreign_record(uint64_t node) {
   co_return Nothing{};
 }
 
-// What the coordinator and the settler do with the drop-in, as unit_fate.cc does.
+// Does with the drop-in what the coordinator and the settler do (unit_fate.cc).
 void World::settle_unit() {
   const OwnershipRecord* record = latest(kSource);
   if (!unit_held_ || record == nullptr || !record->is_settled()) return;
@@ -152,7 +155,7 @@ Work<Nothing> World::coordinator() {
   co_return Nothing{};
 }
 
-// Returns what the coordinator tells its user.
+// Returns the result that the coordinator reports to its user.
 Work<std::string> World::move() {
   contact_at_ = now_;
   OwnershipRecord record;
@@ -188,7 +191,7 @@ Work<std::string> World::move() {
       spawn("source-criu-" + std::to_string(i), kSource, static_cast<int>(i), false,
             source_criu(i));
     }
-    // Waits until every tree is sealed, and looks at the target.
+    // Waits until every tree is sealed. Meanwhile sometimes asks the target for its state.
     std::vector<bool> noted(trees_.size());
     bool sealed = false;
     while (going && !sealed) {

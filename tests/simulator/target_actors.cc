@@ -1,4 +1,5 @@
-// The target: the migration agent, the supervisors, the hooks of CRIU, and what settles there.
+// The programs of the target: the migration agent, the supervisors, CRIU with its hooks, and the
+// settler.
 #include "tests/simulator/world_state.h"
 
 namespace ppmr::simulator {
@@ -95,7 +96,7 @@ Work<Nothing> World::agent(std::shared_ptr<Request> request, std::shared_ptr<Rep
   }
   const bool decides = request->kind != Request::kPrepare && request->kind != Request::kLook;
   answer.refused = decides && !step;
-  // A disk that is full is no answer: the source asks again.
+  // If the disk is full, the agent does not answer, and the source asks again.
   if (answer.refused && step.error().errno_value == ENOSPC) co_return Nothing{};
   if (const auto record = read(kTarget)) {
     answer.view = view_of(*record);

@@ -27,7 +27,7 @@ void World::resume_one() {
   for (const auto& [actor, at] : wake_) {
     if (at <= now_ && actor->stopped_until <= now_) ready.push_back(actor);
   }
-  // The order of pointers is not the same in every run.
+  // Sorts by name, because the order of pointers differs from run to run.
   std::sort(ready.begin(), ready.end(),
             [](const Actor* left, const Actor* right) { return left->name < right->name; });
   if (ready.empty()) {
@@ -54,7 +54,7 @@ void World::resume_one() {
   }
 }
 
-// What goes on without a program: nodes start again, messages arrive, memory travels.
+// Advances what needs no program: nodes start again, messages arrive, memory travels.
 void World::advance_world() {
   for (const uint64_t number : {kSource, kTarget}) {
     Node& node = nodes_[number];
@@ -163,6 +163,7 @@ Verdict World::run() {
   spawn("settle-source", kSource, -1, true, settle_source());
   spawn("settle-target", kTarget, -1, true, settle_target());
   spawn("coordinator", kSource, -1, false, coordinator());
+  // If the migration ends before the last fault, the remaining faults strike a world at rest.
   while (!is_quiet() && verdict_.violation.empty()) {
     while (next_fault_ < scenario_.faults.size() && scenario_.faults[next_fault_].first <= steps_) {
       strike(scenario_.faults[next_fault_++].second);
@@ -171,7 +172,6 @@ Verdict World::run() {
     resume_one();
     if (scenario_.has_unit) watch_unit(false);
     check_copies();
-    // A play that is over before its last fault: the rest strikes a world at rest.
     if (steps_ > kStepsMax) {
       violate(std::string("not settled: the source is ") +
               (latest(kSource) ? to_string(latest(kSource)->state()) : "without a record") +

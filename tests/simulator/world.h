@@ -1,4 +1,5 @@
-// Two nodes, their disks and the network between them, under one seed: a migration with faults.
+// A migration with faults between two nodes, with their disks and the network between them. One
+// seed decides everything.
 //
 // The protocol of the product (migration/protocol) decides. A model acts: it has the copies of the
 // trees, CRIU, disks and messages. A disk keeps only synced versions. Messages get lost, repeated,
@@ -32,11 +33,11 @@ struct Rules {
   // The coordinator's own rules.
   bool holds_tasks = true;  // the hook sends SIGSTOP
   bool checks_that_criu_holds = true;
-  bool drops_old_answers = true;  // asks again if it was stopped before it could use them
+  bool drops_old_answers = true;  // asks again for a vote that has become too old
   bool syncs_records = true;      // fsync before a step counts
   bool reader_syncs = true;       // a reader makes durable what it relies on
-  bool compares_versions = true;  // a write fails if another one was faster
-  bool holds_unit = true;         // systemd does not start again what moves
+  bool compares_versions = true;  // a write fails if another program wrote first
+  bool holds_unit = true;         // keeps systemd from restarting a service that moves
 };
 
 enum class Fault {
@@ -63,7 +64,7 @@ const char* to_string(Fault fault);
 
 struct Scenario {
   uint64_t seed = 0;
-  std::vector<std::pair<uint64_t, Fault>> faults;  // at which step of the world
+  std::vector<std::pair<uint64_t, Fault>> faults;  // each with its step of the world
   size_t trees = 1;
   MovePlan plan;
   bool has_unit = false;      // the first tree is a service that systemd starts again
@@ -73,7 +74,8 @@ struct Scenario {
 
 struct Verdict {
   std::string violation;  // empty: none
-  // "moved", "stayed", "rehearsed", "lost: CAUSE", for each tree the same or joined
+  // "moved", "stayed", "rehearsed", "lost: CAUSE" ...; different endings of several trees are
+  // joined
   std::string ending;
   uint64_t steps = 0;
   std::vector<std::string> history;  // if asked for

@@ -1,5 +1,4 @@
-// The world of a play: what the actors, the faults and the judgement share. world.h is what tests
-// use.
+// The world of a play: what the actors, the faults and the judgement share. Tests use world.h.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +11,9 @@ namespace ppmr::simulator {
 using enum MigrationState;
 
 inline constexpr uint64_t kHoldLimit = 600;  // --timeout, in units of virtual time
-inline constexpr uint64_t kCallLimit = 60;   // one attempt of a request
-inline constexpr uint64_t kVoteAge = 120;    // a vote that was asked for longer ago is asked again
-inline constexpr uint64_t kPatience = 500;   // of the coordinator with an unreachable target
+inline constexpr uint64_t kCallLimit = 60;   // limit for one attempt of a request
+inline constexpr uint64_t kVoteAge = 120;    // the coordinator asks again for a vote that is older
+inline constexpr uint64_t kPatience = 500;   // limit of the coordinator for a silent target
 inline constexpr uint64_t kSettleInterval = 150;
 inline constexpr uint64_t kCutTolerated = 150;  // a longer cut ends the session of the daemons
 inline constexpr uint64_t kStepsMax = 60'000;
@@ -67,14 +66,14 @@ struct Tree {
   Copy copy = Copy::kNone;
   bool ran_at_target = false;
   bool was_restored = false;
-  // On the way.
+  // What travels between the nodes.
   bool images_sealed = false;
   bool images_failed = false;
   bool memory_here = false;
   bool memory_lost = false;  // the source cannot send the rest of it
   uint64_t memory_lost_at = 0;
-  std::string excuse;        // the fault that lost the tree where that is documented
-  bool ended_apart = false;  // with its node, before the migration began or after its end
+  std::string excuse;        // the fault after which no protocol could save the tree
+  bool ended_apart = false;  // ended with its node, before the migration began or after its end
   bool was_alive = true;     // when systemd last looked
 
   bool runs_at_source() const { return alive && !traced && !stopped; }
@@ -247,18 +246,18 @@ class World {
   std::vector<std::unique_ptr<Actor>> actors_;
   Actor* current_ = nullptr;
   uint64_t link_cut_until_ = 0;
-  uint64_t contact_at_ = 0;  // the coordinator was at work
+  uint64_t contact_at_ = 0;  // when the coordinator last worked
   uint64_t contact_at_target_ = 0;
   bool interrupted_ = false;
   bool fail_next_restore_ = false;
   uint64_t memory_checked_at_ = 0;
   uint64_t confirmed_at_ = 0;
   uint64_t target_hurt_at_ = 0;
-  uint64_t vote_age_ = 0;  // when the coordinator used it
+  uint64_t vote_age_ = 0;  // the age of the vote when the coordinator used it
   uint64_t committed_at_ = 0;
-  std::string reported_;       // by the coordinator: its exit
-  bool unit_held_ = false;     // its drop-in is there
-  bool unit_enabled_ = true;   // the boot starts it
+  std::string reported_;       // the result that the coordinator reported
+  bool unit_held_ = false;     // the drop-in that holds the service exists
+  bool unit_enabled_ = true;   // a boot starts the service
   bool unit_started_ = false;  // systemd has started the service anew
   Verdict verdict_;
 };

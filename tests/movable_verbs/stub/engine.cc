@@ -1,5 +1,5 @@
-// The part of the stub device that a network adapter has in hardware: one thread per device sends
-// the first request of each queue pair, answers requests of peers, and completes.
+// The part of the stub device that a network adapter has in hardware. One thread per device sends
+// the first request of each queue pair, answers requests of peers, and makes completions.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -74,7 +74,8 @@ bool is_answered_with_data(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_READ || is_atomic(opcode);
 }
 
-// Checks the pieces' keys, ranges and access. Returns the bytes in all, or -1.
+// Checks the keys, ranges and access rights of the pieces. Returns their total length in bytes, or
+// -1.
 int64_t check_pieces(Device& device, const std::vector<ibv_sge>& pieces, bool writes_memory) {
   int64_t total = 0;
   for (const ibv_sge& piece : pieces) {
@@ -156,7 +157,7 @@ void begin_send(Device& device, Qp& qp, int64_t now) {
     header.to_qpn = request.wr.ud.remote_qpn;
     header.key = request.wr.ud.remote_qkey;
     header.length = static_cast<uint32_t>(data.size());
-    // Nobody learns whether it has arrived.
+    // The completion does not depend on the arrival of the datagram.
     send_to(qp, path->attributes, header.to_qpn, make_packet(header, data.data()));
     return end_send(qp, IBV_WC_SUCCESS);
   }
@@ -174,7 +175,7 @@ void begin_send(Device& device, Qp& qp, int64_t now) {
   if (!qp.is_under_way) qp.began_ms = now;
   qp.is_under_way = true;
   qp.sent_ms = now;
-  // A socket that is full or gone is a lost packet: it is sent again.
+  // If the peer's socket is full or missing, the packet is lost, and the device sends it again.
   if (!send_to(qp, make_packet(header, data.data())) && errno == EAGAIN) qp.sent_ms = 0;
 }
 
@@ -182,7 +183,7 @@ void take_answer(Device& device, Qp& qp, const Header& header, const uint8_t* da
   if (!qp.is_under_way || header.psn != qp.next_psn) return;
   if (header.kind == Kind::kNotReady) {
     qp.not_before_ms = now_ms() + 1;
-    qp.began_ms = now_ms();  // rnr_retry is 7 in all tests: for ever
+    qp.began_ms = now_ms();  // all tests set rnr_retry to 7: retry for ever
     qp.sent_ms = 0;
     return;
   }
@@ -196,7 +197,7 @@ void take_answer(Device& device, Qp& qp, const Header& header, const uint8_t* da
   end_send(qp, IBV_WC_SUCCESS);
 }
 
-// The memory that a request names; null if it may not.
+// Returns the memory that a request names; null if the request has no right to it.
 uint8_t* remote_memory(Device& device, const Qp& qp, const Header& header, uint64_t length,
                        unsigned int access) {
   const Mr* region = find_region(device, header.key, true);
@@ -207,7 +208,7 @@ uint8_t* remote_memory(Device& device, const Qp& qp, const Header& header, uint6
   return static_cast<uint8_t*>(region->addr) + (header.address - region->iova);
 }
 
-// Carries out a request. Sets the data of the answer.
+// Executes a request. Returns the kind of the answer, and sets its data.
 Kind execute(Device& device, Qp& qp, const Header& header, const uint8_t* data,
              std::vector<uint8_t>& answer) {
   const auto opcode = static_cast<ibv_wr_opcode>(header.opcode);
@@ -292,7 +293,8 @@ void take_request(Device& device, Qp& qp, const Header& header, const uint8_t* d
   if (kind == Kind::kRefused) fail_queue_pair(device, qp);
 }
 
-// Without a receive it is lost. The first 40 bytes are for the header.
+// Stores a datagram in a receive, or drops it if none is posted. The first 40 bytes of the receive
+// are for the header.
 void take_datagram(Device& device, Qp& qp, const Header& header, const uint8_t* data) {
   if (qp.qp_type != IBV_QPT_UD || qp.state < IBV_QPS_RTR || qp.state > IBV_QPS_RTS) return;
   if (header.key != qp.attributes.qkey || qp.waiting().empty()) return;
@@ -335,7 +337,7 @@ void receive_packets(Device& device, Qp& qp) {
   }
 }
 
-// Returns whether it has to be looked at again soon.
+// Sends the first request if it is due. Returns whether a request waits for its answer.
 bool advance_sends(Device& device, Qp& qp, int64_t now) {
   if (qp.state != IBV_QPS_RTS || qp.sends.empty()) return false;
   if (qp.is_under_way && now - qp.began_ms > retry_ms()) {

@@ -3,14 +3,14 @@
 // access and packet numbers are checked as a device checks them.
 //
 // The environment: PPMR_STUB_FABRIC is the directory of the sockets. PPMR_STUB_PLACE is a file with
-// the number of the machine on which the process is; it is read when the device is opened, so a
-// test moves a process by writing another number. A second number there is how many objects the
-// device can make. While the fabric has a file named cut, packets are lost. PPMR_STUB_RETRY_MS is
-// the time after which a silent peer is an error.
+// the number of the machine on which the process is. The device reads it when it is opened, so a
+// test moves a process by writing another number. A second number in the file limits how many
+// objects the device can make. While the fabric has a file named cut, packets are lost. After
+// PPMR_STUB_RETRY_MS milliseconds a silent peer is an error.
 //
-// It is stricter than a device: it ends the process when a completion queue overflows, when events
-// are not acknowledged, when a send uses an address handle that is destroyed, and when a failed
-// completion is read beyond its valid fields (they have no sense).
+// It is stricter than a device. It ends the process when a completion queue overflows, when a queue
+// is destroyed before its events are acknowledged, and when a send uses an address handle that does
+// not exist. In a failed completion it fills the fields without a meaning with wrong values.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -84,15 +84,15 @@ struct Qp : ibv_qp {
   std::string path;
   std::deque<Send> sends;
   std::deque<Receive> receives;
-  // The first send is on its way since, and was sent last at.
+  // The first send: whether it was sent, when first and when last, and when it may be sent again.
   bool is_under_way = false;
   int64_t began_ms = 0, sent_ms = 0, not_before_ms = 0;
   uint32_t next_psn = 0, expected_psn = 0;
-  std::vector<uint8_t> last_answer;  // to a repeated request
+  std::vector<uint8_t> last_answer;  // sent again as the answer to a repeated request
 };
 
 struct Device : verbs_context {
-  std::mutex lock;  // guards everything of the device
+  std::mutex lock;  // guards the device and all its objects
   std::thread engine;
   int wake_fd = -1;
   bool ends = false;
@@ -102,19 +102,19 @@ struct Device : verbs_context {
   std::set<Qp*> queue_pairs;
   std::set<Ah*> paths;
   std::map<uint32_t, Mr*> regions;  // by number: the key without its lowest byte
-  int objects = 0;                  // that close() must not find
+  int objects = 0;                  // objects that exist; ibv_close_device() fails unless 0
 };
 
 inline Device& of(ibv_context* context) { return *static_cast<Device*>(verbs_get_ctx(context)); }
 
-constexpr uint32_t kRemoteKeyBit = 0x40000000;  // so that keys are not mistaken for each other
+constexpr uint32_t kRemoteKeyBit = 0x40000000;  // a remote key is never a valid local key
 constexpr uint32_t kMessageBytesMax = 1 << 16;
 
 void run_engine(Device& device);
 void wake(Device& device);
-// The caller holds the lock in these.
+// The caller of the following functions holds the lock.
 void complete(Cq& cq, const ibv_wc& completion);
-Receive take_receive(Device& device, Qp& qp);  // there is one
+Receive take_receive(Device& device, Qp& qp);  // requires a posted receive
 void fail_queue_pair(Device& device, Qp& qp);
 Mr* find_region(Device& device, uint32_t key, bool is_remote);
 

@@ -29,7 +29,7 @@ void complete(Cq& cq, const ibv_wc& completion) {
   if (static_cast<int>(cq.completions.size()) >= cq.cqe) give_up("a completion queue overflows");
   ibv_wc seen = completion;
   if (seen.status != IBV_WC_SUCCESS) {
-    // Of these the specification says nothing after a failure.
+    // The specification gives these fields no meaning after a failure.
     seen.opcode = static_cast<ibv_wc_opcode>(0xee);
     seen.byte_len = 0xeeeeeeee;
     seen.src_qp = 0xeeeeee;
@@ -204,7 +204,8 @@ void read_place(Device& device) {
   device.machine = "127.0.1." + std::to_string(number);
 }
 
-// Whether the device can make one object more. The caller holds the lock.
+// Returns whether the device can make one more object; if not, sets errno. The caller holds the
+// lock.
 bool has_room(const Device& device) {
   if (device.objects < device.objects_max) return true;
   errno = ENOMEM;
@@ -308,7 +309,7 @@ int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* at
                     sizeof(ibv_port_attr));
 }
 
-// Index 0 is link-local and cannot be used, index 1 the address of the machine.
+// The GID at index 0 is link-local and cannot be used. The GID at index 1 is the machine's address.
 int ibv_query_gid(ibv_context* context, uint8_t port, int index, union ibv_gid* gid) {
   if (port != 1 || index < 0 || index > 1) {
     errno = EINVAL;
@@ -356,7 +357,7 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova
   Device& device = device_of(pd->context);
   const std::lock_guard guard(device.lock);
   if (!has_room(device)) return nullptr;
-  // The lowest free number, as rxe draws it.
+  // Takes the lowest free number, as rxe does.
   uint32_t number = 1;
   while (device.regions.contains(number)) ++number;
   auto* region = new Mr();
@@ -533,7 +534,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   if (!has_room(device)) return nullptr;
   auto* qp = new Qp();
   qp->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  // The lowest free number of the machine, as rxe draws it.
+  // Takes the lowest free number of the machine, as rxe does.
   constexpr uint32_t kFirst = 0x11;
   for (uint32_t number = kFirst;; ++number) {
     sockaddr_un name = {};
