@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Draws comments, error messages and test names for a second reading, the same for the same seed.
+"""Draws comments, error messages and test names for a second reading. A seed draws the same again.
 
     tests/draw_prose.py [--seed N] [--comments 60] [--messages 30] [--names 20]
 
-A reader asks of each: is it clear at the first reading, beside its code? What is not is rewritten,
-and so is what has the same fault elsewhere. Prints each with its place; the first line has the
-seed.
+A reader asks of each: is it clear at the first reading, beside its code? The reader rewrites a text
+that is not clear, and the texts elsewhere that have the same fault. Prints each text with its
+place; the first line has the seed.
 """
 import argparse
 import random

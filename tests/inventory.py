@@ -149,7 +149,7 @@ def others(lab, node, group, kind):
 
 
 def table(title, names, ours, results, findings):
-    """Prints a table, and returns how many kinds ppmr loses without a word."""
+    """Prints a table, and returns how many kinds ppmr loses without naming them."""
     lost = {row.name: row.lost for row in ROWS}
     faults, counts = 0, {tool: 0 for tool in ("ppmr", *results)}
     columns = ["ppmr", *results]

@@ -4,13 +4,13 @@
     tests/job_losses.py --runs 50 --seed 1 --program lu
     tests/job_losses.py --runs 50 --seed 1 --twice
 
-Each run starts a program on four hosts and two spares with `ppmr job run --protect 5s`, and takes
-one of the hosts that are not the job's home off the network, and kills all on it, at a random
-moment after the first epoch: between two epochs, or in one. With --twice, a host that is not its
-neighbour in the ring of partners dies as well, at a random moment while the job is rolled back. The
+Each run starts a program on four hosts and two spares with `ppmr job run --protect 5s`. At a random
+moment after the first epoch, between two epochs or in one, it cuts off one of the hosts that are
+not the job's home, and kills everything on this host. With --twice, a second host dies at a random
+moment while the job is rolled back; it is no neighbour of the first in the ring of partners. The
 values that the program prints must be those of an undisturbed run, each once. Prints the seed
 first, and a line for each run: the hosts, how long the job stood still, and how much work was lost.
-Fails if both together are more than one epoch and ten seconds, in a run with one loss.
+Fails if, in a run with one loss, both together are more than one epoch and ten seconds.
 """
 
 import argparse
@@ -76,8 +76,9 @@ def lose(hosts, name):
 
 
 def lose_another(chance, hosts, name):
-    """While the job is rolled back. Its epoch must not be lost with both hosts: the first host has
-    its own and those of the node before it, and the next host has a copy."""
+    """Waits until the rollback begins, and loses another host that is no neighbour of the first.
+    Two neighbours must not both be lost: a host has its own epoch and that of the node before it,
+    and only the next host has a copy."""
     wait_until(
         lambda: (protection(hosts) or {"rolling_back": "ended"})["rolling_back"],
         60,

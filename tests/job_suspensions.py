@@ -3,12 +3,12 @@
 
     tests/job_suspensions.py --runs 40 --seed 1
 
-Each run starts a job on two hosts that counts on the second one, in its output and in a file.
-`ppmr job suspend` begins, and at a random moment one of the job agents, the launcher, or the
-command itself is killed; the agents start again. Then either the job is suspended, and goes on with
-`ppmr job resume` on other hosts, or it goes on where it is, or it has ended with its launcher:
-never two of them. Every number must be in the output and in the file once; only in the file twice,
-and only if the job was rolled back. Prints the seed first, and a line for each run.
+Each run starts a job on two hosts that counts on the second one, in its output and in a file. `ppmr
+job suspend` begins, and at a random moment one of the job agents, the launcher, or the command
+itself is killed; the agents start again. Then exactly one of these must be true: the job is
+suspended, and goes on with `ppmr job resume` on other hosts; or it goes on where it is; or it has
+ended with its launcher. Every number must be in the output and in the file once; only in the file
+twice, and only if the job was rolled back. Prints the seed first, and a line for each run.
 """
 
 import argparse

@@ -49,7 +49,7 @@ def draw(chance, mode):
 
 
 def reason_of(done):
-    """Why the program stays, or None: the events do not say."""
+    """Returns why the program stays, or None if the events do not say why."""
     for event in done.events:
         if event.get("event") == "aborted" and event.get("error"):
             return event["error"]
@@ -101,7 +101,7 @@ class Changer:
         self.program.wait_for_lines(LINES_AFTER, node, timeout=60, check=lives)
 
     def end(self):
-        """Also its children, wherever a failed move has left them."""
+        """Ends the program and its children, wherever a failed move has left them."""
         for node in self._nodes:
             node.run(["pkill", "-KILL", "-x", "memory_changer"], check=False)
             node.await_end(self.pid)
@@ -166,7 +166,7 @@ def play(changer, way, options, tally, mode):
 
 
 def play_all(lab, ways, count, chance, modes, tally):
-    """`ways`: the one from each node to the other."""
+    """`ways`: the way from each node to the other."""
     changer, played, programs = None, MOVES_OF_A_PROGRAM, 0
     for number in range(1, count + 1):
         began = time.monotonic()

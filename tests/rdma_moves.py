@@ -78,8 +78,9 @@ class Pingpong:
 
 
 class Ucx:
-    """As Checker. It checks nothing, so it is ended when the traffic goes on after the last move:
-    test_vm_movable_verbs.py runs it to its end."""
+    """All moves of ucx_perftest, with the interface of Checker. ucx_perftest checks nothing, so
+    this script ends it when the traffic goes on after the last move. test_vm_movable_verbs.py runs
+    it to its end."""
 
     moves_of_one = None
     checks = "nothing"

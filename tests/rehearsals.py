@@ -26,7 +26,8 @@ REMAINS = ("mixed-", "migration-restore")
 
 
 def prepare(nodes):
-    """A program finds its node by a file. Two things are only at the source."""
+    """Makes the file from which a program reads the name of its node, and a file and a directory
+    that only the source has."""
     for node in (nodes.source, nodes.target):
         node.run(["sh", "-c", f"echo {node.name} >/run/name-of-node"])
     only_here = "echo 1 >/run/of-the-source; mkdir -p /run/directory-of-the-source"

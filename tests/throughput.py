@@ -59,8 +59,8 @@ class Connection:
         return [int(line) for line in self.log.read_text().splitlines() if line.isdigit()]
 
     def measure(self, count):
-        """Returns the rate in bytes per second, and the MSS. A busy machine makes some intervals
-        slow, and none faster than the link: so the upper quartile."""
+        """Returns the rate in bytes per second, and the MSS. The rate is the upper quartile,
+        because a busy machine makes some intervals slow, but none faster than the link."""
         before = len(self.rates()) + 4  # without those in which the connection gets going
         wait_until(lambda: len(self.rates()) >= before + count, 60, "the connection to go on")
         mss = wait_until(lambda: self.mss_file.read_text().strip(), 10, "the MSS")

@@ -8,7 +8,7 @@ from lab.programs import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/captures.md").read_text()
 MANUAL = REPOSITORY / "docs/man"
-# Commands whose output is not that of a moment on a terminal.
+# Commands that have no single output on a terminal, and why.
 NOT_CAPTURED = {
     "source": "a daemon",
     "target": "a daemon",

@@ -10,7 +10,7 @@ HERE, THERE = SimpleNamespace(name="one"), SimpleNamespace(name="other")
 
 
 def changer_with(*nodes, numbers=None, wrong=0):
-    """Its lines were written on these nodes, 10 ms apart."""
+    """Returns a changer whose lines were written on these nodes, 10 ms apart."""
     changer = live_moves.Changer.__new__(live_moves.Changer)
     changer._seen, changer.wrong = 0, 0
     lines = [

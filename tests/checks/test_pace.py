@@ -27,7 +27,7 @@ def test_factor_is_that_of_the_worse_time_from_one_to_the_maximum(loop_ms, start
     assert pace.factor_of(loop_ms, start_ms) == pytest.approx(factor)
 
 
-def test_measured_once_and_handed_to_the_processes_of_a_parallel_run(measured_anew):
+def test_slowness_is_measured_once_and_inherited_by_the_processes_of_a_parallel_run(measured_anew):
     measured_anew.delenv("PPMR_SLOWNESS")
     measured_anew.setattr(pace, "_mean_ms", lambda action, count: pace.LOOP_MS_REFERENCE * 2)
     assert pace.slowness() == pace.FACTOR_MAX  # a process start takes as long as the loop

@@ -91,7 +91,7 @@ def test_results_of_an_interrupted_run_are_counted(tmp_path):
     assert code == 1 and "1 passed" in lines[-1]
 
 
-def test_nothing_that_ran_is_a_failure(tmp_path):
+def test_run_without_any_test_is_a_failure(tmp_path):
     assert run() == (["0 passed, 1 failed, 0 skipped"], 1, "tally: no test ran\n")
 
 

@@ -21,7 +21,7 @@ def test_documents_name_packages_of_this_version():
 
 @pytest.mark.parametrize("pattern", ["*.h", "*.cc", "*.py", "*.md", "*.service"])
 def test_no_other_file_repeats_the_version(pattern):
-    """Bare, in quotes or behind a v; addresses and names of packages are something else."""
+    """Finds the version in quotes, also after a v. Addresses and names of packages do not count."""
     repeated = re.compile(rf"""["'`v]{re.escape(VERSION)}["'`]""")
     found = [
         str(path.relative_to(REPOSITORY))

@@ -8,7 +8,8 @@ from lab.witness import Witness
 
 
 def witness_with_log(directory, original, copy):
-    """Its log has the lines with these counts: of the original, and of the copy."""
+    """Returns a witness whose log has the lines with these counts: of the original, and of the
+    copy."""
     witness = Witness.__new__(Witness)
     witness._source, witness._target = SimpleNamespace(name="one"), SimpleNamespace(name="two")
     witness.log = directory / "log"
@@ -32,7 +33,7 @@ def test_copy_that_begins_behind_its_original_is_wrong(tmp_path):
         witness_with_log(tmp_path, range(1, 6), range(7, 9)).check_log_of_copy()
 
 
-def test_both_may_write_the_line_that_was_complete_in_memory(tmp_path):
+def test_original_and_copy_may_both_write_the_line_that_was_complete_in_memory(tmp_path):
     witness = witness_with_log(tmp_path, range(1, 6), range(4, 9))
     lines = witness.log.read_text().splitlines()
     witness.log.write_text("\n".join([*lines[:5], lines[2], *lines[5:]]) + "\n")

@@ -91,7 +91,8 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
-    """Writes what is to run into $PPMR_COLLECTED, so that tests/tally.py can name what did not."""
+    """Writes the names of all tests of the run into $PPMR_COLLECTED, so that tests/tally.py can
+    name those that did not run."""
     worker = getattr(session.config, "workerinput", {"workerid": "gw0"})["workerid"]
     if "PPMR_COLLECTED" in os.environ and worker == "gw0" and session.items:
         names = "".join(f"{item.nodeid}\n" for item in session.items)
@@ -196,8 +197,7 @@ def root_file_system(lab, need_command):
 
 @pytest.fixture
 def own_cgroup():
-    """A name for control groups, which are the one thing that nodes share and that the tools leave
-    behind.
+    """A name for the control groups of a test.
 
     Nodes share control groups, and the tools leave them behind, so each test needs its own name.
     Request this fixture before the nodes: the nodes must end before their control groups can be

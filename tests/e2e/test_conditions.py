@@ -32,7 +32,7 @@ class Stage:
         return self.one.spawn(list(words))
 
     def python(self, script):
-        """A process of this script, when it has printed a line."""
+        """Starts a process that runs this script, then sleeps. Returns its pid when it sleeps."""
         ready = self.one.scratch(f"ready-{len(script)}-{hash(script) & 0xffff}") / "ready"
         pid = self.start(*PYTHON, f"{script}\nopen({str(ready)!r}, 'w')\nimport time\ntime.sleep(600)")
         wait_until(lambda: self.one.exists(ready), 20, "the program to be ready")
@@ -129,7 +129,8 @@ def to_drained(stage):
     return stage.migrate(sleeper(stage), to=f"{stage.two.address}:7441")
 
 
-# What makes the command; the exit code; the object and the remedy, which the message has.
+# The function that makes the command; the exit code; the object and the remedy that the message
+# must name.
 CONDITIONS = [
     (with_taken_pid, ABORTED, "is taken at the target", "ps -f -p"),
     (with_program_only_here, ABORTED, "/run/only-here/program", "install the same version there"),

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("package")]
 PACKAGES = ["redis-server", "nginx-light", "postgresql", "memcached", "mosquitto"]
 CLIENTS = ["redis-tools", "mosquitto-clients", "netcat-openbsd", "curl"]
 MOUNT = "/run/ppmr/out"
-# What the message of ppmr says is to be removed: what gives a service namespaces of its own.
+# Removes what gives a service namespaces of its own, as ppmr's message demands.
 WITHOUT_SANDBOX = """[Service]
 PrivateTmp=no
 PrivateDevices=no
@@ -42,7 +42,7 @@ ExecPaths=
 NoExecPaths=
 """
 CAP_SYS_RESOURCE = 24
-# Its shared memory is below its data, not in /dev/shm, which no other node has.
+# The shared memory of PostgreSQL is below its data, because no other node has this node's /dev/shm.
 POSTGRES = (
     "/usr/lib/postgresql/15/bin/postgres -c config_file=/etc/postgresql/15/main/postgresql.conf "
     "-c dynamic_shared_memory_type=mmap"
@@ -78,15 +78,16 @@ SERVICES = {
     ),
     "postgresql": SimpleNamespace(
         unit="postgresql@15-main",
-        # Told that it is another user than root.
+        # A preloaded library makes PostgreSQL see another user than root.
         as_root=(
             "printf '[Service]\\nEnvironment=LD_PRELOAD=/root/libother_uid.so OTHER_UID=%s\\n"
             f"ExecStart=\\nExecStart=/usr/bin/unshare --ipc {POSTGRES}\\n' "
             "$(id -u postgres) >$D/root.conf"
         ),
         shared=["/var/lib/postgresql", "/var/log/postgresql"],
-        # Its System V memory moves with an IPC namespace of its own. PrivateIPC= would also give it
-        # a mount namespace. Without pg_ctlcluster, which takes the user who owns the data.
+        # The System V memory of PostgreSQL moves with an IPC namespace of its own. PrivateIPC=
+        # would also give it a mount namespace. The unit does not start pg_ctlcluster, which would
+        # switch to the user who owns the data.
         more=(
             "User=root\nType=notify\nPIDFile=\nExecStop=\nExecReload=\nExecStart=\n"
             "ExecStart=/usr/bin/unshare --ipc /usr/bin/setpriv --reuid=postgres "
@@ -160,7 +161,7 @@ def served(packages, debian_with_services, tmp_path, service):
 def write_drop_in(machine, service):
     directory = machine.root / f"etc/systemd/system/{service.unit}.service.d"
     directory.mkdir(parents=True)
-    # After movable.conf, in their order: root.conf.
+    # systemd reads root.conf after movable.conf: in the order of their names.
     (directory / "movable.conf").write_text(WITHOUT_SANDBOX + getattr(service, "more", ""))
     if not moves_other_users():
         machine.run(f"D=/etc/systemd/system/{service.unit}.service.d; {service.as_root}")

@@ -72,7 +72,7 @@ def test_secret_of_a_moving_process_is_nowhere_in_a_recording(lab, nodes, make_t
     keeper.goes_on()
     found, passed = migrations.recorded(SECRET)
     assert passed > 16 << 20, "the process did not move through the tap"
-    # Without encryption the recording has the secret: so the search would find it.
+    # Without encryption the recording has the secret. This shows that the search finds it.
     assert (found > 100_000) if trusted else (found == 0), f"found {found} times in {passed} bytes"
     nodes.target.signal(keeper.pid, 9)
 

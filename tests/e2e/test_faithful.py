@@ -14,7 +14,7 @@ MOVED, REFUSED, LOST = 0, 11, 10
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
 def test_process_keeps_what_it_has(lab, nodes, migrations, options):
-    # A lock moves with its descriptor, which only a lazy restore leaves to ppmr.
+    # A lock moves with its descriptor. Only in a lazy restore can ppmr restore the lock.
     rows = [row for row in ROWS if row.name != "a held flock" or not options]
     portrait = Portrait(nodes.source, lab.home, rows)
     before = portrait.seen()
@@ -31,7 +31,8 @@ def test_process_keeps_what_it_has(lab, nodes, migrations, options):
 
 
 def test_sockets_keep_all_options_that_can_be_read(lab, nodes, migrations):
-    """Those that the kernel has, and not only those that this suite knows by name."""
+    """The sweep tries all options that the kernel has, not only those that this suite knows by
+    name."""
     sweep = SocketSweep(nodes.source, lab.home)
     before = sweep.seen()
     assert len(before) > 300, "the sweep has found too few options"
@@ -42,7 +43,7 @@ def test_sockets_keep_all_options_that_can_be_read(lab, nodes, migrations):
     assert not differs
 
 
-# Has a file and its working directory by names that are not UTF-8.
+# Has an open file and a working directory whose names are not UTF-8.
 WITH_ODD_NAMES = """
 import os, sys, time
 os.chdir(os.fsencode(sys.argv[1]) + b"/d\\xe9")
@@ -93,7 +94,7 @@ def test_multicasts_take_the_same_interface(lab, nodes, migrations):
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-# Code of it may use a segment of its own (modify_ldt).
+# Has a segment of its own (modify_ldt), which its code may use.
 WITH_SEGMENT = """
 import ctypes, os, struct, sys, time
 words = struct.pack("IIII", 0, 0, 0xfffff, 0x51)
@@ -116,7 +117,7 @@ def test_process_with_segments_of_its_own_stays(lab, nodes, migrations):
     nodes.source.signal(pid, signal.SIGKILL)
 
 
-# May make no files from then on (LANDLOCK_ACCESS_FS_MAKE_REG).
+# Forbids itself to make files (LANDLOCK_ACCESS_FS_MAKE_REG).
 LANDLOCKED = """
 import ctypes, os, sys, time
 call = ctypes.CDLL(None, use_errno=True)
@@ -130,7 +131,7 @@ os.close(rules)  # CRIU does not support it
 os.write(ready, b"restricted")
 while True: time.sleep(0.02)
 """
-# May make no memory executable from then on (PR_SET_MDWE).
+# Forbids itself to make memory executable (PR_SET_MDWE).
 WITHOUT_NEW_CODE = """
 import ctypes, os, sys, time
 is_set = ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0
@@ -161,7 +162,7 @@ ready = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
 os.write(ready, b"restricted" if is_sealed else b"not in this kernel")
 while True: time.sleep(0.02)
 """
-# RDTSC is a signal for it, so it reads no clock (PR_SET_TSC).
+# Gets a signal for each RDTSC (PR_SET_TSC), so it reads no clock.
 WITHOUT_TSC = """
 import ctypes, os, sys
 call = ctypes.CDLL(None)

@@ -97,7 +97,7 @@ def test_node_whose_processes_have_ended_is_rolled_back_with_the_others(make_hos
         assert node.run(["ls", "/run/ppmr/epochs"]).stdout == "", "the epochs end with the job"
 
 
-def test_job_ends_if_nobody_says_that_the_host_is_dead(make_hosts):
+def test_job_ends_if_the_fence_does_not_say_that_the_host_is_dead(make_hosts):
     hosts = make_hosts(3, fence="/bin/false", agent_options=["--host-timeout", "12"])
     job = count_to(hosts, 10_000)
     await_epoch(hosts, 1)

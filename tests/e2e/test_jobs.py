@@ -55,7 +55,8 @@ def states(hosts, at="h1"):
 
 
 def rounds_of_last_move(hosts, name):
-    """The bytes of the rounds of private memory, of the last node that has left a host."""
+    """Returns the bytes of each round of private memory, from the last move of a node off this
+    host."""
     node, directory = hosts.nodes[name], hosts.state_directory(name)
     records = []
     for one in node.names(directory):
@@ -453,8 +454,8 @@ def test_spare_whose_agent_is_away_is_inactive_until_the_agent_is_back(make_host
 
 
 def await_undecided(hosts):
-    """Waits until a move from h2 to h3 is complete at both and waits for the decision. Returns the
-    file that holds it there."""
+    """Waits until a move from h2 to h3 is complete at both hosts and waits for the decision.
+    Returns the file whose removal lets the move go on."""
     source, target = [
         hosts.nodes[name].host_path(hosts.state_directory(name)) for name in ("h2", "h3")
     ]

@@ -206,7 +206,7 @@ def test_stream_goes_on_while_the_disk_is_full_and_is_kept_when_it_is_not(world)
     assert world.status(target.mountpoint)["keep"]["error"] == ""
 
 
-def test_key_and_damage_are_named_and_the_others_work(world, keep):
+def test_wrong_key_and_damaged_checkpoints_are_named_and_the_others_are_readable(world, keep):
     source, target = world.pair(SMALL_POOL, keep.options)
     for name in ("torn", "damaged", "good"):
         send(world, source, name, 3 * MIB)
@@ -373,8 +373,9 @@ def process_and_children(pid):
 
 @contextlib.contextmanager
 def limit_of_group(number, bytes_per_s, writer):
-    """A group of its own for the writer: the root has no limits. What the page cache writes back is
-    the writer's only with the controllers of I/O and of memory."""
+    """Puts the writer into a control group of its own, because the root group has no limits. The
+    kernel counts what the page cache writes back as the writer's only with the controllers of I/O
+    and of memory."""
     switches = GROUPS_V2 / "cgroup.subtree_control"
     added = [each for each in ("io", "memory") if each not in words_of(switches)]
     switches.write_text(" ".join(f"+{each}" for each in added))

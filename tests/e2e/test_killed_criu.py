@@ -95,7 +95,7 @@ def doctor(node):
 
 
 def criu_tables(node):
-    # Without a program `nft`: the doctor reads them.
+    # The doctor reads the tables of nftables, so the test needs no program `nft`.
     return doctor(node) + filter_rules(node)
 
 

@@ -278,7 +278,8 @@ LIVE_MOVES = Path(__file__).resolve().parents[1] / "live_moves.py"
 
 
 def test_memory_that_changes_is_right_after_many_live_moves(long):
-    """A sample that a seed draws, which the failure shows; `--moves 1000` is the whole."""
+    """Plays a sample that a seed draws; a failure shows the seed. `--moves 1000` plays the whole.
+    """
     count = 100 if long else 6
     words = ["/usr/bin/python3", LIVE_MOVES, "--moves", str(count)]
     played = subprocess.run(words, capture_output=True, text=True, timeout=patience(count * 30))
@@ -298,7 +299,7 @@ def test_program_that_changes_its_memory_sees_a_wrong_word(lab, nodes):
     with open(nodes.source.host_path(f"/proc/{changer.pid}/mem"), "r+b", buffering=0) as memory:
         for place in places:
             first, end = (int(word, 16) for word in place.split("-"))
-            # Without the variables of libraries.
+            # Leaves out small mappings, because they have the variables of libraries.
             for page in range(first, end, 4096) if end - first >= MIB else ():
                 memory.seek(page)
                 word = memory.read(8)

@@ -44,7 +44,7 @@ def test_dry_run_says_that_the_move_would_begin_again(lab, nodes, migrations):
     assert not move["stays"] and move["downtime_s"] < 0.3
 
 
-# 32 MiB of locked memory, and a System V segment of 48 MiB of which a child has it, too.
+# Has 32 MiB of locked memory, and a System V segment of 48 MiB that it shares with a child.
 UNCOPIED = """
 import ctypes, mmap, os, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -126,7 +126,7 @@ def test_process_that_was_slowed_down_in_vain_runs_as_before(nodes, migrations, 
     writer.check_runs_at(nodes.source)
 
 
-# What CRIU takes for each process counts for the promise.
+# The promise includes the time that CRIU takes for each process.
 def test_promise_counts_the_processes(lab, nodes, migrations):
     pid = nodes.source.spawn(["sh", "-c", "for i in $(seq 60); do sleep 600 & done; wait"])
 

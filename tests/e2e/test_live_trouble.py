@@ -118,7 +118,8 @@ def test_process_that_another_program_watches_by_userfaultfd_moves_frozen(lab, n
     nodes.target.signal(pid, signal.SIGKILL)
 
 
-# As Yama does for everybody with the value 3, which cannot be taken back; here for ppmr and CRIU.
+# Yama with the value 3 forbids ptrace to everybody, and this cannot be taken back. So here only
+# ppmr and CRIU lack ptrace.
 def test_node_that_forbids_ptrace_is_a_finding(nodes, migrations, checker):
     done = migrations.migrate(checker.pid, through=without(ptrace=errno.EPERM))
     assert done.code == ABORTED, done.output
@@ -173,8 +174,8 @@ def expected_ms(sentence):
     return int(re.search(r"expected to stand still for (\d+) ms", sentence)[1])
 
 
-# At 100 Mbit/s the link takes 12 MB/s: much less than is written. Without a limit it is written as
-# fast as it can be read.
+# At 100 Mbit/s the link takes 12 MB/s: much less than the process writes. Without a limit, the link
+# takes what the process writes as fast as it can be read.
 @pytest.mark.parametrize("rate", ["100mbit", None], ids=["slow link", "fast link"])
 @pytest.mark.parametrize("rule", ["freeze", "cancel"])
 def test_process_that_writes_faster_than_the_link_moves_or_stays_by_the_rule(

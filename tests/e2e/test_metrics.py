@@ -77,7 +77,7 @@ def names(text):
 
 
 def without_clocks(page):
-    """Without what changes by itself between two requests."""
+    """Returns the page without the values that change by themselves between two requests."""
     clocks = ("ppmr_uptime_seconds", "ppmr_peer_silence_seconds")
     return {series: number for series, number in page.items() if series not in clocks}
 

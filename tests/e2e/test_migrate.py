@@ -370,7 +370,7 @@ def test_aborted_migrations_leak_no_resources(lab, nodes, make_migrations, tmp_p
         return found
 
     def memory_kib():
-        """Without the memory that the store keeps for checkpoints."""
+        """Returns the memory of both daemons, without the store's memory for checkpoints."""
         ready = migrations.target.status()["store"]["ready_bytes"] // 1024
         return [
             migrations.source.memory_kib()["VmRSS"],

@@ -44,7 +44,7 @@ def test_full_disk_neither_kills_nor_resumes_frozen_process(lab, nodes, migratio
     filler = migrations.states["source"] / "filler"
     nodes.source.run(["sh", "-c", f"cat /dev/zero >{filler}"], check=False)
     migrations.go_on("source", "frozen")
-    # It waits longer than --timeout.
+    # The frozen process waits for longer than --timeout.
     assert not happens(lambda: not nodes.source.alive(worker.pid) or not running.running(), 4)
     assert migrations.records("source")[0]["state"] in ("frozen", "sealed")
     nodes.source.run(["rm", filler])

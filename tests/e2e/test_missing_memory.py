@@ -108,8 +108,8 @@ def signals_of(node, pid):
 
 
 def test_move_survives_signals_to_all_its_processes(lab, nodes, migrations):
-    """Only `ppmr migrate` takes a signal for a wish to end. CRIU must not die in a dump, which
-    could end the process."""
+    """Only `ppmr migrate` ends at a signal. CRIU must not die in a dump, which could end the
+    process."""
     [worker] = start_workers(lab, nodes, 1)
     before = signals_of(nodes.source, worker.pid)
     nodes.link.limit("20mbit")  # the page reader lives until the link has carried the memory

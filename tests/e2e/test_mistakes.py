@@ -25,7 +25,7 @@ LIMITS_OF_ROUNDS = {
     "--on-timeout": "cancel",
 }
 
-# The words; the exit code; the object and the remedy, which the message has.
+# The words of the command; the exit code; the object and the remedy that the message must name.
 MISTAKES = [
     # nothing to do, or not what was meant
     (["frobnicate"], USAGE, "frobnicate", "ppmr --help"),

@@ -97,7 +97,7 @@ def test_package_is_installed_upgraded_and_removed_completely(packages, own_root
     assert in_root(root, "ppmr", "--version").stdout.startswith("ppmr ")
     assert "not found" not in in_root(root, "ldd", "/usr/bin/ppmr").stdout
     assert "/usr/lib/ppmr/libppmr-verbs.so" in in_root(root, "dpkg", "-L", "ppmr").stdout.split()
-    # A library that cannot be loaded is only a message of the loader.
+    # If the library could not be loaded, only a message of the loader would show it.
     started = in_root(root, "ppmr", "rdma", "run", "--directory", "/root/peers", "--", "true")
     assert started.stderr == ""
     assert "ppmr:" in (root / "etc/passwd").read_text()
@@ -186,7 +186,7 @@ def test_process_moves_between_two_empty_machines_by_the_commands_of_the_readme(
             assert packages["ppmr"].name in command, "README.md names another version"
             command = "apt install --yes /root/ppmr_*.deb"
         if command.startswith("systemctl enable"):
-            # The program is one of root.
+            # The program runs as root.
             for machine in (source, target):
                 machine.run("sed -i 's/^allow-restart/allow-root-restart/' /etc/ppmr/target.conf")
         if command.startswith("ppmr migrate"):

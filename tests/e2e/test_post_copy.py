@@ -128,8 +128,8 @@ def test_link_may_be_cut_when_the_coordinator_is_dead(lab, nodes, impatient_migr
 def test_process_continues_although_criu_fails_after_its_release(
     lab, nodes, make_migrations, tmp_path
 ):
-    """CRIU fails so if it has lost its relay. The guard is gone, too: nothing but the pager keeps
-    zeros away."""
+    """CRIU fails in this way if it has lost its relay. The guard is gone, too, so only the pager
+    keeps the process from reading zeros."""
     kills = 'pkill -KILL -f "^ppmr (guard-pages|migration-relay)"'
     fails = f'{IS_A_SUPERVISORS} && {{ {find_criu()} "$@"; {kills}; touch "{tmp_path}/failed"; exit 1; }}'
     migrations = make_migrations(environment={"PPMR_CRIU": str(criu_that(tmp_path, fails))})
@@ -350,7 +350,7 @@ def test_process_stays_after_a_failure_before_the_decision(lab, nodes, migration
 
 
 @pytest.mark.parametrize("option", [["--eager"], ["--leave-running"]])
-def test_options_that_exclude_post_copy(lab, nodes, migrations, option):
+def test_options_that_exclude_post_copy_are_refused(lab, nodes, migrations, option):
     [worker] = start_workers(lab, nodes, 1)
     done = migrations.migrate(worker.pid, options=["--post-copy", *option])
     assert done.code == 2 and "excludes" in done.output, done.output

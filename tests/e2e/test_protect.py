@@ -207,7 +207,7 @@ def test_fence_that_fails_changes_nothing(nodes, ledger, protection):
     protection.wait_for_epochs(1)
 
 
-def test_silent_node_is_taken_over_alone(nodes, ledger, protection, migrations):
+def test_partner_takes_over_a_silent_node_by_itself(nodes, ledger, protection, migrations):
     protection.wait_for_epochs(1)
     watch = Running(
         nodes.target,
@@ -250,7 +250,7 @@ def test_killed_protection_leaves_the_process_as_it_was(nodes, ledger, migration
     protection.end()
 
 
-def test_end_of_the_process_forgets_its_epochs(nodes, ledger, protection):
+def test_epochs_are_removed_when_their_process_ends(nodes, ledger, protection):
     protection.wait_for_epochs(1)
     nodes.source.signal(ledger.pid, signal.SIGKILL)
     done = protection.running.wait(30)
@@ -340,7 +340,7 @@ def test_rate_holds_for_the_rounds(ledger, migrations):
     protection.end()
 
 
-def test_names_and_second_protections(nodes, ledger, protection, migrations):
+def test_name_stays_taken_until_it_is_discarded(nodes, ledger, protection, migrations):
     protection.wait_for_epochs(1)
     second = Protection(migrations, ledger.pid).running.wait(30)
     assert second.code != 0 and "another ppmr protect has the name ledger" in second.output
@@ -379,7 +379,7 @@ def test_status_and_metrics_show_the_newest_epoch(nodes, protection, migrations)
     assert migrations.source.status()["protected"] == []
 
 
-# Trees, shared pages, mappings that come and go, pipes, sockets and shared memory in an epoch.
+# A takeover keeps trees, shared pages, mappings that come and go, pipes, sockets and shared memory.
 @pytest.mark.parametrize(
     "program, arguments",
     [("memory_changer", [32, 100]), ("conversation", "pipes"), ("conversation", "shared-memory")],

@@ -64,9 +64,10 @@ def two(lab, nodes, migrations, ledger):
             two.protection.end()
 
 
-def test_dead_partner_holds_nobody_and_catches_up(nodes, ledger, two):
-    """Its daemon dies in the middle of an epoch; epochs go on; it is back, and gets what it has
-    missed. Then it is taken over, and the other one only by a person."""
+def test_epochs_go_on_without_a_dead_partner_which_catches_up_later(nodes, ledger, two):
+    """The daemon of the first partner dies in the middle of an epoch, and epochs go on at the
+    second. When the daemon is back, it gets what it has missed. After the loss of the source, only
+    the first partner takes over without a decision of the operator."""
     protection = two.protect("--policy", "any", "--max-rate", "64MiB")
     two.wait_for_kept(two.first)
     two.wait_for_kept(two.second)
@@ -114,14 +115,15 @@ def test_second_partner_goes_on_instead_of_the_first(nodes, ledger, two):
 
 
 def test_policy_says_when_an_epoch_counts(ledger, two):
-    """A partner that takes nothing holds the epochs that count, not those of the other."""
+    """With the policy `all`, an epoch does not count while one partner takes nothing. The other
+    partner still gets its epochs."""
     protection = two.protect("--policy", "all")
     protection.wait_for_epochs(1)
     two.second.target.signal(signal.SIGSTOP)
     try:
         stopped_at = two.epoch(two.first)
         two.wait_for_kept(two.first, 4)
-        # One that the stopped partner had already may still have been reported.
+        # An epoch that the stopped partner already had may still have been reported.
         counted = protection.epochs()[-1]
         assert counted["number"] <= stopped_at + 1
         [shown] = two.first.source.status()["protected"]
@@ -156,7 +158,7 @@ def lines_of(ledger, node):
 
 
 def check_unbroken(lines):
-    """The lines of one of several copies, which append to one file."""
+    """Checks the lines of one copy. All copies append to one file."""
     turns = [int(turn) for turn, _, _ in lines]
     assert turns == list(range(turns[0], turns[0] + len(turns)))
     assert {wrong for _, _, wrong in lines} == {"0"}
@@ -192,7 +194,8 @@ def test_one_epoch_runs_at_two_partners_and_the_source_goes_on(two, nodes, ledge
     assert nodes.target.alive(ledger.pid)
     of_copy = protection.takeover(f"{NAME}@copy", "--fence", "true", check=False)
     assert of_copy.returncode == 2 and "is a copy" in of_copy.stderr
-    # Its original is lost, and goes on there when the copy has ended.
+    # The node of the original is lost. The original cannot go on at the target until its copy there
+    # has ended.
     lose(nodes.source)
     blocked = protection.take_over(check=False)
     assert blocked.returncode != 0 and f"runs here as pid {ledger.pid}" in blocked.stderr

@@ -42,7 +42,7 @@ class Job:
         return json.loads(self.run("runc state job", node).stdout)
 
     def look(self):
-        """What an epoch must leave as it was."""
+        """Returns what an epoch must leave unchanged."""
         state = self.state()
         groups = f"/sys/fs/cgroup$(sed -n s/^0:://p /proc/{state['pid']}/cgroup)"
         frozen = self.run(f"cat {groups}/cgroup.freeze 2>/dev/null || echo none").stdout

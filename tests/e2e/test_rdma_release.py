@@ -13,8 +13,8 @@ DEVICE = "/dev/infiniband/uverbs0"
 SKIP_WITHOUT_ROUNDS = pytest.mark.skipif(
     not tracks_writes(), reason="NOT TESTED: rounds: this kernel does not track writes"
 )
-# A directory /dev of the node's own. The device of RDMA is another one that CRIU cannot dump,
-# either: that of FUSE.
+# Gives the node a directory /dev of its own. In it the device of FUSE stands for a device of RDMA:
+# CRIU cannot dump either of them.
 OWN_DEVICES = f"""
 mkdir /run/dev && mount -t tmpfs none /run/dev && mkdir -p /run/dev/infiniband /run/dev/shm /run/dev/pts
 cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/net /dev/fuse /run/dev

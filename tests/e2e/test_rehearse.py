@@ -12,7 +12,8 @@ from lab.workers import pause_at
 
 REHEARSED, STAYED = 0, 11
 
-# Has a socket in a directory that both nodes share, and a name that is free at most once per node.
+# Has a socket in a directory that both nodes share, and an abstract name and a port that only one
+# process of a node can have.
 SERVER = """
 import os, socket, sys, time
 named = socket.socket(socket.AF_UNIX); named.bind(sys.argv[1]); named.listen(1)
@@ -143,7 +144,7 @@ def test_copy_ends_when_the_target_loses_what_holds_it(lab, nodes, migrations, r
         migrations.target.kill()
     migrations.go_on("source", "sealed")
     done = running.wait()
-    # The target had voted: the coordinator may hear of it before it hears of the loss.
+    # The target had voted. The coordinator may receive the vote before it notices the loss.
     assert done.code in (STAYED, REHEARSED), done.output
     # Without a daemon the copy is held, and never runs, until --timeout is over.
     migrations.restart_dead()
@@ -157,7 +158,8 @@ REHEARSALS = Path(__file__).resolve().parents[1] / "rehearsals.py"
 
 
 def test_rehearsals_predict_moves_of_mixed_programs(long):
-    """A sample that a seed draws, which the failure shows; `--programs 500` is the whole."""
+    """Plays a sample that a seed draws; a failure shows the seed. `--programs 500` plays the whole.
+    """
     count = 100 if long else 8
     words = ["/usr/bin/python3", REHEARSALS, "--programs", str(count)]
     played = subprocess.run(words, capture_output=True, text=True, timeout=patience(count * 30))

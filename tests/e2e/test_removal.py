@@ -19,7 +19,7 @@ def with_ppmr(*first):
 
 @pytest.fixture
 def records(nodes):
-    """Without records of this machine."""
+    """Hides the records of this machine from the node."""
     nodes.source.run(["mkdir", "-p", "/var/lib/ppmr"])
     nodes.source.run(["mount", "-t", "tmpfs", "-o", "mode=700", "none", "/var/lib/ppmr"])
     yield "/var/lib/ppmr"
@@ -35,7 +35,7 @@ def test_removal_ends_every_daemon_and_says_what_it_leaves(nodes, records, mount
 
 
 @pytest.mark.parametrize("step", ["upgrade", "deconfigure", "failed-upgrade"])
-def test_other_steps_stop_nothing(nodes, records, mounts, step):
+def test_script_stops_nothing_in_other_steps_of_the_package(nodes, records, mounts, step):
     nodes.source.run(["sh", PRERM, step], env=with_ppmr())
     assert mounts.source.process.poll() is None
     assert mounts.source.status()["ok"]

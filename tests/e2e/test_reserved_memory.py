@@ -1,4 +1,4 @@
-"""Address space that is only reserved, as of Java: it moves, and costs no time."""
+"""Address space that a program only reserves, as Java does: it moves, and costs no time."""
 import signal
 import statistics
 
@@ -7,7 +7,8 @@ import pytest
 from lab.node import wait_until
 from lab.protection import Protection
 
-# Without MAP_NORESERVE, and larger than the memory of any machine; some of it is used.
+# Reserves address space without MAP_NORESERVE, more than the memory of any machine, and uses some
+# of it.
 RESERVER = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -54,8 +55,8 @@ def test_reserved_address_space_moves(lab, nodes, migrations, options):
 
 
 SMALL_GIB, LARGE_GIB = 1, 1024
-# What is left of the noise of a machine in the median of 3. The cost of each page that CRIU would
-# describe is 16 bytes: 4 GiB for the large one, which takes seconds to write.
+# Limits for the noise that is left in the median of 3. If CRIU described the reserved pages, each
+# would cost 16 bytes: 4 GiB for the large process, which take seconds to write.
 ALLOWED_RATIO, ALLOWED_S = 1.5, 0.1
 
 

@@ -1,4 +1,4 @@
-"""Interrupted migrations come to their end without a person: nobody runs --recover here."""
+"""Interrupted migrations come to their end without a person: these tests do not run --recover."""
 import json
 import shlex
 import signal

@@ -34,7 +34,7 @@ def test_shared_memory_is_right_to_the_byte(nodes, migrations, checker, options)
     checker.check_runs_at(nodes.target)
 
 
-def test_memory_that_nobody_writes_is_there(lab, nodes, migrations):
+def test_shared_memory_that_no_process_writes_arrives(lab, nodes, migrations):
     checker = Checker(lab, nodes, mib=4, program=SHARED_CHECKER, options=["--idle"])
     migrations.migrate(checker.pid).ok()
     checker.check_runs_at(nodes.target)

@@ -35,7 +35,7 @@ def submit(slurm, command, options="--spares 1", **limits):
 
 
 def submit_counting(slurm, count):
-    """A job whose node on h1 counts."""
+    """Submits a job whose node on h1 counts."""
     return submit(slurm, f"sh -c '{COUNT.format(count=count)}'")
 
 
@@ -141,7 +141,7 @@ def test_slurm_accounts_a_node_on_the_host_to_which_it_moved(slurm):
 
 
 def memory_of_step(slurm, host, job):
-    """What the step uses on the host, in bytes, as its control group has it: with that, Slurm
+    """Returns the bytes that the step uses on the host, from its control group, with which Slurm
     limits the step."""
     script = f"cat /sys/fs/cgroup/memory/slurm*/uid_0/job_{job}/step_0/memory.stat"
     stat = slurm.hosts.nodes[host].run(["sh", "-c", script]).stdout
@@ -244,7 +244,7 @@ def check_fence(hosts, slurm, suspended):
         slurm.command("scontrol", "update", "NodeName=h2", f"State={state}", "Reason=test")
 
     assert "h2 is IDLE" in refused("h2")
-    # What people write, behind the state.
+    # Text of operators, which Slurm shows behind the state, must not count as a state.
     text = "waits for State=POWERED_DOWN by ops"
     slurm.command("scontrol", "update", "NodeName=h2", f"Reason={text}", f"Comment={text}")
     assert "h2 is IDLE" in refused("h2")
@@ -266,7 +266,7 @@ def check_fence(hosts, slurm, suspended):
     assert "cannot ask Slurm for h2" in refused("h2")
 
 
-def test_fence_believes_only_that_slurm_has_powered_a_host_off(lab, need_command):
+def test_fence_succeeds_only_if_slurm_has_powered_the_host_off(lab, need_command):
     for program in ("runc", "slurmd", "slurmctld", "munged"):
         need_command(program)
     suspended = lab.home / "suspended"

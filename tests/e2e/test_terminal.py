@@ -155,7 +155,7 @@ def test_progress_and_watch_show_a_migration_on_terminals(lab, nodes, migrations
     state = ["--state-dir", migrations.states["source"]]
     with watch(nodes.source, *state, columns=140, rows=40) as screen:
         screen.wait_for("connected over tcp")
-        # No warning of a promise that the slow link breaks.
+        # With this limit, no warning says that the slow link breaks the promise.
         words = migrate_words(migrations, worker.pid, "--max-downtime", "60s")
         with Terminal(nodes.source, words, 110, 12) as terminal:
             terminal.wait_for(

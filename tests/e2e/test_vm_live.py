@@ -45,7 +45,8 @@ def test_threads_that_write_all_the_time_move_live_with_soft_dirty_bits(machines
 
 
 def test_rounds_lose_no_write_with_soft_dirty_bits(machines, migrations):
-    # Those that play only injected calls, which are not used here, take long in a machine.
+    # Leaves out the tests of injected calls, which moves do not use here: they take long in a
+    # machine.
     which = "--gtest_filter=LiveRounds.*:DeviceWrites.*-*DisturbNoSystemCall:*LoseNoSignal"
     done = machines.a.run([MEMORY_TESTS, which], timeout=180, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -14,8 +14,8 @@ from lab.node import wait_until
 MOVED = 0
 SHARED = "/mnt/shared"
 
-# Clients may take locks only after the grace period (10 s at least), in which those of a server's
-# last life could take theirs again.
+# Clients may take new locks only after the grace period (10 s at least). In this period, clients
+# may reclaim the locks that they had before a restart of the server.
 SERVER = r"""
 modprobe nfsd && mkdir -p /run/export && mount -t tmpfs export /run/export
 mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd

@@ -138,7 +138,7 @@ class Ends:
 
 @pytest.fixture
 def migrations(ppmr, machines):
-    """Returns the sum over both directions."""
+    """Returns the migrations from machine a to machine b, and those back."""
     number = next(_numbers)
     source_options = ["--pool-size", "16MiB", "--transport", "verbs"]
     target_options = ["--memory-limit", "256MiB", "--pool-size", "96MiB"]

@@ -483,7 +483,7 @@ def test_cycles_of_connect_transfer_and_disconnect_leak_nothing(machines, pair, 
         }
 
     def resident_kib():
-        """Without the memory of the stored files and the reserve."""
+        """Returns the memory of the target without that of the stored files and the reserve."""
         both.await_ready()
         store = both.target.status()["store"]
         return (

@@ -11,7 +11,7 @@
 
 namespace {
 
-// A request that can be read survives the way to another process.
+// Checks that a valid request stays the same when it is written and read again.
 template <typename Requests>
 void read(const nlohmann::json& json) {
   using namespace ppmr;

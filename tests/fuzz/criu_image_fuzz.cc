@@ -45,6 +45,7 @@ void fuzz(std::span<const uint8_t> input) {
   if (input[0] % 3 == 0) check_pagemap(bytes);
   if (input[0] % 3 == 1) check_mm(bytes);
   if (input[0] % 3 == 2) (void)parse_pstree("pstree", bytes);
-  // A byte that selects another image, too: the stored inputs stay what they are.
+  // Such a byte selects one of the images above, too. So every stored input still selects the image
+  // that it was stored for.
   if (input[0] >= 0x80) (void)parse_bound_sockets("files", bytes);
 }

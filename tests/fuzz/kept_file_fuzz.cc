@@ -1,5 +1,5 @@
-// Fuzzes what a disk may return for a kept checkpoint: the index, as if the key had been used to
-// write it, and the whole file.
+// Fuzzes what a disk may return for a kept checkpoint: the whole file, and the decrypted index, as
+// a writer who has the key could choose it.
 #include <sys/mman.h>
 #include <unistd.h>
 

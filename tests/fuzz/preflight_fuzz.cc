@@ -1,5 +1,5 @@
-// The preflight: questions at the target, answers at the source, and what other users write at the
-// source: scripts, control groups, configurations of service managers.
+// Fuzzes the preflight: questions at the target, answers at the source, and what other users write
+// at the source: scripts, control groups, configurations of service managers.
 #include <nlohmann/json.hpp>
 
 #include "base/parse_json.h"

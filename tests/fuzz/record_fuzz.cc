@@ -1,4 +1,4 @@
-// Records of migrations: from a peer, and from the state directory.
+// Fuzzes records of migrations, which come from a peer or from the state directory.
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"

@@ -401,7 +401,7 @@ class Arena:
 
     @staticmethod
     def _find_waiting_criu(node):
-        """One that was started ahead, and has no request yet."""
+        """Returns the host pids of the CRIUs that were started ahead and have no request yet."""
         return node.find_processes(lambda words: words[0].endswith(b"criu") and words[1] == b"swrk")
 
     def _continue(self, victims, running):
@@ -437,7 +437,7 @@ class Arena:
         self.migrations.restart_dead()
 
     def _await_settled(self, witness, hold_limit):
-        """Nobody runs `--recover`."""
+        """Waits until the daemons have settled the migration. No person runs `--recover`."""
 
         def open_records():
             records = [
@@ -554,7 +554,7 @@ class Arena:
                 10,
                 f"the programs of the move on {node.name} to end: {self._programs_left(node)}",
             )
-        # Those of a lost process stay: a person may want them.
+        # The checkpoints of a lost process stay, because a person may want them.
         if is_lost:
             self._kept.update(self.target.names(self.migrations.in_))
         wait_until(
@@ -567,7 +567,8 @@ class Arena:
             if used != 0:
                 raise LabError(f"{used} bytes of a checkpoint are left at the target")
         wait_until(lambda: not self._frozen_groups(), 10, "the frozen control groups to go")
-        # Those of a connection that has moved stay: this kernel must not answer its peer.
+        # The rules of a connection that has moved stay, because this kernel must not answer its
+        # peer.
         rules = self._filter_rules(self.source) + self._filter_rules(self.target)
         if stays and rules:
             raise LabError(f"filter rules of CRIU are left: {rules}")
@@ -582,7 +583,7 @@ class Arena:
                     raise LabError(f"the witness on {node.name} is still tracked")
 
     def _frozen_groups(self):
-        """Those of this arena's migrations, by their IDs."""
+        """Returns the frozen control groups of this arena's migrations, by their IDs."""
         ids = [record["id"] for record in self.migrations.records("source")]
         wanted = {f"ppmr-frozen-{id}" for id in ids}
         # Groups of others come and go: os.walk() passes over them.

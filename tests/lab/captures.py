@@ -56,7 +56,7 @@ class Stage:
         self._open.close()
 
     def _start(self, lab, name, **options):
-        """A program whose file, and so its process and its command line, have this name."""
+        """Starts a program whose file, and so its process and its command line, have this name."""
         program = lab.home / name
         if not program.exists():
             shutil.copy("/usr/bin/sleep", program)
@@ -69,7 +69,7 @@ class Stage:
 
     def moves(self, columns):
         """[(title, words)] of commands that move processes: of new ones at each call."""
-        # Other processes of the target have had the next pids.
+        # These pids are free at the target, where other processes have had the next ones.
         first = {"first_pid": MOVED_FROM_PID + 10 * columns}
         pid = self._start(self.lab, f"of-{columns}-columns", **first)
         for number in range(2):

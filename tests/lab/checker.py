@@ -29,7 +29,7 @@ while True:
 """
 
 
-# The same with shared memory, which children write that live for a moment.
+# Does the same with shared memory, which short-lived children write.
 SHARED_CHECKER = """
 import fcntl, mmap, os, sys, time
 path, mib = sys.argv[1], int(sys.argv[2])
@@ -66,8 +66,8 @@ while True:
 """
 
 
-# Writes all of its memory again and again, and works so many milliseconds (of a processor) for each
-# MiB. What is older than the last turn is wrong.
+# Writes all of its memory again and again, and works for so many milliseconds (of a processor) for
+# each MiB. Memory that is older than the last turn is wrong.
 WRITER = """
 import os, sys, time
 path, mib, works_ms = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -121,7 +121,8 @@ class Checker:
         self.check_continuous()
 
     def is_tracked(self):
-        """At the source, or by a program there."""
+        """Returns whether the kernel tracks the process at the source, or a program there holds a
+        userfaultfd."""
         source = self.nodes.source
         [host_pid] = [host for host, pid in source.all_processes() if pid == self.pid]
         return tracking.is_tracked(host_pid) or bool(tracking.userfaultfds(source))

@@ -236,7 +236,8 @@ def all_cases():
 
 
 def is_played_in(case, modes):
-    """ROUND is a live move, which a lazy one is. A pager is the same in post-copy."""
+    """Returns whether a case is played in these modes. ROUND is a case of LAZY, because both are
+    live moves. POST_COPY plays every case, because its pager is the same."""
     mode = LAZY if case[3] == ROUND else case[3]
     return mode is None or mode in modes or modes == [POST_COPY]
 

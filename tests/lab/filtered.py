@@ -1,7 +1,7 @@
 """Starts a program for which system calls fail, as they do on another kernel or machine."""
 import os
 
-# Of a file with the numbers of this architecture only what is used here.
+# The numbers of the system calls that tests filter, for each architecture.
 NUMBERS = {
     "x86_64": {"ptrace": 101, "userfaultfd": 323},
     "aarch64": {"ptrace": 117, "userfaultfd": 282},

@@ -17,7 +17,7 @@ import struct
 import sys
 from pathlib import Path
 
-# Of /proc/PID/status.
+# Fields of /proc/PID/status.
 STATUS = (
     "Name Umask Uid Gid Groups NoNewPrivs Seccomp Seccomp_filters Speculation_Store_Bypass "
     "SpeculationIndirectBranch SigBlk SigIgn SigCgt CapInh CapPrm CapEff CapBnd CapAmb THP_enabled "
@@ -26,10 +26,10 @@ STATUS = (
 FILES = ("limits", "cmdline", "environ", "coredump_filter", "oom_score_adj", "personality")
 THREAD_FILES = ("comm", "timerslack_ns")
 LINKS = ("exe", "cwd", "root")
-# Numbers of options that the traffic changes, by level. Of TCP also the window (10), and what only
+# Numbers of options that the traffic changes, by level. For TCP also the window (10), and what only
 # shows that the connection was in repair mode (19 to 22, 29).
 PASSING = {1: {4, 49, 55, 56, 57}, 6: {10, 11, 12, 14, 15, 19, 20, 21, 22, 24, 26, 28, 29, 31, 35}}
-# A TCP socket has them, but neither uses them nor lets anybody set them: multicasts.
+# Options for multicasts: a TCP socket has them, but neither uses them nor lets anybody set them.
 WITHOUT_USE = {0: {32, 33}, 41: {17, 18}}
 LEVELS = (1, 0, 41, 6, 17)
 # Flags of mappings: whether pages were written since some moment, whether memory is counted.
@@ -48,7 +48,7 @@ class Tree:
         self.seen[name] = value
 
     def named(self, target):
-        """A link of /proc without numbers of inodes, which another kernel gives."""
+        """Returns a link of /proc without the numbers of inodes, which differ on another kernel."""
         found = re.fullmatch(r"(socket|pipe|mnt|net|pid|uts|ipc|user|cgroup|time):\[(\d+)\]", target)
         if not found:
             return re.sub(r"^/memfd:|^anon_inode:", lambda kind: kind[0], target)

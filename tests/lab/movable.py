@@ -11,8 +11,9 @@ GID_INDEX = 1  # of rxe: the IPv4 address
 SOURCE_OPTIONS = ["--pool-size", "16MiB"]
 TARGET_OPTIONS = ["--memory-limit", "256MiB", "--pool-size", "96MiB"]
 
-# UCX connects over UD and sends over RC with a shared receive queue. The transports of rdma_cm
-# would keep its device open; the others are for rxe (docs/rdma-programs.md).
+# UCX connects over UD and sends over RC with a shared receive queue. UCX_SOCKADDR_TLS_PRIORITY
+# avoids the transports of rdma_cm, which would keep the device open. The other settings are for rxe
+# (docs/rdma-programs.md).
 UCX = [
     "env",
     "UCX_TLS=rc_v,ud_v",

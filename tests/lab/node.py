@@ -58,7 +58,7 @@ def has_stopped(pid):
             if state not in "TtZX":
                 return False
     except (FileNotFoundError, ProcessLookupError):
-        return not Path(f"/proc/{pid}").exists()  # if only a thread has ended: again
+        return not Path(f"/proc/{pid}").exists()  # false if only a thread has ended
     return True
 
 

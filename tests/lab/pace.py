@@ -1,4 +1,5 @@
-"""How long a test may wait on this machine: its limits are for the reference machine, and alone.
+"""How long a test may wait on this machine. The limits in tests are for the reference machine, with
+one test at a time.
 
     patience(10)     10 s on the reference machine; more on a slower one, and beside other tests
     slowness()       for times that are part of what a test shows, such as a --peer-timeout

@@ -1,5 +1,5 @@
 """A program that sets one of each kind of state that the kernel keeps for a process, and prints
-again and again what it sees of it. docs/faithful.md lists who carries which kind.
+again and again what it sees of it. docs/faithful.md lists which program carries which kind.
 
     portrait = Portrait(node, directory)
     before = portrait.seen()                # {row: value}, of what this node can have
@@ -95,7 +95,8 @@ ROWS = (
     ),
     Row("core-dump filter", "put('coredump_filter', '0x7f')", "look('coredump_filter')"),
     Row("nice value of the session", "put('autogroup', '5')", "look('autogroup').split()[-1]"),
-    # A signal that is ignored: CRIU alone restores it, and its own end would kill the program.
+    # The signal is one that is ignored: CRIU alone restores this setting, and another signal would
+    # kill the program at CRIU's end.
     Row("signal at the parent's end", "must(libc.prctl(1, 17, 0, 0, 0))", "flag(2)"),
     Row("personality", "must(libc.personality(0x40000))", "hex(libc.personality(0xffffffff))"),
     _prctl("merging of equal pages (KSM)", "67, 1", "68"),

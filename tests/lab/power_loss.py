@@ -4,10 +4,9 @@ After the boot the daemons are started and nothing else is done. The oracle chec
 are up again and have had `--timeout` + 30 s:
 
 - Neither record is open, and both say the same.
-- Exactly one copy of the witness runs, where the records say. Or none does: then it was on the node
-  that lost power, and the records say that it is lost, or that it ran there before, because it had
-  moved or because the move had been aborted; or the source lost power before it had a record, and
-  nobody was promised anything.
+- Exactly one copy of the witness runs, where the records say. No copy may run in two cases only.
+  The witness was on the node that lost power, and the records say that it is lost, or that it ran
+  there after a finished or an aborted move. Or the source lost power before it had a record.
 - The witness never ran twice, and its memory is right (Witness.check_log).
 - `ppmr migrate`, if its node lived, has not reported success for a process that did not move.
 - No program of the move and no checkpoint is left.

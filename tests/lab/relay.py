@@ -52,7 +52,7 @@ class Relay:
         self.close()
 
     def wait(self):
-        """Until the program is killed."""
+        """Waits until the program is killed."""
         self._acceptor.join()
 
     def _accept(self):

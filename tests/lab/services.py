@@ -48,7 +48,7 @@ def _fastcgi_request(script):
 
 
 def let_enter(directory):
-    """Programs of other users can reach it."""
+    """Lets programs of other users reach the directory."""
     for parent in directory.parents:
         if parent == Path("/tmp"):
             break
@@ -95,7 +95,7 @@ class Redis(Service):
     package = program = "redis-server"
 
     def command(self, address, port, directory):
-        # Its allocator makes threads when it likes.
+        # Otherwise its allocator may start a thread at any time.
         words = f"--port {port} --bind {address} --protected-mode no --jemalloc-bg-thread no"
         words += " --appendonly yes --save"
         return [self.find(), *words.split(), "", "--dir", directory]
@@ -247,7 +247,7 @@ class MariaDb(Service):
         return super().start(node, *words)
 
     def changes_itself(self, name, before, after):
-        # When poll(2) is interrupted, it makes the connection a blocking one.
+        # When poll(2) is interrupted, the server makes the connection a blocking one.
         return name.endswith(" flags") and int(before, 8) & ~os.O_NONBLOCK == int(after, 8)
 
     def steps(self, directory):
@@ -283,7 +283,7 @@ class PhpFpm(Service):
 
 class Exim(Service):
     package, program = "exim4-daemon-light", "exim4"
-    user = "Debian-exim"  # it gives root up
+    user = "Debian-exim"  # it drops the rights of root
 
     def command(self, address, port, directory):
         let_enter(directory)

@@ -238,8 +238,8 @@ class SlurmCluster:
         wait_until(idle, timeout, "all hosts to be idle", 0.3)
 
     def kill(self, what, host):
-        """slurmctld may save its state: a killed one forgets the jobs of the last seconds, and
-        starts them again."""
+        """Kills a daemon. slurmctld gets SIGTERM, so that it can save its state: after SIGKILL it
+        would forget the jobs of the last seconds, and start them again."""
         process = self.daemons[what, host]
         number = signal.SIGTERM if what == "slurmctld" else signal.SIGKILL
         self.hosts.nodes[host].signal_process(process, number)

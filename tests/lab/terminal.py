@@ -96,7 +96,7 @@ class Terminal:
         return "\n".join(self.lines).rstrip()
 
     def wait_for(self, wanted, timeout=20):
-        """Until the terminal shows this pattern, or `wanted(terminal)` is true."""
+        """Waits until the terminal shows this pattern, or `wanted(terminal)` is true."""
         end = time.monotonic() + patience(timeout)
         while True:
             ended = self.process.poll() is not None
@@ -110,7 +110,7 @@ class Terminal:
                 )
 
     def end(self, timeout=20):
-        """The exit code, when the program has ended."""
+        """Waits until the program has ended, and returns its exit code."""
         stop = time.monotonic() + patience(timeout)
         while self.process.poll() is None:
             self.read(0.05)

@@ -102,7 +102,7 @@ class Witness:
             for node in (self._source, self._target)
         }
         original, copy = of[self._source.name], of[self._target.name]
-        # A line that was complete in memory when it froze is written by both, the same.
+        # Both write a line that was complete in memory at the freeze.
         seen = set()
         for at, line in enumerate(original):
             if line in seen:

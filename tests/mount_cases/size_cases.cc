@@ -69,7 +69,8 @@ TEST_F(LargeFile, OfThreeGiBArrivesWhole) {
   EXPECT_EQ(::read(in.get(), got.data(), got.size()), 0) << "end of file";
 }
 
-// The file has the same length, with data only at both ends and across the 2 GiB limit.
+// The file is as long as that of the case above, with data only at both ends and across the 2 GiB
+// limit.
 TEST_F(LargeFile, OfThreeGiBWithHolesReadsAsZeroesBetweenItsData) {
   allow_seconds(300);
   const std::string bytes = pattern(4097, 8);

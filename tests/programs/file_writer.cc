@@ -1,6 +1,6 @@
-// Writes random bytes to a file through a mapping, all the time, and remembers in memory of its own
-// what the file must have. Writes to the file by write(2), too, but rarely: most changes leave no
-// trace in its times. When STOP exists, compares both and ends.
+// Writes random bytes to a file through a mapping, all the time, and keeps the expected content in
+// memory of its own. It calls pwrite(2) only rarely, so most changes leave no trace in the times of
+// the file. When STOP exists, it compares the file with the expected content, and ends.
 //
 // Usage: file_writer FILE SIZE_MIB COUNT STOP RESULT [--deleted]
 //   COUNT    a file that gets a line after each 1,000 writes

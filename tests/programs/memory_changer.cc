@@ -1,12 +1,11 @@
 // A program whose mappings change all the time: it writes pages, unmaps, maps and moves memory,
 // gives pages back to the kernel, changes protections, and forks children that share its memory. It
-// checks the words of a mapping before each change, and of all mappings when it finds itself on
-// another node, so a page that a move has lost or has left old shows.
+// checks the words of a mapping before each change, and those of all mappings when it runs on
+// another node. So it finds a page that a move has lost or has left old.
 //
 // clang-format off
-//   mappings   SIZE_MIB / kMappingMax in the mean; each page has a stamp: what its words are made
-//              from,
-//              0 if it must read as zeros
+//   mappings   SIZE_MIB MiB together, on average. The words of a page are made from its stamp;
+//              a page with stamp 0 must read as zeros
 //   children   up to kChildrenMax, each for some steps. They check what they share, then end
 //   output     for each step: its number, the node, the time, the number of wrong words so far,
 //              also of children
@@ -34,7 +33,7 @@ constexpr size_t kWordsPerPage = kPage / sizeof(uint64_t);
 constexpr size_t kMappingMax = 512;  // in pages
 constexpr size_t kChildrenMax = 3;
 
-// With what the kernel has there.
+// Ends with an error that includes what the kernel has mapped at this place.
 [[noreturn]] void die_at(const std::byte* at, size_t bytes) {
   const std::string why = strerror(errno);
   fprintf(stderr, "mremap of %p, %zu bytes: %s\n", static_cast<const void*>(at), bytes,
@@ -82,7 +81,8 @@ class Changer {
                    static_cast<unsigned long long>(number), node.c_str(),
                    static_cast<long long>(realtime_ns()),
                    static_cast<unsigned long long>(wrong_words_), children_.size());
-      // After the line, so that the gap between the lines of two nodes is the downtime.
+      // Checks after the line is written, so that the gap between the lines of two nodes is the
+      // downtime.
       if (node != last_node_) {
         for (const Mapping& mapping : mappings_) wrong_words_ += wrong_words(mapping);
         last_node_ = node;
@@ -143,7 +143,7 @@ class Changer {
         mapping.at = static_cast<std::byte*>(at);
         break;
       }
-      case 2:  // back to the kernel
+      case 2:  // gives pages back to the kernel
         if (madvise(mapping.page(first), count * kPage, MADV_DONTNEED) != 0) die("madvise");
         std::fill_n(mapping.stamps.begin() + static_cast<std::ptrdiff_t>(first), count, 0);
         break;
@@ -160,7 +160,7 @@ class Changer {
         if (mapping.read_only) return;
         for (size_t i = 0; i < count; ++i) write_page(mapping, first + i);
     }
-    // Otherwise its parts may have different protections.
+    // Without this call, parts of the mapping may have different protections.
     if (mapping.read_only && mprotect(mapping.at, mapping.bytes(), PROT_READ) != 0) die("mprotect");
   }
 

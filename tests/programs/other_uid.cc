@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD: the program believes that its user is $OTHER_UID. With it a server runs
-// as root that refuses that.
+// A library for LD_PRELOAD: getuid() and geteuid() return $OTHER_UID. Tests preload it into servers
+// that refuse to run as root.
 #include <sys/types.h>
 
 #include <cstdlib>

@@ -11,7 +11,7 @@
 namespace ppmr_programs {
 
 struct Answer {
-  // Value: mix(number); served: how many numbers the child has answered.
+  // `value`: mix(number). `served`: how many numbers the child has answered.
   uint64_t value = 0, served = 0;
 };
 

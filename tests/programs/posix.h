@@ -32,7 +32,8 @@ inline int64_t clock_ns(clockid_t clock) {
 // the dump.
 inline int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-// Comparable across nodes: time namespaces do not change it.
+// Returns a time that is comparable across nodes, because time namespaces do not change
+// this clock.
 inline int64_t realtime_ns() { return clock_ns(CLOCK_REALTIME); }
 
 inline void sleep_ns(int64_t ns) {

@@ -42,7 +42,7 @@ class RdmaUser {
 
   bool has_device() const { return descriptor_ >= 0; }
 
-  // Obeys requests for this long.
+  // Obeys ppmr's requests for `time_ns` nanoseconds.
   void serve_for(int64_t time_ns) {
     const int64_t end_ns = monotonic_ns() + time_ns;
     for (int64_t left_ns = time_ns; left_ns > 0; left_ns = end_ns - monotonic_ns()) {

@@ -24,7 +24,7 @@ namespace ppmr {
 
 struct MemorySinkOptions {
   uint64_t capacity_bytes = uint64_t{1} << 40;  // beyond this, reserve() returns ENOSPC
-  // Reserve() returns EAGAIN instead, until raise_capacity().
+  // Then reserve() returns EAGAIN instead of ENOSPC, until raise_capacity().
   bool wait_for_space = false;
 };
 

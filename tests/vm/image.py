@@ -143,9 +143,9 @@ def _build(entry, kernel, modules):
 
 
 def _unpacked_kernel(kernel):
-    """The ELF file inside a Debian kernel, which QEMU can start directly (PVH): unpacking it in the
-    machine takes longer than the rest of the kernel's start. The kernel unchanged if it is packed
-    in another way."""
+    """Returns the ELF file inside a Debian kernel, which QEMU can start directly (PVH): unpacking
+    it in the machine takes longer than the rest of the kernel's start. Returns the kernel unchanged
+    if it is packed in another way."""
     packed = kernel.read_bytes()
     start = packed.find(b"\xfd7zXZ\0")
     if start < 0:

@@ -235,7 +235,7 @@ class VirtualNode(Commands):
         )
 
     def mount_disk(self, path):
-        """Mounts the disk of this machine (`disk_mib`). A boot does not."""
+        """Mounts the disk of this machine (`disk_mib`). A boot does not mount it."""
         self.run(["modprobe", "virtio_blk"])
         self.run(["mkdir", "-p", path])
         self.run(["mount", "-t", "ext4", "/dev/vda", path])

@@ -25,8 +25,8 @@ def main():
         if rank.value == 0:
             print(number, total.value, flush=True)
         time.sleep(SECONDS_BETWEEN_ROUNDS)
-    # MPICH 4.0.2 hangs in MPI_Finalize now and then, without ppmr, too: 5 of 24 runs of 4 and 8
-    # ranks. Not if nothing is under way.
+    # MPICH 4.0.2 sometimes hangs in MPI_Finalize, also without ppmr: in 5 of 24 runs with 4 and 8
+    # ranks. It does not hang if no message is under way.
     mpi.MPI_Barrier(COMM_WORLD)
     time.sleep(0.5)
     mpi.MPI_Finalize()
