@@ -32,7 +32,7 @@
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-// The same as sizeof(fuse_in_header) + sizeof(fuse_write_in).
+// Equals sizeof(fuse_in_header) + sizeof(fuse_write_in).
 constexpr size_t kWriteHeaderBytes = 80;
 constexpr double kAttributesSeconds = 1;
 

@@ -34,7 +34,7 @@ THERE_AND_BACK = 2
 
 
 class Checker:
-    """All moves of one program, which runs until it is told to stop."""
+    """All moves of one program, which runs until this script stops it."""
 
     moves_of_one = None
     checks = "every byte"
@@ -106,8 +106,9 @@ PROGRAMS = {"checker": Checker, "rc_pingpong": Pingpong, "ucx_tag_bw": Ucx}
 
 
 def stall_of(holds):
-    """From the first time at which a queue pair of the peer held back sends to the last at which
-    one went on; `holds` as of movable.Program.holds(). None: not all of them go on yet."""
+    """Returns the seconds from the first time at which a queue pair of the peer held back sends to
+    the last at which one went on; `holds` as of movable.Program.holds(). None: not all of them go
+    on yet."""
     begins = [at for is_hold, at in holds if is_hold]
     ends = [at for is_hold, at in holds if not is_hold]
     return max(ends) - min(begins) if ends and len(ends) >= len(begins) else None
@@ -144,7 +145,7 @@ def play(name, kind, lab, migrations, count, tally, numbers):
         for _ in range(min(count, kind.moves_of_one or count)):
             seen = len(player.peer.holds())
             done = player.move(migrations)
-            # Its queue pairs may connect again only now.
+            # The queue pairs of the peer may connect again only now.
             stall = wait_until(
                 lambda since=seen: stall_of(player.peer.holds()[since:]), 60, "the peer to go on"
             )

@@ -23,7 +23,7 @@ def measured_anew(monkeypatch):
         (pace.LOOP_MS_REFERENCE * 100, pace.START_MS_REFERENCE, pace.FACTOR_MAX),
     ],
 )
-def test_factor_is_that_of_the_worse_time_from_one_to_the_maximum(loop_ms, start_ms, factor):
+def test_slowness_follows_the_worse_time_from_one_to_the_maximum(loop_ms, start_ms, factor):
     assert pace.factor_of(loop_ms, start_ms) == pytest.approx(factor)
 
 

@@ -65,7 +65,7 @@ def has_json(words):
     [case for case in MISTAKES if has_json(case[0])],
     ids=lambda case: " ".join(case[0]).replace("/", "|"),
 )
-def test_mistake_is_one_document(places, case):  # noqa: F811
+def test_mistake_is_reported_as_one_document(places, case):  # noqa: F811
     words, code, *_ = case
     check_one_error([*(filled(word, places) for word in words), "--json"], code)
 
@@ -77,7 +77,7 @@ def test_unknown_command_and_configuration_are_one_document(tmp_path):
     check_one_error(["protect", "--config", tmp_path / "none", "--json"], USAGE)
 
 
-def test_nothing_to_do_is_a_summary_or_no_line(ppmr, tmp_path):
+def test_command_with_nothing_to_do_prints_a_summary_or_no_line(ppmr, tmp_path):
     """A list has a line for each thing: none if there is none."""
     lists = ["migrations", "history"]
     for name in lists:

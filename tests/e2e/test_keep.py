@@ -169,7 +169,7 @@ def test_removal_also_removes_the_kept_copy(world, keep):
     wait_until_kept(world, target, "two")
 
 
-def test_retention_removes_the_oldest(world, keep):
+def test_keep_count_removes_the_oldest_of_a_series(world, keep):
     source, target = world.pair(SMALL_POOL, [*keep.options, "--keep-count", "2"])
     for name in ("db.1", "db.2", "web", "db.3"):
         send(world, source, name, MIB)
@@ -240,7 +240,7 @@ def test_wrong_key_and_damaged_checkpoints_are_named_and_the_others_are_readable
     assert "00000002.kept" in target.output()
 
 
-def test_directory_belongs_to_one_target(world, keep):
+def test_keep_directory_belongs_to_one_target(world, keep):
     world.target(*keep.options)
     words = ["target", world.mountpoint(), "--listen", "127.0.0.1:0", *world.credentials([])]
     world.refuses_to_start([*words, *keep.options], "another target uses it")

@@ -265,7 +265,7 @@ def test_memory_that_changes_during_the_rounds_has_its_last_values(
     skip_if_kernel_cannot(done)
     assert rounds_of(done)
     changer.node = nodes.target
-    # So that each mapping is checked several times.
+    # After this many lines, each mapping has been checked several times.
     changer.wait_for_lines(500, nodes.target, timeout=60)
     lines = changer.lines()
     gap_between(lines, nodes.source, nodes.target)
@@ -292,7 +292,7 @@ def test_program_that_changes_its_memory_sees_a_wrong_word(lab, nodes):
     changer = Program(nodes.source, "memory_changer", [directory, 16, 100], directory)
     changer.wait_for_lines(10)
     assert changer.lines()[-1]["wrong"] == 0
-    # It does not change its mappings while it is stopped.
+    # The program is stopped, so its mappings do not change.
     nodes.source.signal(changer.pid, signal.SIGSTOP)
     maps = nodes.source.run(["cat", f"/proc/{changer.pid}/maps"]).stdout.splitlines()
     places = [line.split()[0] for line in maps if len(line.split()) == 5 and " rw-p " in line]

@@ -267,5 +267,5 @@ def test_check_and_start_agree_about_drawn_options(places, tmp_path, role, long)
             Daemon(HOST, role, mountpoint, words).close()
             continue
         started = subprocess.run([*command, "-f"], capture_output=True, text=True, timeout=60)
-        # Of several faults either may name another one.
+        # If there are several faults, the check and the start may name different ones.
         assert started.returncode > 0, (drawn, checked.stderr, started.stderr)

@@ -211,7 +211,7 @@ def test_process_moves_between_two_empty_machines_by_the_commands_of_the_readme(
     target.run("systemctl restart ppmr-target")
     wait_until(lambda: count(target)[0] > number + 5, 20, "the program to run on")
     assert target.run("systemctl is-active ppmr-target").stdout.strip() == "active"
-    # And back, without another command.
+    # The program moves back without any further set-up.
     target.run(f"ppmr migrate --pid {pid} --to 10.77.0.1")
     wait_until(lambda: count(source)[1] == "one", 20, "the program to count at its first node")
     assert count(source)[0] > number

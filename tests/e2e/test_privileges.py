@@ -51,7 +51,7 @@ def test_daemons_run_without_rights_and_report_that(world, role):
     assert (seen["capabilities"], seen["no_new_privs"], seen["seccomp"]) == ("none", True, True)
     text = world.succeeds([find_ppmr(), "status", daemon.mountpoint]).out
     assert "capabilities: none, no_new_privs on, seccomp on, landlock" in text
-    # Not even readable for other processes of this user.
+    # Other processes of this user cannot even read these files.
     for name in ("mem", "maps", "environ", "fd"):
         assert os.stat(f"/proc/{daemon.host_pid}/{name}").st_uid == 0
 

@@ -286,7 +286,7 @@ def test_protection_goes_on_when_the_source_is_renamed(nodes, ledger, migrations
 
 
 def test_criu_that_hangs_does_not_hold_the_process(nodes, ledger, migrations, tmp_path):
-    """It is stopped while its parasite code is in the process: the epoch fails, and the process
+    """CRIU is stopped while its parasite code is in the process: the epoch fails, and the process
     runs on."""
     stop = tmp_path / "stop"
     library = find_program("libstop_in_dump.so")
@@ -332,7 +332,7 @@ def test_epoch_after_a_failed_one_sends_only_what_is_missing(nodes, ledger, migr
     ledger.check_continuous()
 
 
-def test_rate_holds_for_the_rounds(ledger, migrations):
+def test_max_rate_limits_the_rounds_of_an_epoch(ledger, migrations):
     protection = Protection(migrations, ledger.pid, options=["--max-rate", "4MiB"])
     protection.wait_for_epochs(1, timeout=60)
     [first, *_] = protection.epochs()

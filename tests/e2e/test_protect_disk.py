@@ -117,7 +117,7 @@ def test_protection_goes_on_with_a_partner_that_has_restarted(nodes, ledger, mig
 
 
 def test_what_was_on_the_disk_outlives_kills_at_random_moments(ledger, migrations, long):
-    """Also while an epoch is being written: then the one before is there."""
+    """A kill may come while an epoch is being written. Then the disk has the epoch before it."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)

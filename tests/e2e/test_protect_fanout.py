@@ -137,7 +137,7 @@ def test_policy_says_when_an_epoch_counts(ledger, two):
     ledger.check_continuous()
 
 
-def test_partner_that_is_away_at_the_beginning_comes_later(nodes, ledger, two):
+def test_partner_that_is_away_at_the_beginning_joins_later(nodes, ledger, two):
     two.second.target.kill()
     two.protect("--policy", "any")
     two.wait_for_kept(two.first, 2)

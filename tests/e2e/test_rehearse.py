@@ -33,7 +33,8 @@ def start_server(lab, nodes):
 
 
 def remains_at_target(nodes):
-    """The copy and its supervisor: `ps` of a node shows all of its pid namespaces."""
+    """Returns the processes of the copy and of its supervisor. `ps` on a node shows all of its pid
+    namespaces."""
     shown = nodes.target.run(["ps", "-eo", "args"]).stdout.splitlines()
     return [line for line in shown if "rehearsed" in line or "migration-restore" in line]
 
@@ -65,7 +66,8 @@ READER = "import time; file = open('/run/read-by-it'); time.sleep(600)"
 
 
 def test_rehearsal_finds_what_no_check_sees(lab, nodes, migrations):
-    """The file is there while both nodes are compared, and gone when it is restored."""
+    """The file exists while ppmr compares both nodes, and is gone when the target restores the
+    process."""
     for node in (nodes.source, nodes.target):
         node.run(["sh", "-c", "echo same > /run/read-by-it"])
     pids = [
@@ -125,7 +127,7 @@ def test_rehearsed_evacuation_lists_each_process(lab, nodes, migrations):
 
 
 @pytest.mark.parametrize("role", ["supervisor", "daemon"])
-def test_copy_ends_when_the_target_loses_what_holds_it(lab, nodes, migrations, role):
+def test_copy_of_a_rehearsal_ends_with_its_supervisor_or_daemon(lab, nodes, migrations, role):
     pid, _, log = start_server(lab, nodes)
     running = migrations.start_migrate(
         pid, options=["--rehearse"], environment=pause_at(lab, "source:sealed")

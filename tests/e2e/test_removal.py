@@ -41,7 +41,7 @@ def test_script_stops_nothing_in_other_steps_of_the_package(nodes, records, moun
     assert mounts.source.status()["ok"]
 
 
-def test_unfinished_migration_keeps_the_package(tmp_path, nodes, records, mounts):
+def test_package_is_not_removed_while_a_migration_is_unfinished(tmp_path, nodes, records, mounts):
     """The stub stands for a migration that cannot be settled now."""
     stub = tmp_path / "ppmr"
     stub.write_text("#!/bin/sh\necho 'ppmr migrate: the other node is down' >&2\nexit 12\n")

@@ -57,7 +57,7 @@ def test_root_process_stays_unless_the_target_accepts_root(lab, nodes, start_mig
     worker.end()
 
 
-def test_images_decide_and_not_the_announcement_of_the_source(lab, nodes, start_migrations):
+def test_target_judges_the_images_and_not_the_announcement(lab, nodes, start_migrations):
     # The preflight does not check executables, so this is as if the source had lied.
     policy = {"users": ["root"], "executables": ["/opt/nothing/"]}
     migrations = start_migrations(policy)

@@ -22,7 +22,7 @@ for (my $n = 1; ; $n++) {
   select undef, undef, undef, 0.02;
 }
 """
-# Of both units: what takes minutes by default takes seconds.
+# Settings of both units: what takes minutes by default takes seconds.
 UNIT_LIMITS = "[Service]\\nWatchdogSec=2\\nTimeoutAbortSec=2\\nRestartSec=200ms\\n"
 
 

@@ -44,7 +44,7 @@ def test_checked_program_moves_there_and_back_under_traffic(machines, migrations
     x, y = programs = movable.start_checkers(machines, start, "--datagrams", "--shared")
     for _ in range(2):
         done = x.move(migrations)
-        # It uses RDMA while its memory is copied.
+        # The program uses RDMA while its memory is copied.
         order = [event.get("event") for event in done.events]
         assert "copied" in order and order.index("rdma-released") > order.index("copied"), order
         movable.await_rounds(start, programs, 5)

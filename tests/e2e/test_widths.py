@@ -27,7 +27,7 @@ def test_no_line_is_wider_than_the_terminal(stage, columns):
             assert 0 <= wcswidth(line) <= columns, (title, wcswidth(line), line)
 
 
-def test_wide_and_files_have_whole_lines(stage):
+def test_wide_option_and_output_to_files_have_whole_lines(stage):
     words = ["status", stage.mounts.out]
     name = f"of-{HOSTILE[-1]}"
     assert not any(name in line for line in written_lines(stage.raw(words, 80)))

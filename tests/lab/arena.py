@@ -107,7 +107,8 @@ class Wrong(LabError):
 
 
 def is_settled(role, record):
-    """As OwnershipRecord::is_settled(): an aborted move is over when its processes go on."""
+    """Decides as OwnershipRecord::is_settled(): an aborted move is over when its processes go on.
+    """
     if role == "source" and record["state"] == "aborted":
         return record["peer_notified"] and record["tasks_resumed"]
     return record["state"] in ("finished", "aborted")
@@ -458,7 +459,7 @@ class Arena:
 
     def _judge_all(self, witnesses, done, loss_is_allowed, was_ended):
         verdicts = {self._judge(one, done, loss_is_allowed, was_ended) for one in witnesses}
-        # One of several trees may be lost where the others have moved.
+        # One of several trees may be lost although the others have moved or stayed.
         if len(verdicts) > 1 and verdicts not in ({"moved", LOST}, {"stayed", LOST}):
             raise LabError(f"two trees of one migration have two fates: {sorted(verdicts)}")
         return LOST if LOST in verdicts else verdicts.pop()

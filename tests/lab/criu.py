@@ -27,11 +27,12 @@ def _no_criu():
     raise CriuError("no criu found: run third_party/install, or set PPMR_CRIU to its path")
 
 
-# For criu_that: answers as CRIU does on a kernel without userfaultfd. Lazy restores end with 99.
+# A line for criu_that(): CRIU answers as on a kernel without userfaultfd. Lazy restores end with
+# 99.
 WITHOUT_USERFAULTFD = 'case "$*" in *uffd*) echo "Error (criu/uffd.c:1): UFFD is not supported"; exit 1;; *lazy*) exit 99;; esac'
 
 
-# For criu_that: tests whether this is the CRIU of a supervisor, which may restore a tree.
+# A condition for criu_that(): this is the CRIU of a supervisor, which may restore a tree.
 IS_A_SUPERVISORS = '[ "$1" = swrk ] && grep -q ^target /proc/sys/kernel/hostname'
 
 

@@ -160,9 +160,10 @@ def may_be_lost(stop, what, how, mode):
         return True  # SIGTERM ends it, unless it has moved: an end that its owner asked for
     may_run = stop in ("source:finished", "target:running", "target:restoring")
     if what == "restored tasks" and may_run:
-        return True  # the same, where it already runs
+        return True  # SIGKILL ends it where it already runs
     if what == "source group":
-        # As for CRIU alone, see below; with it dies the page reader.
+        # At the first three states CRIU may be in a dump (see below). In post-copy the page reader
+        # of this group may still be needed.
         return stop in ("source:preparing", "source:dumping", "target:restoring") or (
             mode == POST_COPY and stop in ("source:committed", "target:running")
         )

@@ -7,7 +7,8 @@ NUMBERS = {
     "aarch64": {"ptrace": 117, "userfaultfd": 282},
 }
 
-# Its children inherit the filter. As root it needs no PR_SET_NO_NEW_PRIVS.
+# Starts a program behind a filter of system calls, which its children inherit. Root may set the
+# filter without PR_SET_NO_NEW_PRIVS.
 FILTER = """
 import ctypes, os, struct, sys
 calls = [[int(number) for number in word.split(":")] for word in sys.argv[1].split(",")]

@@ -46,7 +46,7 @@ def _clamped(factor):
 
 
 def factor_of(loop_ms, start_ms):
-    """The slowness of a machine with these times: that of the worse one."""
+    """Returns the slowness of a machine with these times: the larger of the two ratios."""
     return _clamped(max(loop_ms / LOOP_MS_REFERENCE, start_ms / START_MS_REFERENCE))
 
 

@@ -19,7 +19,8 @@ class Row(NamedTuple):
     name: str
     set: str  # what the program does first; an exception: this node has no such thing
     get: str  # an expression that is the same before and after a faithful move
-    # For what a move loses: words of the finding that names it, or UNSEEN. Empty: nothing is lost.
+    # If a move loses this state: words of the finding that names the loss, or UNSEEN. Empty: a move
+    # keeps it.
     lost: str = ""
 
 
@@ -61,7 +62,7 @@ def _prctl(name, set_words, get_word):
     )
 
 
-# In the order of docs/faithful.md.
+# The rows are in the order of docs/faithful.md.
 ROWS = (
     Row("nice value", "os.setpriority(0, 0, 3)", "os.getpriority(0, 0)"),
     Row("limits", "resource.setrlimit(7, (700, 800))", "resource.getrlimit(7)"),

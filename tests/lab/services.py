@@ -201,7 +201,7 @@ class Postgres(OtherUser):
             **self.settings,
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        # Its System V segment moves with an IPC namespace of its own.
+        # PostgreSQL's System V segment moves with an IPC namespace of its own.
         return ["unshare", "--ipc", *self.as_other(), self.find(), "-D", data, *words]
 
     def _make(self, data):

@@ -200,7 +200,7 @@ class ContainerWitness(Witness):
             options = {"type": "bind", "options": ["bind", access]}
             config["mounts"].append({"destination": place, "source": str(source), **options})
         config["linux"]["cgroupsPath"] = f"/{self._cgroup}"
-        # It connects to itself on the node's loopback device, and logs the node's name.
+        # The witness connects to itself on the node's loopback device, and logs the node's name.
         config["linux"]["namespaces"] = [
             one for one in config["linux"]["namespaces"] if one["type"] not in ("network", "uts")
         ]

@@ -103,7 +103,7 @@ TEST(Moves, NoControlConnectionStaysOpen) {
   ends.finish();
 }
 
-TEST(Moves, PeersThatMoveAtOnceMeetAgain) {
+TEST(Moves, PeersThatMoveAtOnceConnectAgain) {
   Ends ends;
   for (int round = 0; round < 3; ++round) {
     std::string b_said;

@@ -129,7 +129,8 @@ def main():
             found = part[place * WORDS_PER_MIB : (place + 1) * WORDS_PER_MIB]
             wrong += int((found != words).sum())
     compared = sum(part.nbytes for part in parts)
-    # In one call: mpiexec.hydra puts a line of one rank between two writes of another one.
+    # Writes the line in one call: mpiexec.hydra may put a line of one rank between two writes of
+    # another one.
     line = f"rank {world_rank}: {compared} bytes compared, {wrong} words wrong\n"
     os.write(sys.stdout.fileno(), line.encode())
     mpi.end()
