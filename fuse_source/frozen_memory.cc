@@ -1,9 +1,9 @@
-// Memory of processes: read into slots and sent like written bytes.
+// Reads the memory of processes into slots, and sends it in chunks like written bytes.
 //
-// Two threads send a file. The first pass sends all of it in the order of the file. The other
-// thread sends the blocks that readers at the target wait for (see wanted_blocks.h); it has a slot
-// in reserve, because the first pass keeps the pool full. While blocks are wanted, the first pass
-// leaves them the free slots.
+// Two threads send a file. One thread, the first pass, sends all blocks in the order of the file.
+// The other thread sends the blocks that readers at the target wait for (see wanted_blocks.h). It
+// holds a slot in reserve, because the first pass keeps the pool full. While blocks are wanted, the
+// first pass leaves the free slots to the other thread.
 //
 // Where there are many processors, further threads help the first pass: each takes the next blocks
 // that no thread has taken. So the bytes arrive nearly in the order of the file.
@@ -25,14 +25,16 @@
 namespace ppmr {
 namespace {
 
-// Trees that move at the same time each hold a slot. If they held all slots, no tree could get
-// another slot for its parts. After this time a tree gives up and sends its zero pages.
+// The longest wait of a pass for another slot, for a further part of its slot. Trees that move at
+// the same time each hold a slot: if they hold all slots, no tree gets another one. After this time
+// the pass sends the remaining parts as one chunk, with the zero pages between them.
 constexpr std::chrono::milliseconds kPatienceForParts{100};
 // Zeros of consecutive slots share one message, up to this many bytes. Reading so many bytes takes
 // a few milliseconds, and a reader at the target may wait for the message.
 constexpr uint64_t kZerosMaxBytes = uint64_t{16} << 20;
 
-// The memory that one thread sends. Threads: one.
+// Sends memory on one thread: send_all() sends all blocks, send_wanted() the wanted ones. Threads:
+// one.
 class MemoryPass {
  public:
   MemoryPass(const MemorySlots& slots, SourceNodePointer node, const FrozenMemory::Reader& reader,
@@ -44,7 +46,8 @@ class MemoryPass {
         file_offset_(file_offset) {}
 
   Status send_all();
-  // Returns when blocks_.finish() is called. `reserve` is empty if the pool has no slot to reserve.
+  // Returns after a call of blocks_.finish(). `reserve` is empty if the pool has no slot to
+  // reserve. `keep_reserve`: whether to hold a slot also while no block is wanted.
   Status send_wanted(SlotLease reserve, bool keep_reserve);
 
  private:
@@ -58,9 +61,9 @@ class MemoryPass {
   const SourceNodePointer node_;
   const FrozenMemory::Reader& reader_;
   WantedBlocks& blocks_;
-  const uint64_t file_offset_;  // of the first block; all other offsets here count from it
+  const uint64_t file_offset_;  // of the first block; the other offsets of this class count from it
   std::vector<std::span<const std::byte>> parts_;
-  uint64_t zeros_begin_ = 0;  // not sent yet
+  uint64_t zeros_begin_ = 0;  // [zeros_begin_, zeros_end_): zeros that are not sent yet
   uint64_t zeros_end_ = 0;
 };
 
@@ -196,8 +199,8 @@ Status MemoryPass::send_all() {
       lease = std::move(*waited);
       if (blocks_.any_wanted()) continue;
     }
-    // Takes the blocks after it has a slot: while this thread waits for a slot, the other thread
-    // may take these blocks.
+    // Take the blocks only after this thread has a slot: while it waits for a slot, the other
+    // thread may take the same blocks.
     const WantedBlocks::Part taken = blocks_.take_next(offset, lease.payload().size());
     if (taken.length == 0) return send_zeros();
     offset = taken.offset + taken.length;

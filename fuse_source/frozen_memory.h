@@ -15,12 +15,12 @@
 
 namespace ppmr {
 
-// The name of the threads that send it, in /proc/PID/task/TID/comm.
+// The name of the threads that send memory, in /proc/PID/task/TID/comm.
 inline constexpr const char* kMemoryThread = "ppmr-memory";
 
 // The memory of frozen processes, as the content of one file.
 struct FrozenMemory {
-  // Who fills slots. Each is used by one thread.
+  // Fills slots with the memory. One thread at a time uses a Reader.
   struct Reader {
     // Fills `slot` with the bytes at `offset`.
     std::function<Status(uint64_t offset, std::span<std::byte> slot)> read;
@@ -34,18 +34,18 @@ struct FrozenMemory {
   };
 
   uint64_t bytes = 0;
-  std::vector<Part> first;  // sent before the other parts. Any values are allowed
+  std::vector<Part> first;  // sent before the other parts; ranges outside the memory are ignored
   Reader reader;
   Reader wanted_reader;
-  std::vector<Reader> further_readers = {};  // each for a thread that helps the first one
-  // Where the bytes begin in the file, behind those of earlier calls. The offsets above do not
-  // include it.
+  std::vector<Reader> further_readers = {};  // one for each thread that helps the first pass
+  // The offset in the file at which this memory begins, behind the bytes of earlier calls. The
+  // offsets above count from here.
   uint64_t file_offset = 0;
-  // Whether to return when the target has the bytes. False: when they are in the pool.
+  // True: the call returns when the target has the bytes. False: when the bytes are in the pool.
   bool arrives = true;
 };
 
-// What a mount lends to those who send memory.
+// The parts of a mount that send_frozen_memory() uses.
 struct MemorySlots {
   BufferPool& pool;
   MemoryTransfers& transfers;
@@ -55,9 +55,10 @@ struct MemorySlots {
   Interrupted mount_ends;
 };
 
-// Sends the memory to the file `node`, whose earlier chunks have arrived. Returns when all chunks
-// are announced. Errors: EBUSY when another call sends to the same file; those of the functions in
-// `memory`, of the session and of `slots.wait`. Throws std::system_error without a thread.
+// Waits until the earlier chunks of the file `node` have arrived, and sends the memory to it.
+// Returns when all chunks are announced. Errors: EBUSY when another call sends to the same file;
+// those of the functions in `memory`, of the session and of `slots.wait`. Throws std::system_error
+// when a thread cannot be started.
 Status send_frozen_memory(const MemorySlots& slots, const SourceNodePointer& node,
                           const FrozenMemory& memory);
 

@@ -29,7 +29,7 @@ void LentSlots::keep(SlotLease lease, UniqueFd socket) {
   (void)eventfd_write(wake_.get(), 1);
 }
 
-// The sockets in `waits` are the first ones of lent_: only this thread removes any.
+// The sockets in `waits` are those at the front of lent_: other threads only append to lent_.
 void LentSlots::watch() {
   for (;;) {
     std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};

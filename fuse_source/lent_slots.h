@@ -1,6 +1,6 @@
-// Slots that a page reader may still write to, after the daemon has stopped waiting for its reply:
-// the reader is stopped or slow, or the transfer has failed. A slot that were used again meanwhile
-// would get bytes of another process.
+// Keeps slots that a page reader may still write to after the daemon has stopped waiting for its
+// reply: the reader is stopped or slow, or the transfer has failed. If the daemon used such a slot
+// again, the reader could write the memory of another process into it.
 #pragma once
 
 #include <thread>
@@ -12,7 +12,7 @@
 
 namespace ppmr {
 
-// Threads: any. It ends before the pool does.
+// Threads: any. The pool must live longer than this object.
 class LentSlots {
  public:
   LentSlots() = default;
@@ -21,7 +21,7 @@ class LentSlots {
   ~LentSlots();
 
   // Keeps the slot until the reader at the other end of `socket` has replied or ended. Throws
-  // std::system_error without a thread; the slot is then never used again.
+  // std::system_error when the thread cannot be started; the slot is then never used again.
   void keep(SlotLease lease, UniqueFd socket);
 
  private:
@@ -35,7 +35,7 @@ class LentSlots {
   Mutex mutex_;
   std::vector<Lent> lent_ PPMR_GUARDED_BY(mutex_);
   bool ends_ PPMR_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // from the first keep() on
+  std::thread thread_;  // runs from the first keep() on
 };
 
 }  // namespace ppmr

@@ -46,7 +46,7 @@ TEST_F(LentSlotsTest, SlotIsFreeWhenTheReaderHasEnded) {
   EXPECT_TRUE(pool_->acquire(seconds(60)));
 }
 
-TEST_F(LentSlotsTest, SlotsOfReadersThatNeverReplyEndWithTheMount) {
+TEST_F(LentSlotsTest, EndOfTheMountFreesTheSlotsOfReadersThatNeverReply) {
   {
     LentSlots lent;
     lent.keep(pool_->try_acquire(), std::move(ours_));

@@ -5,14 +5,14 @@
 namespace ppmr {
 namespace {
 
-// The number of kept wants that arrive before the transfer begins. A further want replaces the
-// oldest.
+// The number of wants that are kept for transfers that have not begun. A further want replaces the
+// oldest one.
 constexpr size_t kEarlyWantsMax = 4096;
 
 }  // namespace
 
 void MemoryTransfers::Transfer::want(const wire::Want& want) const {
-  // Earlier transfers have sent the bytes before.
+  // Earlier transfers have sent the bytes before `file_offset`.
   const uint64_t skipped =
       std::min(want.length_bytes, file_offset - std::min(file_offset, want.offset));
   if (want.length_bytes > skipped) {

@@ -1,5 +1,5 @@
-// The files of a mount to which memory is sent now, and the blocks of them that readers at the
-// target wait for.
+// Records to which files of a mount memory is sent now, and passes the wants of readers at the
+// target to the threads that send it.
 #pragma once
 
 #include <atomic>
@@ -18,23 +18,24 @@ namespace ppmr {
 // Threads: any.
 class MemoryTransfers {
  public:
-  // From now until end(), wants for `node` reach `blocks`, the first of which is at `file_offset`
-  // in the file. Wants that came earlier reach them at once. `blocks` lives until end(). Errors:
-  // EBUSY.
+  // From now until end(), passes wants for `node` to `blocks`, whose first block is at
+  // `file_offset` in the file. Passes wants that came earlier at once. `blocks` must live until
+  // end(). Errors: EBUSY when memory is already sent to `node`.
   Status begin(uint64_t node, WantedBlocks& blocks, uint64_t file_offset);
   void end(uint64_t node);
 
-  // Readers may want bytes before they are sent: such a want is kept if `may_begin()`, which runs
-  // only then and may lock the tree. Any values are allowed.
+  // Passes a want to the blocks of its file. If no memory is sent to the file now, calls
+  // `may_begin`, which may lock the tree. If `may_begin` returns true, keeps the want for begin().
+  // Any values are allowed.
   void want(const wire::Want& want, const std::function<bool()>& may_begin);
 
-  // Returns how many bytes of the file are taken, with those of earlier transfers. Empty: no memory
-  // is sent to it.
+  // Returns how many bytes of the file are taken, including those of earlier transfers. Returns
+  // nullopt if no memory is sent to the file now.
   std::optional<uint64_t> taken_bytes(uint64_t node);
 
-  // Each transfer may hold a slot in reserve for wanted blocks, as long as all reserves together
-  // are at most half of the slots: each first pass must get a slot, too. Returns whether it may;
-  // then it calls drop_reserve() at its end.
+  // Returns whether a transfer may hold a slot in reserve for wanted blocks. If so, the transfer
+  // calls drop_reserve() at its end. All reserves together are at most half of the slots, because
+  // each first pass must get a slot, too.
   bool may_reserve(size_t slot_count);
   void drop_reserve() { --reserves_; }
 

@@ -8,7 +8,8 @@
 namespace ppmr {
 namespace {
 
-// A part costs an announcement and, behind the first part of a slot, a copy.
+// Fewer zero pages than this do not end a part. Each part costs an announcement and, unless it is
+// the first part of its slot, a copy.
 constexpr size_t kZeroPagesMin = 16;
 
 }  // namespace

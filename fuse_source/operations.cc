@@ -5,7 +5,7 @@ namespace source_operations_detail {
 
 Result<SourceNodePointer> node_of(fuse_req_t request, fuse_ino_t inode) {
   SourceNodePointer node = mount_of(request).tree().find(inode);
-  if (!node) return failure(ESTALE, "inode " + std::to_string(inode) + ": it was removed");
+  if (!node) return failure(ESTALE, "find inode " + std::to_string(inode) + ": it was removed");
   return node;
 }
 

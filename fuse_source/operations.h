@@ -12,7 +12,7 @@ inline SourceMount& mount_of(fuse_req_t request) {
   return static_cast<SourceMount&>(front_end_of(request));
 }
 
-// Returns a function that returns true once a signal that kills the caller has interrupted
+// Returns a function that returns true after a signal that kills the caller has interrupted
 // `request`. The function may be called until `request` has a reply.
 inline Interrupted interruption_of(fuse_req_t request) {
   return [request] {
@@ -24,8 +24,9 @@ inline Interrupted interruption_of(fuse_req_t request) {
 // Returns the node of `inode`. Errors: ESTALE.
 Result<SourceNodePointer> node_of(fuse_req_t request, fuse_ino_t inode);
 
-// Returns how long the kernel may cache the attributes: only requests of the kernel change names
-// and attributes. The exception is the size of a top-level file that `send-memory` fills.
+// Returns how long the kernel may cache the name and the attributes of `node`: without a limit,
+// because only requests of the kernel change them. The exception is a top-level file: `send-memory`
+// changes its size, so the kernel may not cache its attributes.
 Validity validity_of(const SourceNode& node);
 
 void add_name_operations(fuse_lowlevel_ops& operations);       // ops_names.cc

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLocalBytes = size_t{64} << 20;
 constexpr size_t kMostBytes = size_t{256} << 20;
-// The bandwidth of a link of 10 Gb/s. A faster long link needs --pool-size.
+// The assumed bandwidth of a link, 10 Gb/s. A long link that is faster needs --pool-size.
 constexpr size_t kLinkBytesPerUs = 1250;
 constexpr size_t kFewestSlots = 8;
 constexpr std::chrono::milliseconds kPatience{2000};

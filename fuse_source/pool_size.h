@@ -8,7 +8,8 @@
 
 namespace ppmr {
 
-// 64 MiB. On a long link twice its bandwidth times its round trip, at most 256 MiB.
+// Returns 64 MiB. On a long link returns twice the product of the round trip and 10 Gb/s, at most
+// 256 MiB. The result is a multiple of the chunk size.
 //
 // On local links pools of 8 to 64 MiB are equally fast for writes through the mount; the memory of
 // frozen processes moves a tenth faster with 64 MiB than with 16 (bench/README.md).

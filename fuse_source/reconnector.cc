@@ -19,7 +19,7 @@ Reconnector::~Reconnector() {
 }
 
 void Reconnector::watch() {
-  bool is_lost = false;  // a target that is down for days is one line in the log
+  bool is_lost = false;  // a target that is down for days causes one log line
   for (;;) {
     {
       MutexLock lock(mutex_);

@@ -1,5 +1,6 @@
-// Connects a source that has lost its target: at rest, so that the next checkpoint does not wait
-// for it, and `ppmr status` says what is true.
+// Reconnects a source that has lost its target, even while no checkpoint needs the connection. So
+// the next checkpoint does not wait for a connection, and `ppmr status` shows whether the target is
+// reachable.
 #pragma once
 
 #include <chrono>
@@ -14,8 +15,8 @@ namespace ppmr {
 // Threads: created and destroyed by one thread.
 class Reconnector {
  public:
-  // Calls `connect` after each interval, on a thread of this object. It returns at once while there
-  // is a connection. Throws std::system_error without a thread.
+  // Calls `connect` after each `interval`, on a thread of this object. `connect` must return at
+  // once while there is a connection. Throws std::system_error when the thread cannot be started.
   Reconnector(std::chrono::milliseconds interval, std::function<Status()> connect);
   ~Reconnector();
 

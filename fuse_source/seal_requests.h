@@ -1,5 +1,5 @@
-// Checkpoints that the target asks this source to seal. A seal waits for the target, so the
-// session's thread hands it to the thread here.
+// Seals the checkpoints for which the target requests a seal. A seal waits for the target, and the
+// thread of the session must not wait for the target. So a thread of this object runs the seals.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace ppmr {
 class SealRequests {
  public:
   // Calls `serve` with the node at the top of each checkpoint, one after another. `serve` does not
-  // throw. Throws std::system_error without a thread.
+  // throw. Throws std::system_error when the thread cannot be started.
   explicit SealRequests(std::function<void(uint64_t top_node)> serve);
   ~SealRequests();
 

@@ -41,8 +41,9 @@ struct Flags {
 constexpr std::chrono::milliseconds kTargetPatience{2000};
 constexpr std::chrono::seconds kBetweenTries{2};
 
-constexpr std::chrono::seconds kIdleInterval{5};  // between two looks
-// The settler reports open migrations every 20 s, and an open migration keeps the daemon.
+constexpr std::chrono::seconds kIdleInterval{5};  // between two checks whether the mount is in use
+// Longer than the 20 s after which the settler reports open migrations: a daemon with an open
+// migration must not end.
 constexpr unsigned kIdleLimitMinSeconds = 60;
 
 // Returns the address and credentials with which `ppmr migrate` reaches the agent on the target's
@@ -92,7 +93,8 @@ ExitCode exit_code_of(const Error& error) {
   return usage ? ExitCode::kUsage : ExitCode::kPeerFailed;
 }
 
-// The process that does what the daemon may not, see DataDaemon::start_helper().
+// Returns the options of the privileged helper, the process that does what the daemon may not do
+// (see DataDaemon::start_helper()).
 HelperOptions helper_options(const SourceOptions& source, const Flags& flags,
                              std::chrono::microseconds round_trip) {
   std::vector<std::string> settle;
@@ -128,7 +130,8 @@ Result<std::unique_ptr<SourceMount>> connect(const SourceOptions& options,
   return mount;
 }
 
-// Whether a mount is in use, by its status now and at the last look.
+// Decides whether a mount is in use, from its status now and its number of bytes at the previous
+// check.
 class BusyLook {
  public:
   bool is_busy(const nlohmann::json& status) {
@@ -137,7 +140,7 @@ class BusyLook {
     const bool is_open = std::any_of(checkpoints.begin(), checkpoints.end(),
                                      [](const auto& one) { return one.at("state") == "open"; });
     const auto& protects = status.at("protected");
-    // `ppmr protect` may have been killed.
+    // After three intervals without an epoch, `ppmr protect` counts as killed.
     const bool awaits_epoch =
         std::any_of(protects.begin(), protects.end(), [](const auto& process) {
           return process.at("age_ms") < 3 * process.at("every_ms").template get<int64_t>();
@@ -155,9 +158,9 @@ nlohmann::json status_of(SourceMount& mount) {
   return mount.answer(to_request(request::Status{}), none);
 }
 
-// Without credentials a source reaches only this machine, so connecting to another address fails
-// before anything is sent. Says so without a connection. A name without an address now may have one
-// when the source starts.
+// Checks, without waiting for a connection, that the credentials allow the address of the target:
+// without credentials a source reaches only this machine. A name that has no address now passes the
+// check, because it may have one when the source starts.
 Status check_reaching(const Security& security, const SourceOptions& options) {
   if (options.discard || security.reach() == TcpReach::kAnywhere) return {};
   const auto tried = begin_to_connect(options.target_address, security.reach(), 0);
@@ -165,8 +168,9 @@ Status check_reaching(const Security& security, const SourceOptions& options) {
   return failure(EPERM, "--target: " + tried.error().message);
 }
 
-// Returns when the target answers. Says why it does not: once for each reason in the log, and each
-// time to the service manager, which would otherwise end a daemon that starts for so long.
+// Returns when the target answers. Until then, logs each new reason why it does not answer. Also
+// reports the reason to the service manager after each attempt: otherwise the service manager would
+// end a daemon that takes so long to start.
 void await_target(const Daemon& daemon, const SourceOptions& options) {
   for (std::string said;;) {
     const auto answered = measure_round_trip(options.target_address, kTargetPatience);
@@ -207,7 +211,7 @@ ExitCode run(Daemon& daemon, SourceOptions options, const Flags& flags) {
     await_target(daemon, options);
     daemon.service_manager().notify("STATUS=");
   }
-  const auto round_trip = round_trip_to_target(options);  // connects, which needs rights
+  const auto round_trip = round_trip_to_target(options);  // connects: only before drop_rights()
   if (options.pool_size_bytes == 0) {
     options.pool_size_bytes = pool_size_for(round_trip, options.chunk_size_bytes);
   }

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 // The address space of a process with four-level page tables is smaller than this.
 constexpr uint64_t kMemoryMaxBytes = uint64_t{1} << 48;
-// Of the pool, for each thread that sends the memory of a tree.
+// The number of slots that the pool must have for each thread that sends the memory of a tree.
 constexpr size_t kSlotsPerPass = 8;
 
 int64_t ms_since(std::chrono::steady_clock::time_point start) {
@@ -124,9 +124,9 @@ Status SourceMount::send_memory(const request::SendMemory& request,
   };
   memory.reader = reader_of(first_pass);
   memory.wanted_reader = reader_of(wanted);
-  // Each pass holds a slot while it waits for another one.
+  // Limit the number of passes, because each pass holds a slot while it waits for another one.
   const size_t passes_max = std::max<size_t>(pool_->slot_count() / kSlotsPerPass, 1);
-  std::deque<RemoteMemory> further;  // elements stay as they are
+  std::deque<RemoteMemory> further;  // a deque does not move its elements
   for (size_t i = kPageReaderSocketsMin; i < received.size() && i <= passes_max; ++i) {
     further.emplace_back(std::move(received[i]), pool_->memory(), patience, give_up);
     memory.further_readers.push_back(reader_of(further.back()));

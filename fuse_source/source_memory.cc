@@ -1,4 +1,4 @@
-// Memory of processes, as the content of a checkpoint that is one file.
+// Sends the memory of processes as the content of a checkpoint that is one file.
 #include "fuse_source/source_mount.h"
 
 namespace ppmr {
@@ -27,7 +27,8 @@ Status SourceMount::send_memory(const std::string& name, const FrozenMemory& mem
 }
 
 uint64_t SourceMount::written_bytes(const SourceNode& node) {
-  // The last block of the file may be sent first.
+  // During a transfer the size of the file does not show this number: the last block may be sent
+  // first.
   const auto taken = transfers_.taken_bytes(node.id);
   return taken ? *taken : node.writer->size_bytes();
 }

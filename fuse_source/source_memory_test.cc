@@ -186,7 +186,7 @@ class SourceMemory : public testing::Test {
     return mount_->answer(request, none);
   }
   nlohmann::json status() { return answer({{"op", "status"}}); }
-  // For a free slot.
+  // Returns whether the first pass waits for a free slot.
   bool first_pass_waits() {
     return eventually([this] { return status()["pool"]["waits"] > 0; });
   }
@@ -299,7 +299,7 @@ TEST_F(SourceMemory, ErrorOfAFurtherThreadEndsAllPassesAlsoAmongZeros) {
   memory.further_readers[0].read = [&](uint64_t, std::span<std::byte>) -> Status {
     return failure(ESRCH, "read: the process has ended");
   };
-  // Zeros are never announced, so without a look at the checkpoint this pass would read all blocks.
+  // Zeros are never announced, so a pass that does not check the checkpoint would read all blocks.
   size_t reads_after = 0;
   memory.reader.read = [&](uint64_t, std::span<std::byte> slot) -> Status {
     std::memset(slot.data(), 0, slot.size());
@@ -313,7 +313,7 @@ TEST_F(SourceMemory, ErrorOfAFurtherThreadEndsAllPassesAlsoAmongZeros) {
   EXPECT_LE(reads_after, 1u);
 }
 
-// As in the rounds of a live move. Readers may want bytes that an earlier call has sent.
+// The rounds of a live move are such calls. Readers may want bytes that an earlier call has sent.
 TEST_F(SourceMemory, LaterCallIsAppendedAndServesItsWantsFirst) {
   open(4, 16 * kBlock);
   begin();
@@ -345,7 +345,7 @@ TEST_F(SourceMemory, BlocksThatWereSentAreNotSentAgain) {
   ASSERT_TRUE(eventually_announced(4));
   want(10 * kBlock);
   ASSERT_TRUE(finish());
-  want(20 * kBlock);  // afterwards
+  want(20 * kBlock);  // after the end of the transfer
   EXPECT_EQ(outlet_->offsets().size(), kBlocks);
   expect_whole_memory_once();
 }

@@ -119,7 +119,7 @@ void SourceMount::forget(uint64_t inode, uint64_t lookups) noexcept {
 
 Result<mode_t> SourceMount::mode_of(uint64_t inode) {
   const SourceNodePointer node = tree_.find(inode);
-  if (!node) return failure(ESTALE, "inode " + std::to_string(inode) + ": it was removed");
+  if (!node) return failure(ESTALE, "find inode " + std::to_string(inode) + ": it was removed");
   return stat_of(tree_.view(node)).st_mode;
 }
 
@@ -127,7 +127,7 @@ Result<mode_t> SourceMount::mode_of(uint64_t inode) {
 // an open directory.
 Result<ListDirectory> SourceMount::open_directory(uint64_t inode) {
   SourceNodePointer node = tree_.find(inode);
-  if (!node) return failure(ESTALE, "directory " + std::to_string(inode) + ": it was removed");
+  if (!node) return failure(ESTALE, "list directory " + std::to_string(inode) + ": it was removed");
   const auto close = [this, node](void*) {
     MutexLock lock(tree_.mutex());
     tree_.close_handle_locked(node);

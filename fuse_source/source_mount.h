@@ -44,8 +44,8 @@ struct CommitReport {
 class SourceMount final : public FrontEnd, public ServedMount {
  public:
   // Connects to the target; serve() mounts. `connector` connects for a process that has dropped its
-  // rights; by default create() makes a connector. Errors: the errors for the pool's sizes and of
-  // the connection; EAGAIN when a thread cannot be started.
+  // rights; by default create() makes a connector. Errors: those of creating the pool and of the
+  // connection; EAGAIN when a thread cannot be started.
   static Result<std::unique_ptr<SourceMount>> create(
       SourceOptions options, std::unique_ptr<Connector> connector = nullptr);
   ~SourceMount() override;
@@ -99,10 +99,10 @@ class SourceMount final : public FrontEnd, public ServedMount {
   Status add_files(const std::string& name, const ImageBundle& bundle);
 
   // ---- Memory of processes (source_memory.cc). Writes the memory to the checkpoint `name`, which
-  // is one file; each round of a live move is a call. First sends the bytes that readers at the
-  // target wait for. Errors: ENOENT; EBUSY when another call sends to the same checkpoint; those of
-  // the functions in `memory` and of write(). After an error other than ENOENT and EBUSY the
-  // checkpoint has failed.
+  // is one file; each round of a live move makes one call. First sends the bytes that readers at
+  // the target wait for. Errors: ENOENT; EBUSY when another call sends to the same checkpoint;
+  // those of the functions in `memory` and of write(). After an error other than ENOENT and EBUSY
+  // the checkpoint has failed.
   Status send_memory(const std::string& name, const FrozenMemory& memory);
   // Called when readers at the target wait for bytes of a file. send_memory() sends these bytes
   // first. Any values are allowed. Never blocks.

@@ -1,5 +1,6 @@
 // The sessions of a source mount with its target: one after another, because a failed session stays
-// failed. Checkpoints that have begun keep their session; the next one gets a session that lives.
+// failed. A checkpoint stays in the session in which it began. A new checkpoint gets a session that
+// has not failed.
 #pragma once
 
 #include <memory>
@@ -26,33 +27,35 @@ struct OutletTotals {
   void add(const OutletCounters& session);
 };
 
-// Threads: one calls start() and stop(); any, everything else.
+// Threads: one thread calls start() and stop(); any thread may call the other members.
 class TargetSessions {
  public:
   // Opens the RDMA devices, which the sessions offer to the target. `connector` connects for a
-  // process that has dropped its rights; null: one is made. `pool` lives longer than this object.
+  // process that has dropped its rights; null: create() makes a connector. `pool` lives longer than
+  // this object.
   static Result<std::unique_ptr<TargetSessions>> create(const SourceOptions& options,
                                                         BufferPool& pool,
                                                         std::unique_ptr<Connector> connector);
   ~TargetSessions() { stop(); }
 
-  // Connects. From then on, a lost target is connected to again also while no checkpoint begins.
-  // Errors: those of the connection. Throws std::system_error without a thread.
+  // Connects. From then on, connects again to a lost target, even while no checkpoint begins.
+  // Errors: those of the connection. Throws std::system_error when the thread cannot be started.
   Status start(SenderEvents events);
-  // No function of `events` runs after this. A session may live on for a moment: its checkpoints
-  // hold it.
+  // After stop() has returned, no function of `events` runs. A session may end later, because its
+  // checkpoints have references to it.
   void stop();
 
-  // Returns the outlet of a session that has not failed, and opens one if need be. Errors: EIO.
+  // Returns the outlet of a session that has not failed, and opens a session if there is none.
+  // Errors: EIO.
   Result<std::shared_ptr<Outlet>> live();
   // Returns the outlet of the newest session. Not null after start().
   std::shared_ptr<Outlet> present();
   OutletTotals totals();
-  // Null: bytes travel over TCP.
+  // Returns null if bytes travel over TCP.
   const VerbsSource* verbs() const { return verbs_.get(); }
 
  private:
-  // Passes the calls of a session's thread. The sessions share it.
+  // Passes the events of all sessions to `events`, until stop() closes the gate.
   struct EventGate {
     Mutex mutex;
     std::optional<SenderEvents> events PPMR_GUARDED_BY(mutex);  // empty: closed
@@ -77,7 +80,7 @@ class TargetSessions {
   Mutex mutex_;
   std::shared_ptr<Outlet> present_ PPMR_GUARDED_BY(mutex_);
   OutletTotals earlier_ PPMR_GUARDED_BY(mutex_);  // of the sessions before the present one
-  std::optional<Reconnector> reconnector_;        // declared last: its thread uses the others
+  std::optional<Reconnector> reconnector_;        // declared last: its thread uses the members
 };
 
 }  // namespace ppmr
