@@ -1,5 +1,5 @@
-// Shared memory that a supervisor has filled for a restore. The daemon holds it with the checkpoint
-// that it belongs to, so a restore can be tried again when the supervisor has died.
+// Holds the shared memory that a supervisor has filled for a restore, as long as its checkpoint
+// exists. If the supervisor dies, another one can restore from the same memory.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,16 @@ namespace ppmr {
 // Threads: any.
 class HeldMemory {
  public:
-  // Holds the memories of a checkpoint, instead of those that it had. Errors: EINVAL if their
-  // number is not that of the descriptors.
+  // Holds these memories for a checkpoint, and releases those that it held for the checkpoint
+  // before. Errors: EINVAL unless the request passes one descriptor for each memory.
   Status hold(const request::HoldMemory& request, std::vector<UniqueFd> descriptors);
-  // Returns the answer, and a descriptor for each memory; none if none is held. Errors: EMFILE.
+  // Returns the answer to the request, and appends a descriptor for each memory. There are none if
+  // no memory is held, or if it belongs to another owner. Errors: EMFILE.
   Result<nlohmann::json> lend(const request::HeldMemory& request,
                               std::vector<UniqueFd>& descriptors) const;
   void release(const std::string& checkpoint);
-  // Releases what belongs to none of these checkpoints: they can also be removed in the mount.
+  // Releases the memories of all checkpoints except these. A checkpoint that was removed in the
+  // mount gets no call of release().
   void release_others(const std::set<std::string>& checkpoints);
 
  private:
@@ -36,7 +38,7 @@ class HeldMemory {
     std::vector<UniqueFd> memory;
   };
   mutable Mutex mutex_;
-  std::map<std::string, Held> held_ PPMR_GUARDED_BY(mutex_);  // by checkpoint
+  std::map<std::string, Held> held_ PPMR_GUARDED_BY(mutex_);  // by name of the checkpoint
 };
 
 }  // namespace ppmr

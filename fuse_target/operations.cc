@@ -42,14 +42,14 @@ void add_refused_operations(fuse_lowlevel_ops& operations) {
 
 Result<StoredNodePointer> find_node(const ImageTree& tree, uint64_t inode) {
   StoredNodePointer node = tree.find(inode);
-  if (!node) return failure(ESTALE, "inode " + std::to_string(inode) + ": it was removed");
+  if (!node) return failure(ESTALE, "find inode " + std::to_string(inode) + ": it was removed");
   return node;
 }
 
 Result<StoredNodePointer> find_directory(const ImageTree& tree, uint64_t inode) {
   auto node = find_node(tree, inode);
   if (node && !(*node)->is_directory()) {
-    return failure(ENOTDIR, "inode " + std::to_string(inode) + ": not a directory");
+    return failure(ENOTDIR, "find directory " + std::to_string(inode) + ": it is not a directory");
   }
   return node;
 }

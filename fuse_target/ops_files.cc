@@ -2,9 +2,9 @@
 //
 // clang-format off
 //   all of its bytes have arrived   -> one writev(2) from the blocks that hold them
-//   some have not                   -> parked; announced ones are pulled first, and the source
-//                                      is asked for the others; retried when bytes of the file
-//                                      land or its size becomes final
+//   some have not                   -> parked; the target pulls announced bytes first, and requests
+//                                      the others from the source; it retries the read when bytes
+//                                      of the file land or its size becomes final
 //   the checkpoint has failed       -> EIO, never fewer bytes: if a read in the middle of a file
 //                                      returned 0 bytes, CRIU would loop forever or take that for
 //                                      the end of the file
@@ -78,7 +78,7 @@ Status read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file
   TargetFrontEnd& target = target_of(request);
   target.memory.note_use();
   if (try_read(request, *node, begin, size)) return {};
-  // A copy, because the request and its file may be freed once the request is parked.
+  // A copy, because the request and its file may be freed after the request is parked.
   const NodeKey key = node->key;
   const Range missing = node->file->missing(begin, size);
   park(request, node->file.get(), node,

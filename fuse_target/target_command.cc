@@ -52,8 +52,8 @@ Status check_restart_peers(const TargetOptions& options, const Credentials& cred
   return {};
 }
 
-// Checks that a target could listen on the address: like a start, but on a free port, because the
-// target may run while its options are checked.
+// Checks that a target could listen on the address. Listens on a free port instead of the given
+// one, because the target may be running while its options are checked.
 Status check_listening(const Security& security, const std::string& address) {
   const std::string probed = address.substr(0, address.rfind(':')) + ":0";
   const auto listener = security.listener(probed);
@@ -125,7 +125,8 @@ Status check_spill_directory(const std::string& directory) {
                              "), or name another");
 }
 
-// A limit that the node cannot keep is no limit: the kernel would end the target instead.
+// Refuses a limit above the memory of the node: the kernel would kill the target before it reached
+// the limit.
 Status check_limit(size_t limit_bytes) {
   const size_t total_bytes = memory_bytes("MemTotal:");
   if (total_bytes == 0 || limit_bytes <= total_bytes) return {};
@@ -134,7 +135,8 @@ Status check_limit(size_t limit_bytes) {
                              "): choose less, or leave it out for half of what is available");
 }
 
-// The process that does what the daemon may not, see DataDaemon::start_helper().
+// Returns the options of the privileged helper, the process that does what the daemon may not do
+// (see DataDaemon::start_helper()).
 HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
   HelperOptions options{.spill_directory = target.spill_directory,
                         .keep_directory = target.keep_directory};

@@ -41,7 +41,7 @@ nlohmann::json describe(const CheckpointReport& report) {
           {"error", report.error.empty() ? report.seal_error : report.error}};
 }
 
-// Adds what a target with --keep-dir knows about the kept copy.
+// Adds the state of the kept copy; for a target with --keep-dir.
 void add_kept(nlohmann::json& described, const CheckpointReport& report) {
   described["kept"] = report.is_passing ? "passing" : to_string(report.keep);
   described["keep_error"] = report.keep_error;
@@ -292,7 +292,8 @@ nlohmann::json TargetMount::wait(const request::Wait& request) {
   return late;
 }
 
-// Only migrations promise memory, so the checkpoint is not kept. Others that are kept make room.
+// Only migrations promise memory, so the checkpoint is not kept. If memory is short, gives back the
+// memory of kept checkpoints.
 nlohmann::json TargetMount::promise(const request::Promise& request) {
   const std::string& name = request.checkpoint;
   tree_.mark_passing(name);
@@ -303,7 +304,7 @@ nlohmann::json TargetMount::promise(const request::Promise& request) {
   }
 }
 
-// Waits until a checkpoint is sealed and kept. It need not exist yet.
+// Waits until a checkpoint is sealed and kept. The checkpoint need not exist yet.
 nlohmann::json TargetMount::wait_until_kept(const request::Wait& request) {
   const std::string& name = request.checkpoint;
   if (!keeper_) {
@@ -333,7 +334,7 @@ nlohmann::json TargetMount::wait_until_kept(const request::Wait& request) {
                                       (why.empty() ? "" : ": " + why)});
 }
 
-// The removal of a kept checkpoint is on the disk before the answer.
+// Answers only after the removal of a kept checkpoint is on the disk.
 nlohmann::json TargetMount::remove(const request::Remove& request) {
   auto removed = tree_.remove_checkpoint(request.checkpoint, request.owner);
   if (!removed) return refusal(removed.error());

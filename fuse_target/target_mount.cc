@@ -76,7 +76,7 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
   if (mount->keeper_) {
     if (Status loaded = mount->keeper_->load(); !loaded) return failure(loaded.error());
   }
-  // The port has been open since before, but nobody has been served.
+  // The port was open before, but the target has served no source yet.
   mount->start_receiver(std::move(listening));
   return mount;
 }

@@ -1,4 +1,5 @@
-// A target that is killed while it keeps checkpoints: what it has reported as kept is there.
+// Tests a target that is killed while it keeps checkpoints: the next target has every checkpoint
+// that was reported as kept.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kRounds = 20;
 
-// Kills the process at the given step of a file.
+// The step of a file at which DeadlyFiles kills the process.
 enum class Step { kNever, kBeforeRename, kAfterRename, kBeforeRemoval, kAfterRemoval };
 
 class DeadlyFiles final : public KeptFiles {
@@ -47,8 +48,8 @@ class DeadlyFiles final : public KeptFiles {
   const int32_t number_;
 };
 
-// What a target reports before it dies: 'k' and a number when checkpoint N is kept, 'r' before it
-// begins to remove it, and 'R' when that is on the disk.
+// What a target reports about checkpoint `number` before it dies: 'k' when the checkpoint is kept,
+// 'r' before the target begins to remove it, and 'R' when the removal is on the disk.
 struct Report {
   char what = 0;
   int32_t number = 0;
@@ -64,7 +65,8 @@ std::vector<SentFile> files_of(int32_t number) {
 
 class CrashTest : public KeepTest {
  protected:
-  // Runs a target in a process that is killed at the step, or after so many reports.
+  // Runs a target in a process that is killed at `step` of checkpoint `number`, or after
+  // `reports_max` reports.
   void run_and_kill(int32_t first, Step step, int32_t number, size_t reports_max) {
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
@@ -113,7 +115,7 @@ class CrashTest : public KeepTest {
       say('R', i);
     }
   }
-  // Starts a target that is not killed, and compares.
+  // Starts a target that is not killed, and compares its checkpoints with the reports.
   void check() {
     KeptFilesIn files(directory_);
     TargetStore store;
@@ -122,7 +124,7 @@ class CrashTest : public KeepTest {
     EXPECT_TRUE(keeper.report().unreadable.empty()) << keeper.report().unreadable[0].reason;
     for (const int32_t number : kept_) EXPECT_TRUE(store.tree.checkpoint(name_of(number)));
     for (const int32_t number : removed_) EXPECT_FALSE(store.tree.checkpoint(name_of(number)));
-    // Everything that is there is whole, also what was not reported.
+    // Every checkpoint is whole, even if it was not reported as kept.
     for (const CheckpointReport& report : store.tree.checkpoints()) {
       const int32_t number = std::stoi(report.name.substr(1));
       for (const SentFile& file : files_of(number)) {
@@ -148,12 +150,12 @@ class CrashTest : public KeepTest {
   std::set<int32_t> removed_;  // reported as removed
 };
 
-TEST_F(CrashTest, NothingIsLostWhicheverSideOfTheRenameATargetIsKilledOn) {
+TEST_F(CrashTest, NothingIsLostIfTheTargetIsKilledBeforeOrAfterARenameOrARemoval) {
   int32_t first = 1;
   for (const Step step :
        {Step::kBeforeRename, Step::kAfterRename, Step::kBeforeRemoval, Step::kAfterRemoval}) {
     SCOPED_TRACE(static_cast<int>(step));
-    // The third checkpoint of this target: it is kept, and then removed.
+    // The step of the third checkpoint of this target, which the target keeps and then removes.
     run_and_kill(first, step, last_number() + 3, SIZE_MAX);
     EXPECT_GE(kept_.size() + removed_.size(), 2u);
     check();

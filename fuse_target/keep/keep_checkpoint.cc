@@ -1,5 +1,5 @@
-// Writes one checkpoint to the disk. No lock is held across disk I/O. The bytes come from the store
-// like those of any reader, so streams and readers go on.
+// Writes one checkpoint to the disk. Reads its bytes from the store as any reader does, and holds
+// no lock during disk I/O, so streams and readers continue.
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
 constexpr int kDoublingsMax = 6;
-// What stays free on the disk: index and metadata need some of it.
+// The space that stays free on the disk, for the index and the metadata of the file system.
 constexpr uint64_t kSpareBytes = 4 << 20;
 
 KeptIndex index_of(const ImageTree::Held& held) {
@@ -33,7 +33,7 @@ KeptIndex index_of(const ImageTree::Held& held) {
 
 using Clock = std::chrono::steady_clock;
 
-// Copies the planned bytes, and zeros behind them.
+// Copies the planned bytes to the front of `to`, and fills the rest with zeros.
 void copy(const ReadPlan& plan, std::span<std::byte> to) {
   for (const iovec& buffer : plan.buffers()) {
     std::memcpy(to.data(), buffer.iov_base, buffer.iov_len);
@@ -151,7 +151,8 @@ Status Keeper::publish(int32_t number) {
   return {};
 }
 
-// What the disk has is read before it is reported, at the pace at which it was written.
+// Verifies the written file before the checkpoint is reported as kept. Rests as often as
+// write_bytes() does.
 Status Keeper::verify(const ImageTree::Held& held, const KeptFile& file) const {
   auto began = Clock::now();
   return file.verify([&]() -> Status {
@@ -162,7 +163,7 @@ Status Keeper::verify(const ImageTree::Held& held, const KeptFile& file) const {
   });
 }
 
-// Reads everything back from the file. Memory may be given back only if the disk has the bytes.
+// Reads the whole file back: the target may give back memory only if the disk has its bytes.
 Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t number) {
   auto file = files_.open_kept(number);
   if (!file) return failure(file.error());
@@ -184,7 +185,8 @@ Result<Keeper::Entry> Keeper::open_written(const ImageTree::Held& held, int32_t 
     if (nodes[i].kept.extents.empty()) continue;
     const auto& stored = held.nodes[i]->file;
     if (stored->is_on_disk()) {
-      // Frees its place in the spill directory, or a file that has lost its name.
+      // The file was spilled, or was read from a kept checkpoint whose file was removed. This call
+      // frees the disk space of these bytes.
       (void)stored->read_from(std::move(nodes[i].kept)).get();
     } else {
       entry.memory_bytes += stored->facts().stored_bytes;
@@ -207,7 +209,7 @@ void Keeper::kept(const ImageTree::Held& held, Entry entry) {
     if (written.is_removed) removals_.push_back(held.top);
   }
   removals_changed_.notify_all();
-  // Last: who waits for this state finds all the rest done.
+  // Set this state last: for a caller that waits for it, all other steps are done.
   if (!tree_.set_keep(held.top, KeepState::kKept)) removed(held.top, nullptr);
 }
 
@@ -228,7 +230,7 @@ void Keeper::not_kept(const ImageTree::Held& held, int32_t number, const Error& 
       after += options_.retry_after * (1 << (error.errno_value == ENOSPC ? 0 : doublings));
       ++report_.failures;
       if (report_.error != error.message) {
-        spdlog::error("checkpoint '{}' is not kept, and will be tried again: {}",
+        spdlog::error("checkpoint '{}' is not kept; the target will try again: {}",
                       held.listing.name(), error.message);
       }
       report_.error = error.message;

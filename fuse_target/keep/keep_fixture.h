@@ -1,4 +1,5 @@
-// For tests: an image tree that receives checkpoints, and a directory in which a Keeper keeps them.
+// Test fixtures: an image tree that receives checkpoints, and a directory in which a Keeper keeps
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,10 +28,10 @@ inline std::string bytes_from(uint32_t seed, size_t size) {
 struct SentFile {
   std::string name;
   std::map<uint64_t, std::string> parts;  // by offset; holes between them
-  uint64_t size_bytes = 0;                // 0: up to the last part
+  uint64_t size_bytes = 0;                // 0: the file ends with its last part
 };
 
-// A target without a mount: the store, and what sends to it. Threads: one.
+// A target without a mount: the store, and functions that send checkpoints to it. Threads: one.
 class TargetStore {
  public:
   static constexpr SessionId kSession = 1;
@@ -70,7 +71,7 @@ class TargetStore {
     auto node = tree.look_up(tree.find(kRootInode), checkpoint, /*keep=*/false);
     return node && !file.empty() ? tree.look_up(node, file, /*keep=*/false) : node;
   }
-  // Reads as the mount does: what has arrived, and zeros.
+  // Reads a whole file as the mount does. Holes are zeros.
   Result<std::string> read(const std::string& checkpoint, const std::string& file) {
     const auto node = find(checkpoint, file);
     if (!node) return failure(ENOENT, "no such file");
@@ -94,7 +95,8 @@ class TargetStore {
         std::chrono::seconds(60));
     return report && report->keep == state;
   }
-  // Returns whether the keeper has failed to keep the checkpoint.
+  // Waits until the keeper has failed to keep the checkpoint. Returns false if it has not failed
+  // within a minute.
   bool wait_until_refused(const std::string& name) {
     tree.keep_soon(name);
     const auto report = tree.wait_for(
@@ -151,7 +153,7 @@ class TargetStore {
   uint64_t last_node_ = 0;
   std::vector<wire::ManifestEntry> manifest_;
   std::unique_ptr<StoreMemory> memory_;
-  // The keeper of the test, if it gives memory back.
+  // The keeper that gives memory back when the store is full; null: no keeper does.
   Keeper* giver_ = nullptr;
   const ImageStorage storage_{*memory_, nullptr, false,
                               [this] { return giver_ != nullptr && giver_->give_back_oldest(); }};

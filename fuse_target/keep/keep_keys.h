@@ -1,4 +1,4 @@
-// The operator's keys for kept checkpoints (--keep-key): a file like those of `ppmr keygen`.
+// The operator's keys for kept checkpoints: --keep-key names a key file, which `ppmr keygen` makes.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct KeepKeys {
   std::array<SharedKey, kKeysMax> keys{};
   size_t count = 0;
 
-  // The first key encrypts new checkpoints, all of them decrypt.
+  // The first key encrypts new checkpoints. All keys decrypt.
   const SharedKey& first() const { return keys[0]; }
   std::span<const SharedKey> all() const { return std::span(keys).first(count); }
 };

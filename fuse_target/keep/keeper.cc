@@ -54,7 +54,7 @@ std::string Keeper::path_of(int32_t number, bool complete) const {
 }
 
 void Keeper::run() {
-  // Only this thread: in Linux each thread has its own priority.
+  // This changes the priority of this thread only: in Linux each thread has its own priority.
   (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   while (!stopping_) {
     const Status done = without_exceptions([&]() -> Status {
@@ -89,14 +89,15 @@ void Keeper::removed(NodeKey top, Removed done) {
       Entry& entry = found->second;
       if (done) entry.removed.push_back(std::move(done));
       if (std::exchange(entry.is_removed, true)) return;
-      // Without a file it is being written: the writing thread notices it, and removes the file.
+      // An entry without a file is being written: the writing thread notices the removal, and
+      // removes the file.
       if (entry.file) removals_.push_back(top);
       has_ended = removals_end_;
     }
   }
   if (!is_known && done) done(Status());
   removals_changed_.notify_all();
-  if (has_ended) run_removals();  // its thread has ended: a request of the last moment
+  if (has_ended) run_removals();  // the thread for removals has ended
 }
 
 Status Keeper::remove_file(int32_t number) {
@@ -120,7 +121,7 @@ void Keeper::run_removals() {
       number = entries_[top].number;
     }
     const Status done = remove_file(number);
-    Entry entry;  // its end closes the file, which frees the disk space and can take a while
+    Entry entry;  // its destructor closes the file and frees the disk space, which can take a while
     {
       MutexLock lock(mutex_);
       entry = std::move(entries_[top]);
@@ -138,10 +139,10 @@ void Keeper::run_removals() {
   }
 }
 
-// ---- What happens now and then -----------------------------------------------------------------
+// ---- Periodic work -----------------------------------------------------------------------------
 
-// A file that somebody else removed keeps nothing: the checkpoint is written again, from memory or
-// from the file, which is still open.
+// If another program has removed the file of a kept checkpoint, the keeper writes the checkpoint
+// again: from memory, or from the removed file, which is still open.
 void Keeper::note_lost_files() {
   std::vector<NodeKey> lost;
   {
@@ -182,7 +183,7 @@ void Keeper::apply_retention() {
   for (const size_t i : choose_expired(candidates, options_.retention, realtime_ns())) {
     if (!tree_.remove_kept(tops[i])) continue;  // a reader has opened it meanwhile
     spdlog::info(
-        "removed the kept checkpoint '{}': its time is over (--keep-count, --keep-age, "
+        "removed the kept checkpoint '{}': a limit was reached (--keep-count, --keep-age, "
         "--keep-size)",
         candidates[i].name);
     {

@@ -4,15 +4,17 @@
 //   sealed --> NUMBER.part, synced --> NUMBER.kept, directory synced --> "kept"
 //                                      (a rename)
 //
-// Nothing is visible under a .kept name before all of it is on the disk, and nothing is reported as
-// kept before its name is. Two threads: one writes, expires and gives memory back; the other one
-// removes, so that a `rm -r` at the mount does not wait for a checkpoint that is being written.
+// A file gets its .kept name only after all of it is on the disk. The keeper reports a checkpoint
+// as kept only after this name is on the disk. There are two threads. One thread writes
+// checkpoints, chooses the expired ones and gives memory back. The other thread removes files, so
+// that an `rm -r` at the mount does not wait for a checkpoint that is being written.
 //
-// Files: keeper.cc (the threads), keep_checkpoint.cc (writing one), load_kept.cc (the start).
+// Files: keeper.cc (the threads), keep_checkpoint.cc (writes one checkpoint), load_kept.cc (loads
+// the kept ones at the start).
 //
-// Rejected: writing while the checkpoint arrives. The order of arrival is that of the network,
-// files are written again, and most checkpoints of migrations are removed before they would be
-// kept.
+// Rejected: writing while the checkpoint arrives. Bytes arrive in the order of the network,
+// programs write bytes of a file repeatedly, and most checkpoints of migrations are removed before
+// the keeper would keep them.
 #pragma once
 
 #include <atomic>
@@ -38,33 +40,34 @@ namespace ppmr {
 struct KeeperOptions {
   std::string directory;  // for messages
   RetentionLimits retention;
-  // The first wait after a failure. It doubles up to a hundred times this.
+  // The wait after the first failure to keep a checkpoint. It doubles with each further failure, up
+  // to 64 times this value. When the disk is full, it does not grow.
   std::chrono::milliseconds retry_after{2'000};
 };
 
 struct KeepReport {
   struct Unreadable {
-    std::string file;  // in the directory
-    std::string name;  // of the checkpoint, as its header says; may be empty
+    std::string file;  // its name in the directory
+    std::string name;  // the checkpoint's name in the header of the file; may be empty
     std::string reason;
   };
-  size_t checkpoints = 0;         // kept
+  size_t checkpoints = 0;         // number of kept checkpoints
   uint64_t bytes = 0;             // their bytes on the disk
-  uint64_t free_bytes = 0;        // of the disk, a moment ago
+  uint64_t free_bytes = 0;        // free on the disk at the last check
   uint64_t failures = 0;          // attempts that failed since the start
   uint64_t expired = 0;           // checkpoints that the limits have removed since the start
-  uint64_t given_back_bytes = 0;  // of kept checkpoints, not in memory any more
+  uint64_t given_back_bytes = 0;  // memory of kept checkpoints that was given back since the start
   int64_t newest_sealed_ns = 0;   // CLOCK_REALTIME; 0: none is kept
   std::string writing;            // the name of the checkpoint that is being written
-  uint64_t written_bytes = 0;     // of it
-  std::string error;              // of the last attempt; empty if it succeeded
+  uint64_t written_bytes = 0;     // bytes of that checkpoint that are written
+  std::string error;              // the error of the last attempt; empty if the attempt succeeded
   std::vector<Unreadable> unreadable;
 };
 
 // Threads: any, except load() and start(), which are called once, in this order.
 class Keeper {
  public:
-  // Called when a removal is on the disk, or cannot get there.
+  // Called when a removal is on the disk, or has failed.
   using Removed = std::function<void(const Status&)>;
 
   // All references outlive this object.
@@ -82,13 +85,13 @@ class Keeper {
   // Ends both threads. Drops the checkpoint that is being written, and finishes removals.
   void stop();
 
-  // For a checkpoint that was removed from the tree: removes its kept copy, too. Calls `done` once,
-  // maybe before it returns.
+  // Removes the kept copy of a checkpoint that was removed from the tree. Calls `done` exactly
+  // once, possibly before removed() returns.
   void removed(NodeKey top, Removed done);
-  // Gives the memory of the oldest kept checkpoint back; it is read from the disk from now on.
-  // Returns false if there is none.
+  // Gives back the memory of the oldest kept checkpoint that is in memory. Readers get its bytes
+  // from the disk from now on. Returns false if no kept checkpoint is in memory.
   bool give_back_oldest();
-  // What all calls of give_back_oldest() together would free.
+  // Returns the number of bytes that all calls of give_back_oldest() together would free.
   uint64_t bytes_to_give_back() const;
   KeepReport report() const;
 
@@ -102,10 +105,10 @@ class Keeper {
     std::string name;
     int64_t sealed_ns = 0;
     std::shared_ptr<const KeptFile> file;  // null: it is being written
-    std::vector<InMemory> in_memory;       // what give_back_oldest() can free
-    uint64_t memory_bytes = 0;             // how much that is
-    bool is_removed = false;               // from the tree; its file is about to go
-    std::vector<Removed> removed;          // who waits for that
+    std::vector<InMemory> in_memory;       // the files whose memory give_back_oldest() can free
+    uint64_t memory_bytes = 0;             // the bytes of this memory
+    bool is_removed = false;               // removed from the tree; the file will be removed
+    std::vector<Removed> removed;          // called when the file is removed
   };
   struct KeyLess {
     bool operator()(const NodeKey& a, const NodeKey& b) const {
@@ -144,12 +147,12 @@ class Keeper {
   ImageTree& tree_;
   StoreMemory& memory_;
   std::atomic<bool> stopping_{false};
-  int32_t last_number_ = 0;  // of the writing thread
+  int32_t last_number_ = 0;  // only load() and the writing thread use it
 
   mutable Mutex mutex_;
   CondVar removals_changed_;
-  std::map<NodeKey, Entry, KeyLess> entries_ PPMR_GUARDED_BY(mutex_);  // written and kept ones
-  std::map<NodeKey, int, KeyLess> attempts_ PPMR_GUARDED_BY(mutex_);   // that failed
+  std::map<NodeKey, Entry, KeyLess> entries_ PPMR_GUARDED_BY(mutex_);  // being written, or kept
+  std::map<NodeKey, int, KeyLess> attempts_ PPMR_GUARDED_BY(mutex_);   // number of failed attempts
   std::vector<NodeKey> removals_ PPMR_GUARDED_BY(mutex_);  // entries whose files the thread removes
   bool removals_end_ PPMR_GUARDED_BY(mutex_) = false;
   KeepReport report_ PPMR_GUARDED_BY(mutex_);  // the parts that do not follow from entries_

@@ -60,7 +60,8 @@ class KeeperTest : public KeepTest {
     KeepTest::TearDown();
   }
 
-  // Starts a target in the directory: what another one has kept there is in its tree.
+  // Starts a target with the directory. Its tree has the checkpoints that an earlier target has
+  // kept there.
   void start(KeeperOptions options, size_t limit_bytes = 64 * kExtentBytes) {
     keeper_.reset();
     files_ = std::make_unique<FaultyFiles>(directory_);
@@ -82,7 +83,7 @@ class KeeperTest : public KeepTest {
     return done.get_future().get();
   }
 
-  // The keeper looks once a second whether its files are still there.
+  // The keeper checks once a second whether its files still exist.
   void wait_for_file(const std::string& name) {
     for (int i = 0; i < 6000 && !std::filesystem::exists(path_of(name)); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -129,7 +130,7 @@ TEST_F(KeeperTest, SealedCheckpointIsBackInTheNextTarget) {
   EXPECT_EQ(view.attributes.mtime_ns, 14);
   EXPECT_EQ(store_->find("c", "link")->link_target, "whole");
   EXPECT_TRUE(store_->find("c", "directory")->is_directory());
-  EXPECT_EQ(store_->memory().counters().used_bytes, 0u) << "it is read when it is needed";
+  EXPECT_EQ(store_->memory().counters().used_bytes, 0u) << "bytes stay on the disk until read";
 }
 
 TEST_F(KeeperTest, RestoredCheckpointKeepsItsNameAndItsOwner) {
@@ -156,7 +157,7 @@ TEST_F(KeeperTest, RemovalIsOnTheDiskWhenItIsReported) {
   EXPECT_FALSE(store_->tree.checkpoint("c"));
 }
 
-TEST_F(KeeperTest, RemovalAfterTheStopIsDoneByItsCaller) {
+TEST_F(KeeperTest, RemovalAfterTheStopRunsOnTheThreadOfItsCaller) {
   start();
   store_->receive_and_seal("c", {{"f", {{0, "x"}}}});
   ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
@@ -174,7 +175,7 @@ TEST_F(KeeperTest, FailedRemovalIsReported) {
   EXPECT_EQ(keeper_->report().failures, 1u);
 }
 
-TEST_F(KeeperTest, CheckpointRemovedWhileItIsWrittenLeavesNothing) {
+TEST_F(KeeperTest, CheckpointRemovedWhileItIsWrittenLeavesNoFile) {
   start();
   std::promise<void> publishing;
   std::promise<void> removed;
@@ -194,7 +195,7 @@ TEST_F(KeeperTest, CheckpointRemovedWhileItIsWrittenLeavesNothing) {
   EXPECT_EQ(keeper_->report().checkpoints, 0u);
 }
 
-TEST_F(KeeperTest, FileRemovedWhileItIsWrittenIsKeptWhole) {
+TEST_F(KeeperTest, FileRemovedWhileItsCheckpointIsWrittenIsKeptWhole) {
   start();
   std::promise<void> publishing;
   std::promise<void> removed;
@@ -218,7 +219,7 @@ TEST_F(KeeperTest, CheckpointOfAMigrationIsNotKept) {
   store_->tree.mark_passing("moving", "tls-psk one");
   store_->seal();
   store_->receive_and_seal("mine", {{"f", {{0, "x"}}}});
-  store_->tree.mark_passing("mine", "tls-psk two");  // not its checkpoint
+  store_->tree.mark_passing("mine", "tls-psk two");  // not the owner of this checkpoint
   ASSERT_TRUE(store_->wait_until("mine", KeepState::kKept));
   EXPECT_EQ(store_->tree.checkpoint("moving")->keep, KeepState::kNo);
   EXPECT_TRUE(store_->tree.checkpoint("moving")->is_passing);
@@ -257,7 +258,7 @@ TEST_F(KeeperTest, UnusableFilesAreReportedAndTheOthersWork) {
   EXPECT_TRUE(std::filesystem::exists(path_of("00000002.kept"))) << "an operator may still want it";
 }
 
-TEST_F(KeeperTest, OfTwoFilesWithOneNameTheLaterOneCounts) {
+TEST_F(KeeperTest, LaterOfTwoFilesWithTheSameNameIsValid) {
   start();
   store_->receive_and_seal("c", {{"f", {{0, "old"}}}});
   ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
@@ -268,7 +269,7 @@ TEST_F(KeeperTest, OfTwoFilesWithOneNameTheLaterOneCounts) {
   EXPECT_EQ(keeper_->report().unreadable[0].file, "00000000.kept");
 }
 
-TEST_F(KeeperTest, FailureIsSaidAndTriedAgain) {
+TEST_F(KeeperTest, FailureIsReportedAndTheKeeperTriesAgain) {
   start();
   files_->create_errno = ENOSPC;
   store_->receive_and_seal("c", {{"f", {{0, "x"}}}});
@@ -313,7 +314,7 @@ TEST_F(KeeperTest, MemoryOfAKeptCheckpointIsGivenBack) {
   store_->receive_and_seal("c", {{"f", {{0, bytes}}}});
   ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
   ASSERT_GE(store_->memory().counters().used_bytes, 3 * kExtentBytes);
-  // An open reader goes on with the bytes from the disk.
+  // A planned read keeps its memory; later reads get the bytes from the disk.
   const auto node = store_->find("c", "f");
   ReadPlan plan;
   ASSERT_TRUE(node->file->read(0, 100, plan));
@@ -342,7 +343,7 @@ TEST_F(KeeperTest, HoldsMoreCheckpointsThanItsMemory) {
   }
 }
 
-TEST_F(KeeperTest, DamagedBlockIsAnErrorOfItsReaderOnly) {
+TEST_F(KeeperTest, DamagedBlockFailsOnlyReadsOfItsFile) {
   start();
   const std::string bytes = bytes_from(1, 1'000'000);
   store_->receive_and_seal("c", {{"f", {{0, bytes}}}, {"g", {{0, "good"}}}});
@@ -374,7 +375,7 @@ TEST_F(KeeperTest, FileThatTheDiskHasDamagedIsNotReportedAsKept) {
   EXPECT_EQ(files().size(), 1u) << "a damaged file stays";
 }
 
-TEST_F(KeeperTest, StreamsGoOnWhileTheDiskHangs) {
+TEST_F(KeeperTest, StreamsContinueWhileTheDiskHangs) {
   start();
   std::promise<void> hangs;
   std::promise<void> goes_on;
@@ -424,7 +425,7 @@ TEST_F(KeeperTest, LoanOfAKeptFileNamesItsPlaceOnTheDisk) {
   EXPECT_EQ(std::memcmp(block.data(), bytes.data(), block.size()), 0);
 }
 
-TEST_F(KeeperTest, RetentionRemovesFromMountAndDisk) {
+TEST_F(KeeperTest, RetentionRemovesCheckpointsFromMountAndDisk) {
   KeeperOptions limited = options();
   limited.retention.count = 1;
   start(limited);
@@ -442,7 +443,7 @@ TEST_F(KeeperTest, RetentionRemovesFromMountAndDisk) {
   EXPECT_EQ(files(), std::vector<std::string>({"00000002.kept", "00000003.kept"}));
 }
 
-TEST_F(KeeperTest, StopDropsWhatIsBeingWritten) {
+TEST_F(KeeperTest, StopDropsTheCheckpointThatIsBeingWritten) {
   start();
   std::promise<void> publishing;
   files_->before_publish = [&] { publishing.set_value(); };

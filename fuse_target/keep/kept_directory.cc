@@ -27,8 +27,8 @@ Result<UniqueFd> open_to_read(const std::string& path) {
   return file;
 }
 
-// The parts of a file that are no holes, up to `size_bytes`: the file of a protected process grows
-// meanwhile.
+// Returns the parts of a file that are not holes, up to `size_bytes`. The limit is necessary
+// because the file of a protected process may grow meanwhile.
 Result<std::vector<Range>> data_of(const UniqueFd& file, const std::string& path,
                                    uint64_t size_bytes) {
   std::vector<Range> ranges;
@@ -54,7 +54,7 @@ class Listing {
   }
 
   KeptIndex index;
-  std::vector<std::string> paths;  // of each node
+  std::vector<std::string> paths;  // the path of each node
 
  private:
   Status add_below(const std::string& directory, uint32_t parent) {
@@ -92,7 +92,7 @@ class Listing {
       node.link_target = fs::read_symlink(path, error);
       if (error) return failure(error.value(), "read the link " + path + ": " + error.message());
     } else if (!S_ISDIR(status.st_mode)) {
-      return failure(EINVAL, path + " is neither file, directory nor symbolic link");
+      return failure(EINVAL, path + " is neither a file, a directory nor a symbolic link");
     }
     index.listing.nodes.push_back(std::move(node));
     index.stretches.push_back(std::move(stretches));
@@ -103,7 +103,7 @@ class Listing {
   const std::string top_;
 };
 
-// Zeros are behind the end of the file.
+// Reads the blocks at offset `at`. Bytes behind the end of the file are zero.
 Status read_blocks(const UniqueFd& file, const std::string& path, uint64_t at,
                    std::span<std::byte> blocks) {
   while (!blocks.empty()) {

@@ -1,5 +1,5 @@
-// A directory in one file of the form of a kept checkpoint, without a store and without a mount:
-// the epoch of a suspended job node. Holes of files stay holes.
+// Stores a directory, the epoch of a suspended job node, in one file. The file has the format of a
+// kept checkpoint, but needs no store and no mount. Holes of files stay holes.
 #pragma once
 
 #include <span>
@@ -11,16 +11,18 @@
 
 namespace ppmr {
 
-// Writes the directory `from` into the empty file `to`, syncs it, and reads all of it back. `name`
-// goes into the file, and the reader asks for it. `path` is that of `to`, for messages. The caller
-// keeps others from changing the directory. Errors: EINVAL for anything but files, directories and
-// symbolic links; of the file system, ENOSPC above all; those of KeptWriter and KeptFile.
+// Writes the directory `from` into the empty file `to`, syncs the file, and verifies all of it.
+// Stores `name` in the file: read_kept_directory() needs the same name. `path` is the path of `to`,
+// for messages. The caller ensures that the directory does not change. Errors: EINVAL for an entry
+// that is not a file, directory or symbolic link; those of the file system, such as ENOSPC; those
+// of KeptWriter and KeptFile.
 Status write_kept_directory(const std::string& from, const UniqueFd& to, const std::string& path,
                             const std::string& name, const SharedKey& key);
 
-// Makes the directory `to` with the contents of the file, each block verified. The files belong to
-// the caller. Errors: EEXIST; EBADMSG if the file has another name, or is damaged; those of
-// KeptFile. After an error `to` may be there in part.
+// Creates the directory `to` with the contents of the file `from`, and verifies each block. The
+// created files belong to the user of this process. Errors: EEXIST if `to` exists; EBADMSG if the
+// file has another name than `name`, or is damaged; those of KeptFile. After an error, a part of
+// `to` may exist.
 Status read_kept_directory(UniqueFd from, const std::string& path, const std::string& name,
                            std::span<const SharedKey> keys, const std::string& to);
 

@@ -23,9 +23,9 @@ namespace ppmr {
 namespace {
 
 struct KeptDirectoryCommand {
-  std::string directory;  // contents of the file
+  std::string directory;  // the directory that the file contains
   std::string file;       // absolute path
-  std::string name;       // in the file
+  std::string name;       // the name in the file
   std::string key_file;
   bool writes = false;
   bool ends_with_parent = false;

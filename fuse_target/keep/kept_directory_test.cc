@@ -90,7 +90,7 @@ TEST_F(KeptDirectory, ChangedFileIsRefused) {
   EXPECT_FALSE(read_it());
 }
 
-TEST_F(KeptDirectory, DeviceOrPipeInItIsRefused) {
+TEST_F(KeptDirectory, DirectoryWithADeviceOrPipeIsRefused) {
   ASSERT_EQ(mkfifo((top_ + "/from/pipe").c_str(), 0600), 0);
   EXPECT_EQ(write_it().error().errno_value, EINVAL);
 }

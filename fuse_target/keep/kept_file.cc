@@ -50,7 +50,8 @@ const SharedKey* find_key(std::span<const SharedKey> keys, const KeptHeader& hea
   return found == keys.end() ? nullptr : &*found;
 }
 
-// Only characters of a key id: the header is not authenticated yet.
+// Returns the key id for a message, or "unknown". The header is not authenticated yet, so the id
+// may have any bytes.
 std::string printable_key_id(const KeptHeader& header) {
   std::string id(header.key_id.data(), header.key_id.size());
   const bool valid = std::all_of(id.begin(), id.end(), [](char c) {
@@ -210,7 +211,7 @@ Status KeptFile::verify(const std::function<Status()>& between) const {
     const auto blocks = std::span(buffer).first(count * kKeptBlockBytes);
     const uint64_t first = places_.first_data_block + done;
     if (Status read = read_blocks(first, blocks); !read) return read;
-    // Frees the page cache: nobody reads these blocks again soon, and images need the memory.
+    // Free the page cache: no reader needs these blocks soon, and images need the memory.
     ::posix_fadvise(file_.get(), static_cast<off_t>(first * kKeptBlockBytes),
                     static_cast<off_t>(blocks.size()), POSIX_FADV_DONTNEED);
     done += count;

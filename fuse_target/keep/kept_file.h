@@ -27,14 +27,15 @@ class KeptFile final : public DiskBytes {
     std::shared_ptr<const KeptFile> file;
     CheckpointListing listing;  // its files have their bytes in `file`
   };
-  // Reads header, trailer and index. `keys`: the operator's keys, of which one has to fit. `path`
-  // is only used in messages. Errors: EKEYREJECTED for another key; EBADMSG for a file that is
-  // torn, damaged, or of another version; EIO. The message has the reason only, not the path.
+  // Reads header, trailer and index. `keys`: the operator's keys, one of which must be the key of
+  // the file. `path` is only used in messages. Errors: EKEYREJECTED if none is the key of the file;
+  // EBADMSG for a file that is torn, damaged, or of another version; EIO. The message of these
+  // errors has the reason, but not the path.
   static Result<Opened> open(UniqueFd file, std::span<const SharedKey> keys, std::string path);
-  // Returns the name in the header, which nothing protects; empty if there is none.
+  // Returns the name in the header, which is not authenticated; empty if the file has no header.
   static std::string name_in_header(const UniqueFd& file);
 
-  // ---- DiskBytes. Offsets are those in this file; only data blocks can be read.
+  // ---- DiskBytes. Offsets count from the start of this file; only data blocks can be read.
   Status read(uint64_t offset, std::span<std::byte> bytes) const override;
   Result<UniqueFd> open_for_reading() const override;
   Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const override;
@@ -42,8 +43,9 @@ class KeptFile final : public DiskBytes {
   uint64_t size_bytes() const { return size_bytes_; }
   // Returns whether the file still has a name on the disk.
   bool is_linked() const;
-  // Reads and verifies all data blocks, from the disk if it can. `between`: called after each MiB;
-  // its error ends it. Errors: EIO; those of `between`.
+  // Reads and verifies all data blocks. Reads them from the disk, except for those in the page
+  // cache. Calls `between` after each MiB; an error of `between` ends the call. Errors: EIO; those
+  // of `between`.
   Status verify(const std::function<Status()>& between = nullptr) const;
 
  private:

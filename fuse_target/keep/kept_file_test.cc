@@ -1,4 +1,5 @@
-// The file of a kept checkpoint: what was written is read, and what was not is never shown as good.
+// Tests the file of a kept checkpoint: a read returns the written bytes, or an error if the file
+// has changed.
 #include "fuse_target/keep/kept_file.h"
 
 #include <fcntl.h>
@@ -16,7 +17,7 @@ constexpr uint64_t kBlock = kKeptBlockBytes;
 
 class KeptFileTest : public KeepTest {
  protected:
-  // Writes a checkpoint 'c' with one file of which the stretches are stored.
+  // Writes a checkpoint 'c' with one file that has bytes in `stretches` and zeros elsewhere.
   void write(const std::vector<BlockStretch>& stretches, uint64_t size_bytes) {
     KeptIndex index;
     index.listing.owner = "tls-psk one";

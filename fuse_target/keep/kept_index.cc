@@ -50,20 +50,20 @@ Status unpack(const kept::Node& packed, ListedNode& node, std::vector<BlockStret
   node.link_target = packed.link_target();
   node.size_bytes = packed.size_bytes();
   const bool is_link = node.type == wire::NodeType::kSymlink;
-  if (!is_name(node.name)) return malformed("a name");
+  if (!is_name(node.name)) return malformed("the name of a file is invalid");
   if (!node.is_file() && !is_link && node.type != wire::NodeType::kDirectory) {
-    return malformed("a type");
+    return malformed("the type of a file is unknown");
   }
   if (is_link == node.link_target.empty() || node.link_target.size() > wire::kLinkTargetMaxBytes ||
       node.link_target.find('\0') != std::string::npos) {
-    return malformed("a link");
+    return malformed("the target of a link is invalid");
   }
   if (node.size_bytes > uint64_t{INT64_MAX} || (!node.is_file() && node.size_bytes != 0)) {
-    return malformed("a size");
+    return malformed("the size of a file is out of range");
   }
   const auto stretch_count = packed.gap_size();
   if (packed.blocks_size() != stretch_count || (!node.is_file() && stretch_count > 0)) {
-    return malformed("blocks");
+    return malformed("the blocks of a file are invalid");
   }
   const uint64_t file_blocks = (node.size_bytes + kKeptBlockBytes - 1) / kKeptBlockBytes;
   uint64_t end = 0;
@@ -72,7 +72,7 @@ Status unpack(const kept::Node& packed, ListedNode& node, std::vector<BlockStret
     const uint64_t count = packed.blocks(i);
     const bool follows_on = i > 0 && gap == 0;
     if (count == 0 || follows_on || gap > file_blocks - end || count > file_blocks - end - gap) {
-      return malformed("blocks");
+      return malformed("the blocks of a file are invalid");
     }
     stretches.push_back({end + gap, count});
     end += gap + count;
@@ -152,15 +152,15 @@ Result<KeptIndex> unpack_index(const std::string& bytes, uint64_t data_blocks) {
     if (i == 0
             ? node.parent != 0
             : node.parent >= i || listing.nodes[node.parent].type != wire::NodeType::kDirectory) {
-      return malformed("a parent");
+      return malformed("the directory of a file is invalid");
     }
-    if (i > 0 && !names.emplace(node.parent, node.name).second) return malformed("a name twice");
+    if (i > 0 && !names.emplace(node.parent, node.name).second) return malformed("equal names");
     for (const BlockStretch& stretch : index.stretches[i]) {
       if (stretch.count > kBlocksMax - blocks) return malformed("too many blocks");
       blocks += stretch.count;
     }
   }
-  if (blocks != data_blocks) return malformed("it is of another file");
+  if (blocks != data_blocks) return malformed("it belongs to another file");
   index.checksum_crc32c.assign(packed.checksum_crc32c().begin(), packed.checksum_crc32c().end());
   if (index.checksum_crc32c.size() != KeptPlaces(data_blocks).checksum_blocks) {
     return malformed("checksums are missing");

@@ -16,25 +16,28 @@ struct BlockStretch {
   uint64_t first = 0;
   uint64_t count = 0;
 };
-// The blocks that ranges of bytes touch, merged, by number.
+// Returns the blocks that the ranges of bytes touch: sorted, and with adjacent blocks in one
+// stretch.
 struct Range;
 std::vector<BlockStretch> blocks_of(const std::vector<Range>& ranges);
 
 struct KeptIndex {
   CheckpointListing listing;                         // without `kept`
-  std::vector<std::vector<BlockStretch>> stretches;  // of each node
+  std::vector<std::vector<BlockStretch>> stretches;  // the stored blocks of each node
   std::vector<uint32_t> checksum_crc32c;
 };
 
 uint64_t data_blocks_of(const KeptIndex& index);
 
-// Errors of pack: EFBIG. Errors of unpack: EBADMSG if the bytes are no index of a file with
-// `data_blocks`: they were decrypted, so a program with the key wrote them, but they may be of
-// another version.
+// Converts an index to bytes, and bytes to an index. Errors of pack_index(): EFBIG for too many
+// files or holes. Errors of unpack_index(): EBADMSG if the bytes are not the index of a file with
+// `data_blocks` data blocks. A program with the key wrote the bytes, because they could be
+// decrypted, but it may have been another version of ppmr.
 Result<std::string> pack_index(const KeptIndex& index);
 Result<KeptIndex> unpack_index(const std::string& bytes, uint64_t data_blocks);
 
-// Gives each file of the listing its bytes, which begin at this block of `bytes`.
+// Sets the place of the bytes of each file in the listing. The bytes of the first file begin at
+// block `first_data_block` of `bytes`.
 void place_bytes(KeptIndex& index, const std::shared_ptr<const DiskBytes>& bytes,
                  uint64_t first_data_block);
 

@@ -4,17 +4,17 @@
 //   then               a CRC32C for each data block, 1,024 in a block       XTS-AES-256
 //   then               the stored blocks of all files, one after the other  XTS-AES-256
 //   then               the index (kept_index.h)                             AES-256-GCM
-//   the last 64 bytes  trailer: where all that is
+//   the last 64 bytes  trailer: the number of data blocks, the length and the tag of the index
 //
-// Each file has keys of its own, so no block can be replaced by one of another file, or by an older
-// one. The tag of the index covers header and trailer. The index has the checksum of each block of
-// checksums, and those have the checksum of each data block: a read verifies what it reads, and
-// nothing else has to be read before.
+// Each file has its own keys, so an attacker cannot replace a block by a block of another file, or
+// of an older one. The tag of the index covers header and trailer. The index has the checksum of
+// each block of checksums, and a block of checksums has the checksums of data blocks. So a read
+// verifies the data blocks that it reads, and reads only their blocks of checksums besides.
 //
-// Rejected: AES-256-GCM for the data, too. Pagers read borrowed spill files, and now kept
-// checkpoints with the same code. Without the key a block cannot be changed so that it fits its
+// Rejected: AES-256-GCM for the data, too. Pagers read borrowed spill files and kept checkpoints
+// with the same code. Without the key it is impossible to change a block so that it fits its
 // checksum (spill_file.h). Rejected: one file for each file of a checkpoint. A checkpoint of 10,000
-// small files would need 10,000 syncs, and it could be there in part.
+// small files would need 10,000 syncs, and a crash could leave only some of its files.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ struct KeptHeader {
   uint32_t name_bytes = 0;
   std::array<uint8_t, 32> salt{};
   std::array<char, 16> key_id{};  // hexadecimal, see key_id()
-  std::array<char, 256> name{};   // of the checkpoint, so that an operator without the key has it
+  std::array<char, 256> name{};   // name of the checkpoint; an operator can read it without the key
 };
 static_assert(sizeof(KeptHeader) == 320);
 
@@ -54,7 +54,7 @@ struct KeptTrailer {
 };
 static_assert(sizeof(KeptTrailer) == 64);
 
-// Where the parts of a file with this many data blocks begin.
+// The places at which the parts of a file with `data_blocks` data blocks begin.
 struct KeptPlaces {
   explicit KeptPlaces(uint64_t data_blocks)
       : checksum_blocks((data_blocks + kChecksumsPerBlock - 1) / kChecksumsPerBlock),
@@ -74,11 +74,11 @@ struct KeptFileKeys {
 };
 void derive_kept_keys(const SharedKey& key, const KeptHeader& header, KeptFileKeys& keys);
 
-// A header with a fresh salt. Errors: ENAMETOOLONG; EIO if the system has no random numbers.
+// Returns a header with a new salt. Errors: ENAMETOOLONG; EIO if the system has no random numbers.
 Result<KeptHeader> make_kept_header(const std::string& name, const SharedKey& key);
 
-// Encrypts and decrypts the index in place. Header and trailer (without its tag) are authenticated
-// with it. Errors: EIO from OpenSSL; EBADMSG if the tag does not fit.
+// Encrypts and decrypts the index in place. The tag also authenticates the header, and the trailer
+// without the tag. Errors: EIO from OpenSSL; EBADMSG if the tag is wrong.
 Status encrypt_index(const KeptFileKeys& keys, const KeptHeader& header, KeptTrailer& trailer,
                      std::span<std::byte> index);
 Status decrypt_index(const KeptFileKeys& keys, const KeptHeader& header, const KeptTrailer& trailer,

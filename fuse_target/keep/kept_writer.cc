@@ -12,8 +12,8 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kEncryptBytes = 256 << 10;
-// After so many bytes the writer waits until they are on the disk, and drops them from the page
-// cache: the memory is for images.
+// After this many bytes the writer waits until they are on the disk, and drops them from the page
+// cache, because images need the memory.
 constexpr uint64_t kSyncBytes = 32 << 20;
 
 template <typename T>

@@ -1,5 +1,5 @@
-// Writes the file of a kept checkpoint. The number of data blocks is known before: the checkpoint
-// is sealed.
+// Writes the file of a kept checkpoint. The caller knows the number of data blocks before the first
+// one is written, because the checkpoint is sealed.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@ class KeptWriter {
                                                     const std::string& checkpoint,
                                                     const SharedKey& key, uint64_t data_blocks);
 
-  // Encrypts and writes whole blocks, the next ones of the index. Now and then it waits for the
-  // disk, so that dirty pages do not pile up. Errors: ENOSPC, EIO and others of pwrite(2).
+  // Encrypts and writes the next data blocks, in the order of the index. `blocks` contains whole
+  // blocks. After each 32 MiB the call waits for the disk, so that the number of dirty pages stays
+  // small. Errors: ENOSPC, EIO and others of pwrite(2).
   Status append(std::span<const std::byte> blocks);
   // Writes checksums, index and trailer, and syncs the file. Fills in index.checksum_crc32c.
-  // Errors: as append(); EFBIG; EIO if not all blocks were written.
+  // Errors: those of append(); EFBIG; EIO if not all blocks were written.
   Status finish(KeptIndex& index);
 
  private:

@@ -11,9 +11,9 @@ Status Keeper::load() {
   if (!directory) return failure(directory.error());
   auto listed = list_kept_files(*directory);
   if (!listed) return failure(listed.error());
-  (void)check_space(0);  // for the report
+  (void)check_space(0);  // sets free_bytes in the report
   for (const ListedKeptFile& file : *listed) last_number_ = std::max(last_number_, file.number);
-  // The newest first: if two have one name, the later one is valid.
+  // Load the newest file first: of two files with the same name, the later one is valid.
   std::reverse(listed->begin(), listed->end());
   for (const ListedKeptFile& file : *listed) {
     if (!file.complete) {

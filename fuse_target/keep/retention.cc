@@ -37,7 +37,7 @@ std::vector<size_t> choose_expired(const std::vector<RetentionCandidate>& kept,
   std::iota(newest_first.begin(), newest_first.end(), size_t{0});
   std::stable_sort(newest_first.begin(), newest_first.end(),
                    [&](size_t a, size_t b) { return kept[a].sealed_ns > kept[b].sealed_ns; });
-  std::map<std::string, size_t> of_series;  // how many newer ones there are
+  std::map<std::string, size_t> of_series;  // number of newer checkpoints of each series
   uint64_t bytes = 0;
   std::vector<bool> expired(kept.size(), false);
   std::vector<bool> may_go(kept.size(), false);

@@ -53,7 +53,7 @@ TEST(Retention, AgeNeverRemovesTheNewestOfASeries) {
             Names({"a.1"}));
 }
 
-TEST(Retention, AgeOfAClockThatWasSetBackIsNotOld) {
+TEST(Retention, ClockThatWasSetBackMakesNoCheckpointOld) {
   EXPECT_EQ(expired({sealed("a.1", -5), sealed("a.2", -6)}, {.age = std::chrono::seconds(1)}),
             Names());
 }

@@ -1,4 +1,5 @@
-// A checkpoint as one list: what the keeper writes, and what a kept checkpoint brings back.
+// A checkpoint as one list of nodes. The keeper writes such a list to the disk, and reads it when
+// the daemon starts.
 #pragma once
 
 #include <cstdint>

@@ -38,11 +38,11 @@ namespace ppmr {
 struct ImageStorage {
   StoreMemory& memory;
   SpillDirectory* spill = nullptr;  // null: no spilling
-  bool consume = false;             // frees bytes once they are read; reads must be sequential
-  // Frees memory whose bytes are on a disk, too; returns false if there is none. Called without a
-  // lock when there is no memory for a chunk.
+  bool consume = false;             // a read frees the bytes before it; reads must be sequential
+  // Frees memory whose bytes are also on a disk; returns false if there is no such memory. Called
+  // without a lock when there is no memory for a chunk.
   std::function<bool()> make_room;
-  std::function<uint64_t()> room_to_make;  // what make_room() can free, all calls together
+  std::function<uint64_t()> room_to_make;  // bytes that all calls of make_room() can free
 };
 
 inline constexpr uint32_t kChunkMaxBytes = kExtentBytes;
@@ -110,14 +110,15 @@ class ImageFile {
   // window that has not arrived, so `end` may be `offset`. Errors: EOPNOTSUPP with `consume`.
   Result<FileLoan> lend_arrived(uint64_t offset);
 
-  // ---- For kept checkpoints. The ranges that arrived as chunks; all other bytes are zeros.
+  // ---- For kept checkpoints.
+  // Returns the ranges that arrived as chunks; all other bytes are zeros.
   std::vector<Range> stored_ranges() const;
-  // Makes a new file a closed one of this size, with these bytes.
+  // Makes a new, empty file a closed file of this size with these bytes.
   void restore(KeptBytes kept, uint64_t size_bytes);
-  // Frees the memory of a closed file, and reads these bytes, which are the same, from now on.
-  // Returns what it was read from, like discard().
+  // Frees the memory of a closed file: later reads get the same bytes from `kept`. Returns the file
+  // on the disk that had the bytes before, if any, like discard().
   [[nodiscard]] std::shared_ptr<const DiskBytes> read_from(KeptBytes kept);
-  // Whether bytes of the file are spilled or read from a kept checkpoint.
+  // Returns whether bytes of the file are spilled or read from a kept checkpoint.
   bool is_on_disk() const;
 
   // Returns the bytes from the first to the last byte of the range for which a reader waits and
@@ -163,7 +164,7 @@ class ImageFile {
   // The other windows of 2 MiB, by number; each is one allocation.
   std::map<uint64_t, Segment> windows_ PPMR_GUARDED_BY(mutex_);
   std::shared_ptr<SpillFile> spill_file_ PPMR_GUARDED_BY(mutex_);
-  // Set: all bytes are there, and neither in memory nor in the spill file.
+  // If set, all bytes are in this kept checkpoint, and none in memory or in the spill file.
   std::unique_ptr<const KeptBytes> kept_ PPMR_GUARDED_BY(mutex_);
   StoreCharge promised_ PPMR_GUARDED_BY(mutex_);  // memory for the windows that have no block yet
   RangeSet arrived_ PPMR_GUARDED_BY(mutex_);      // the ranges that arrived as chunks

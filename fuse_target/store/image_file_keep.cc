@@ -1,5 +1,5 @@
-// The bytes of a file that a kept checkpoint has, too (fuse_target/keep): what the keeper writes,
-// and how the file is read from the disk afterwards.
+// The functions of ImageFile for kept checkpoints (fuse_target/keep). They list the ranges that the
+// keeper writes. Afterwards, they let readers get the bytes from the disk.
 #include "fuse_target/store/image_file.h"
 
 namespace ppmr {

@@ -43,7 +43,7 @@ struct CheckpointReport {
   std::string seal_error;
   KeepState keep = KeepState::kNo;
   std::string keep_error;
-  bool is_passing = false;  // of a migration: not kept
+  bool is_passing = false;  // belongs to a migration: not kept
 };
 
 // Threads: any. For the functions of Sink, sink.h says which thread may call them when.
@@ -128,8 +128,8 @@ class ImageTree final : public Sink {
   };
   Result<Lent> lend(const std::string& checkpoint, const std::string& path, uint64_t offset,
                     bool arrived_only = false);
-  // The small files of a sealed checkpoint in one sealed memfd (mount). Errors: those of lend();
-  // ENOTDIR.
+  // Puts the small files of a sealed checkpoint into one sealed memfd (mount/image_bundle.h).
+  // Errors: those of lend(); ENOTDIR.
   struct Bundle {
     uint64_t inode = 0;  // inode of the checkpoint
     UniqueFd memfd;
@@ -146,8 +146,8 @@ class ImageTree final : public Sink {
   void stop_waiting();
 
   // ---- For the keeper (fuse_target/keep).
-  // A sealed checkpoint that the keeper writes. Its files keep their bytes while this exists, even
-  // if they are removed. Threads: one. Destroyed before the tree.
+  // A sealed checkpoint that the keeper writes. Its files keep their bytes while this object
+  // exists, even if they are removed. Threads: one. Destroyed before the tree.
   class Held {
    public:
     Held(ImageTree& tree, NodeKey top) : tree(tree), top(top) {}
@@ -158,24 +158,28 @@ class ImageTree final : public Sink {
     ImageTree& tree;
     const NodeKey top;
     CheckpointListing listing;
-    std::vector<StoredNodePointer> nodes;  // of the listing
+    std::vector<StoredNodePointer> nodes;  // the nodes of `listing`, in its order
   };
   struct KeeperWork {
     std::unique_ptr<Held> to_keep;  // is now in the state kWriting; null: none is due
     std::vector<NodeKey> removed;   // checkpoints that were written or kept, and then removed
     bool stopped = false;           // stop_waiting() was called
   };
-  // Blocks until there is work, at most until `timeout`.
+  // Blocks until there is work, at most for `timeout`.
   KeeperWork next_to_keep(std::chrono::milliseconds timeout);
-  // Returns false if the checkpoint has been removed, or turned out to be of a migration.
+  // Returns false if the checkpoint was removed or belongs to a migration, and after
+  // stop_waiting().
   bool is_to_keep(NodeKey top) const;
-  // Sets the state, or after an error kNo; then `error` says why, and the checkpoint is not due
-  // again before `keep_after`. Returns as is_to_keep().
+  // Sets the state. After an error the state is kNo, `error` is the reason, and the checkpoint is
+  // not due again before `keep_after`. Returns false if the checkpoint was removed or belongs to a
+  // migration.
   bool set_keep(NodeKey top, KeepState state, const std::string& error = "",
                 StoredCheckpoint::Clock::time_point keep_after = {});
   // Makes a checkpoint due at once, because a user waits for it.
   void keep_soon(const std::string& name);
-  // A checkpoint that is the owner's and that a migration will remove: it is not kept.
+  // Marks a checkpoint as one that a migration will remove, so that the keeper does not keep it.
+  // Has no effect on a checkpoint that is kept already, or whose owner is not `owner` (unless
+  // `owner` is empty).
   void mark_passing(const std::string& name, const std::string& owner = "");
   // Adds a kept checkpoint, sealed. Returns its key. Errors: EEXIST; ENOSPC if the memory limit
   // leaves no room for its names.

@@ -9,8 +9,9 @@
 namespace ppmr {
 namespace {
 
-// Checkpoints of migrations and epochs of protected processes are known as such, or removed, within
-// this time after their seal: they are not kept.
+// A checkpoint is due to be kept this long after its seal. Within this time, a checkpoint of a
+// migration or an epoch of a protected process is marked or removed, so the keeper does not keep
+// it.
 constexpr std::chrono::milliseconds kKeepDelay{500};
 
 }  // namespace

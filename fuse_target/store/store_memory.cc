@@ -324,7 +324,7 @@ void StoreMemory::free_block(StoreExtent* extent, uint32_t index) {
   note_freed_locked();
 }
 
-// Other threads may wait for space.
+// If an allocation has failed, makes the thread of the store call space_freed_.
 void StoreMemory::note_freed_locked() {
   if (!starved_) return;
   starved_ = false;
@@ -364,7 +364,7 @@ bool StoreMemory::is_scarce_locked() const {
   return ready_extents_locked() < ready_extents_ / kScarcePart;
 }
 
-// Calls space_freed_ about freed space, and keeps the reserve at its level.
+// Calls space_freed_ after space was freed, and keeps the reserve at its level.
 void StoreMemory::keep_reserve() {
   MutexLock lock(mutex_);
   for (;;) {

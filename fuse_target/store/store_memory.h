@@ -6,10 +6,12 @@
 //
 // The first touch of fresh memory is the most expensive step on a virtual machine, because the host
 // allocates the page then. Hence a background thread touches extents before chunks need them, and a
-// freed extent is reused first. It is not cleared: readers get arrived bytes only.
+// freed extent is reused first. The store does not clear it, because readers get arrived bytes
+// only.
 //
 // The processes that have arrived need the memory that is free beyond the reserve. So the thread
-// unmaps regions of which no extent is in use. The seals of a memfd forbid to free a part of it.
+// unmaps regions of which no extent is in use. It cannot free a part of a region, because the seals
+// of the memfd forbid this.
 //
 // Regions are memfds, so that another process can borrow bytes. The kernel gives memfds no huge
 // pages by default: then the first touch reaches 1.8 GiB/s. MADV_COLLAPSE gets them (Linux 6.1): 14
@@ -182,7 +184,7 @@ class StoreMemory {
   std::chrono::steady_clock::time_point last_use() const {
     return used_at_.load(std::memory_order_relaxed);
   }
-  // Postpones it until the returned object ends.
+  // Postpones this work until the returned object ends.
   StoreUse begin_use();
 
   StoreCounters counters() const;
@@ -198,7 +200,8 @@ class StoreMemory {
 
   StoreMemory(StoreOptions options, std::function<void()> space_freed);
   static size_t slab_class(size_t size_bytes);
-  // Returns the limit without the charged bytes. Of these, `promised_bytes` are for the caller.
+  // Returns the limit without the charged bytes. The caller may use `promised_bytes` of the charged
+  // bytes.
   size_t extents_max_locked(size_t promised_bytes = 0) const PPMR_REQUIRES(mutex_);
   StoreExtent* take_extent_locked(size_t extents_max) PPMR_REQUIRES(mutex_);
   StoreExtent* fresh_extent_locked() PPMR_REQUIRES(mutex_);

@@ -51,8 +51,8 @@ class StoredCheckpoint {
   // May be called by any thread.
   StoredState state() const { return state_.load(std::memory_order_acquire); }
   bool failed() const { return state() == StoredState::kFailed; }
-  // Returns whether this owner may remove or replace the checkpoint. No other owner may: the
-  // checkpoint's peer could otherwise be made to restore other bytes.
+  // Returns whether this owner may remove or replace the checkpoint. No other owner may: otherwise
+  // it could make the owner of this checkpoint restore other bytes.
   bool is_replaceable_by(const std::string& other_owner) const {
     return failed() && owner == other_owner;
   }
@@ -72,11 +72,11 @@ class StoredCheckpoint {
   bool manifest_too_long = false;
   uint64_t refused_seals = 0;
   std::string seal_error;  // the reason why the last seal was refused
-  // What the keeper (tree_keep.cc) has done with it.
+  // What the keeper has done with the checkpoint (tree_keep.cc).
   KeepState keep = KeepState::kNo;
-  std::string keep_error;        // why it could not be kept
-  Clock::time_point keep_after;  // not tried again before
-  bool is_passing = false;       // of a migration, which removes it: not kept
+  std::string keep_error;        // why the keeper could not keep it
+  Clock::time_point keep_after;  // the keeper tries again after this time
+  bool is_passing = false;       // belongs to a migration, which removes it: not kept
   int64_t sealed_ns = 0;         // CLOCK_REALTIME
 
  private:
