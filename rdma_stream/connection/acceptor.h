@@ -20,9 +20,9 @@ namespace ppmr {
 inline std::string_view host_of(std::string_view peer) { return peer.substr(0, peer.rfind(':')); }
 
 // A connection is a stranger until its hello is accepted, and has a limited time to send the hello.
-// The numbers of strangers, of strangers from one address, and of all connections are limited, and
-// so are threads and memory. At a limit the acceptor drops the newest stranger. It never drops a
-// connection that is served. It drops a handshake only if the handshake has taken more than a
+// The numbers of strangers, of strangers from one address, and of all connections are limited. This
+// also limits threads and memory. At a limit the acceptor drops the newest stranger. It never drops
+// a connection that is served. It drops a handshake only if the handshake has taken more than a
 // second, so silent peers do not keep other peers out. An address with an authenticated connection
 // is a guest: its connections take the place of strangers from other addresses. So a flood from
 // other addresses does not prevent a session from reconnecting.

@@ -39,8 +39,9 @@ class Connection {
   virtual void set_read_timeout(std::chrono::milliseconds timeout) = 0;
   virtual void set_write_timeout(std::chrono::milliseconds timeout) = 0;
   // Ends the connection with ETIMEDOUT when the peer's kernel has confirmed nothing for about this
-  // long: a read then notices a dead machine, but waits for a process that is busy. Not for bulk
-  // data: a peer that reads nothing for as long counts as silent, too. Whole seconds.
+  // long: a read then notices a dead machine, but waits for a process that is busy. Do not use it
+  // for bulk data: a peer that reads nothing for this long also counts as silent. The kernel probes
+  // once a second.
   virtual void set_silence_max(std::chrono::milliseconds) {}
   virtual void shut_down() = 0;
   virtual const std::string& peer() const = 0;  // an address, for messages

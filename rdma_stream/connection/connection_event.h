@@ -17,7 +17,7 @@ struct ConnectionEvent {
   bool from_stranger = false;
 };
 
-// Threads: any thread calls it.
+// Threads: any thread may call the function.
 using OnConnectionEvent = std::function<void(const ConnectionEvent&)>;
 
 }  // namespace ppmr

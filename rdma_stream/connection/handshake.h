@@ -31,7 +31,7 @@ Status send_handshake(Connection& connection, wire::HandshakeKind kind, const Me
 // EBADMSG for a wrong checksum, those of Connection::read.
 Result<Handshake> receive_handshake(Connection& connection, std::chrono::milliseconds timeout);
 
-// The last message to a refused peer.
+// Sends the last message to a refused peer.
 void send_reject(Connection& connection, wire::RejectReason reason, const std::string& text);
 // Returns the error for a received reject: ESTALE for an unknown session, EACCES for a failed
 // authentication, EBUSY for a target that may accept later, EPROTONOSUPPORT, ECONNREFUSED.

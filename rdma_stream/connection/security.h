@@ -60,10 +60,10 @@ class Security {
   Status reload(const OpenFile& open = open_to_read);
 
   // Makes a connector or a listener. Errors: those of tcp_connector() and tcp_listener(). Without
-  // credentials, addresses other than loopback are refused with EPERM unless --insecure is given,
-  // and so are other users on loopback (peer_user.h). `dial`: see tcp_connector(). While a target
-  // refuses because it is busy (acceptor.h), connect() tries again until its timeout, and then
-  // returns EBUSY.
+  // credentials and without --insecure, addresses other than loopback fail with EPERM, and
+  // connections to and from other users on loopback fail with EACCES (peer_user.h). `dial`: see
+  // tcp_connector(). While a target refuses because it is busy (acceptor.h), connect() tries again
+  // until its timeout, and then returns EBUSY.
   Result<std::unique_ptr<Connector>> connector(const std::string& address, PeerRole role,
                                                Dial dial = {}) const;
   // Returns which addresses these credentials allow.
@@ -75,8 +75,8 @@ class Security {
   std::unique_ptr<Listener> secure(std::unique_ptr<Listener> plain) const;
 
   bool authenticates() const { return tls_->get() != nullptr; }
-  // When the first of the certificates and revocation lists of this node ends, in seconds since
-  // 1970. Shared keys have no end.
+  // Returns when the first of the certificates and revocation lists of this node ends, in seconds
+  // since 1970. Returns nullopt for shared keys, which have no end.
   std::optional<int64_t> ends_at_s() const;
   // Returns a warning to log when a daemon starts; may be empty.
   std::string warning() const;

@@ -320,14 +320,14 @@ std::string printable(const sockaddr* address, socklen_t length) {
   return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
 }
 
-// Says what an operator can do.
+// Returns the error of a failed connect, with a remedy for the operator.
 tl::unexpected<Error> connect_failure(const std::string& name, int error) {
   tl::unexpected<Error> failed = system_failure("connect to", name, error);
   std::string& message = failed.value().message;
   switch (error) {
     case ECONNREFUSED:
       message +=
-          ": nothing listens there: start `ppmr target` there (of jobs: `ppmr job agent`), or "
+          ": nothing listens there: start `ppmr target` there (for jobs: `ppmr job agent`), or "
           "correct the port";
       break;
     case ENETUNREACH:
@@ -497,8 +497,8 @@ Result<UniqueFd> bind_to(const addrinfo& info, const std::string& address) {
   return socket;
 }
 
-// Of the addresses of an empty host, IPv6 comes first, because it takes IPv4 too. A system without
-// IPv6 has the other one.
+// Binds to an address of an empty host. Tries IPv6 first, because a socket for IPv6 takes IPv4 too.
+// On a system without IPv6, binds to the IPv4 address.
 Result<UniqueFd> bind_to_first(const addrinfo* list, const std::string& address) {
   Result<UniqueFd> bound = failure(ENOENT, "listen on " + address + ": no address");
   for (const int family : {AF_INET6, AF_INET}) {

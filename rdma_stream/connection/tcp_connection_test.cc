@@ -72,8 +72,8 @@ TEST(TcpConnection, WriteTimesOutWhenThePeerDoesNotRead) {
   EXPECT_EQ(written.error().errno_value, ETIMEDOUT);
 }
 
-// Ends this process: 0 if a read ends soon after the peer has become silent. In a network namespace
-// of its own, whose loopback device goes down.
+// Ends this process, with status 0 if a read ends soon after the peer has become silent. Uses a new
+// network namespace, and makes the peer silent by shutting the loopback device down.
 [[noreturn]] void read_from_a_silent_peer() {
   const auto set_loopback = [](bool up) {
     const UniqueFd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));

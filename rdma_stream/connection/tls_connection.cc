@@ -135,8 +135,8 @@ Status TlsConnection::advance_handshake(bool& done) {
 }
 
 // Returns the error when the peer did not answer with TLS. A ppmr target may refuse in plain text.
-// Its reject is untrusted, so the caller only shows its text; at most EBUSY makes the caller try
-// again.
+// Its reject is untrusted, so the caller only shows the text. The exception is EBUSY: the caller
+// then tries again.
 Error TlsConnection::plain_text_answer() {
   auto answer = receive_handshake(*connection_, kLastMessageTimeout);
   if (!answer) return answer.error();

@@ -89,7 +89,7 @@ class TlsConnection final : public Connection {
   bool sent_something_ = false;
 
   Mutex mutex_;
-  // Like its BIOs and `notes_`.
+  // mutex_ guards the SSL object, its BIOs and `notes_`.
   const SslPointer ssl_ PPMR_POINTEE_GUARDED_BY(mutex_);
   BIO* incoming_ PPMR_POINTEE_GUARDED_BY(mutex_);  // owned by ssl_
   BIO* outgoing_ PPMR_POINTEE_GUARDED_BY(mutex_);  // owned by ssl_

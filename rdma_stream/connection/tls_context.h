@@ -43,8 +43,8 @@ class TlsContext {
       const CertificateFiles& files, std::vector<std::string> allowed_peers,
       const std::string& revocation_list = "", const OpenFile& open = open_to_read);
 
-  // When the first of this node's certificates, authorities and revocation lists ends, in seconds
-  // since 1970. Shared keys have no end.
+  // Returns when the first of this node's certificates, authorities and revocation lists ends, in
+  // seconds since 1970. Returns nullopt for shared keys, which have no end.
   std::optional<int64_t> ends_at_s() const { return ends_at_s_; }
 
   TlsContext(const TlsContext&) = delete;

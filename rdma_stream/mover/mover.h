@@ -47,7 +47,8 @@ class Puller {
   // Called when pulls were queued: wakes a thread that does not wait in take(). Never blocks, so
   // callers may hold locks.
   virtual void pulls_queued() = 0;
-  // Called when the session is over: starts to end, does not wait for this, and does not report it.
+  // Called when the session is over. Makes the threads of the puller end, but does not wait for
+  // them, and does not report the end.
   virtual void stop() = 0;
   // Calls stop(), then waits until every pull is back in the queue and no thread uses the queue.
   virtual void finish() = 0;

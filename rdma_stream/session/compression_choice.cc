@@ -17,10 +17,10 @@ constexpr uint64_t kWindowChunks = 8;
 // any sign of it. If the pool stays empty for this time, the link is measured again, without
 // compression.
 constexpr std::chrono::seconds kForgetLink{2};
-// A method is used if it makes the stream this much faster. A method in use is replaced by a method
-// that is this much better.
+// Chunks are compressed if a method makes the stream faster by this factor. Another method replaces
+// the method in use if it is better by this factor.
 constexpr double kGainMin = 1.1;
-constexpr std::chrono::seconds kPause{1};  // a pause in sending, which does not measure the link
+constexpr std::chrono::seconds kPause{1};  // a longer pause does not count as an empty pool
 constexpr double kWeight = 0.25;           // weight of the newest measurement
 constexpr int kSampleCost = 100;           // a hundredth of one core
 // The interval of samples while no method compresses as fast as the link carries, even with the

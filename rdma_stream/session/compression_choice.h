@@ -74,7 +74,7 @@ class CompressionChoice {
   std::optional<Clock::time_point> window_begin_ PPMR_GUARDED_BY(mutex_);
   uint64_t window_bytes_ PPMR_GUARDED_BY(mutex_) = 0;
   uint64_t window_chunks_ PPMR_GUARDED_BY(mutex_) = 0;
-  // Since then chunks are released, but the pool is not full.
+  // The time since which the target releases chunks, but the pool is not more than half full.
   std::optional<Clock::time_point> idle_since_ PPMR_GUARDED_BY(mutex_);
   Clock::time_point last_release_ PPMR_GUARDED_BY(mutex_){};
   Clock::time_point next_sample_ PPMR_GUARDED_BY(mutex_){};

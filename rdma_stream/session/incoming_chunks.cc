@@ -25,7 +25,8 @@ constexpr size_t kWantedMax = 1024;
 // file.
 constexpr size_t kFetchingMaxForLeaps = 2;
 constexpr std::chrono::seconds kLeapsLast{1};
-// Releases wait for each other, to be sent together, for at most one in this many slots.
+// The target may hold back one release for each of this many slots, to send several releases
+// together.
 constexpr size_t kSlotsPerHeldRelease = 8;
 
 void copy_to_pieces(std::span<const std::byte> bytes, const Landing& landing) {

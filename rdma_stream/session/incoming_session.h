@@ -159,7 +159,8 @@ class IncomingSession final {
   Status handle_announce(const wire::Announce& announce, std::span<const std::byte> inline_bytes);
   Status handle_read_back(const wire::ReadBack& message);
   Status handle_transport_offer(const wire::TransportOffer& offer);
-  // Tries the transport of this decision, and continues over TCP without it if that is allowed.
+  // Tries the transport of `decision`. If that fails, continues over TCP unless `decision` forbids
+  // it.
   Status start_offered(const wire::TransportOffer& offer, const TransportDecision& decision);
   Status choose_transport(wire::Transport transport, const std::string& why);
 
@@ -222,8 +223,8 @@ class IncomingSession final {
   Channel channel_;
   Mutex control_mutex_;  // held during run_control()
   Port tcp_port_{*this, wire::Transport::kTcp};
-  // Of the mover that the source offers and this side tries; empty before that. The puller is set
-  // under mutex_.
+  // The queue of the mover that the source offers and this side tries; empty until then. mutex_ is
+  // held when offered_puller_ is set.
   std::optional<Port> offered_port_;
   std::unique_ptr<TcpPuller> tcp_puller_;
   std::unique_ptr<Puller> offered_puller_;

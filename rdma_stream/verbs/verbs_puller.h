@@ -26,7 +26,7 @@
 
 namespace ppmr {
 
-// Threads: as Puller.
+// Threads: the same as for Puller.
 class VerbsPuller final : public Puller {
  public:
   struct Options {

@@ -88,8 +88,8 @@ class VerbsSource {
   Fabric& fabric_;
   const RailChoice choice_;
 
-  // rails_ changes only with both mutexes held, so a thread that holds this one reads it without
-  // mutex_. The analysis cannot express that.
+  // rails_ changes only with both mutexes held, so a thread that holds lending_mutex_ reads it
+  // without mutex_. The analysis cannot express that.
   const Rails& lending_rails() const PPMR_REQUIRES(lending_mutex_) PPMR_NO_THREAD_SAFETY_ANALYSIS {
     return rails_;
   }

@@ -78,7 +78,7 @@ VerbsCounters TargetRail::counters() const {
   return counters;
 }
 
-// ---- All of them -------------------------------------------------------------------------------
+// ---- All rails ---------------------------------------------------------------------------------
 
 Result<std::unique_ptr<VerbsTarget>> VerbsTarget::create(Fabric& fabric, RailChoice choice,
                                                          size_t regions_max) {

@@ -30,8 +30,8 @@ inline constexpr size_t kAgentFrameHeaderBytes = 12;
 // tag of an encrypted chunk, which is unique to this encryption of these bytes, or the CRC32C.
 uint64_t chunk_digest(uint64_t offset, uint32_t length, const ChunkCheck& check);
 
-// Returns the checksum of all fields before `crc`, which is the last field. For FrameHeader,
-// ReadRequest, ReadResponse and AgentFrameHeader.
+// Returns the checksum of all fields before `crc`, which is the last field. `Message` is
+// FrameHeader, ReadRequest, ReadResponse or AgentFrameHeader.
 template <typename Message>
 uint32_t fields_crc(Message message);
 
