@@ -50,8 +50,8 @@ class FileWriter {
 
   // Sends the gathered bytes.
   void flush();
-  // For the watching thread: sends the gathered bytes if no write added bytes for `quiet`. Returns
-  // false while bytes remain gathered, and true when the thread can stop watching.
+  // The watching thread calls this. Sends the gathered bytes if no write added bytes for `quiet`.
+  // Returns false while bytes remain gathered, and true when the thread can stop watching.
   bool flush_if_quiet(std::chrono::microseconds quiet);
   // Sends the gathered bytes and waits until the target has verified every byte.
   Status drain(const Interrupted& interrupted);

@@ -65,7 +65,8 @@ TEST_F(FileWriterTest, GathersContiguousSmallWritesInOneChunk) {
   EXPECT_EQ(outlet->announced[0].bytes.back(), 'p');
 }
 
-// Otherwise each write of a writer that seeks would add another entry to the flusher's list.
+// If each write requested a thread, a writer that seeks would add an entry to the flusher's list
+// with each write.
 TEST_F(FileWriterTest, RequestsAWatchingThreadOnlyIfNoThreadWatchesTheFile) {
   const auto jump_to = [&](uint64_t offset) {
     SlotLease lease = pool->try_acquire();

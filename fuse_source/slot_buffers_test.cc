@@ -72,7 +72,7 @@ TEST_F(SlotBuffersTest, WhileTheStreamStallsOnlyTheFirstRequestWaitsLongForASlot
     worker->take();
     worker->give_back();
   }
-  // Without the fix for stalled streams each request would take 20 ms.
+  // If each request waited for a slot, each would take 20 ms.
   EXPECT_LT(pool->counters().wait_time_us, kRequests * 20'000u);
   two.release();
   EXPECT_TRUE(buffers.adopt(payload_of(worker->take()))) << "it uses slots again";

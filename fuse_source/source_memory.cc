@@ -33,7 +33,7 @@ uint64_t SourceMount::written_bytes(const SourceNode& node) {
   return taken ? *taken : node.writer->size_bytes();
 }
 
-// Memory is sent to checkpoints that consist of one file.
+// Keeps early wants only for checkpoints that consist of one file: memory is sent only to these.
 void SourceMount::bytes_wanted(uint64_t node, uint64_t offset, uint64_t length) {
   transfers_.want({node, offset, length}, [this, node] {
     const SourceNodePointer top = tree_.find_top(node);

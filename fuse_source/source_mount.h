@@ -57,8 +57,8 @@ class SourceMount final : public FrontEnd, public ServedMount {
   void stop_answering() override {}  // serve() has ended what answer() waits for
   const OutcomeTally& outcomes() const override { return migrations_; }
 
-  // ---- Changes of names, which are sent to the target (source_names.cc). All errors are errors
-  // for the calling process.
+  // ---- Changes of names, which are sent to the target (source_names.cc).
+  // The process that makes the change gets the error.
   Result<SourceNodePointer> make(uint64_t parent, const std::string& name, wire::NodeType type,
                                  const wire::Attributes& attributes,
                                  const std::string& link_target);
@@ -188,7 +188,7 @@ class SourceMount final : public FrontEnd, public ServedMount {
   OutcomeTally migrations_{migrations_tally()};
 
   SourceTree tree_;
-  CondVar writer_closed_;  // with the tree's mutex
+  CondVar writer_closed_;  // used with the tree's mutex
 
   Mutex patience_mutex_;  // serialises set_patience()
 

@@ -263,7 +263,8 @@ class SourceFile : public testing::Test {
   SourceNodePointer node_ = std::make_shared<SourceNode>();
 };
 
-// A reader at the target would treat the bytes that are not written yet as a hole.
+// After a close message, a reader at the target would treat the bytes that are not written yet as a
+// hole.
 TEST_F(SourceFile, SendsNoCloseMessageIfReopenedBeforeTheCloseIsComplete) {
   ASSERT_TRUE(mount_->opened(node_, true));
   write_chunk(0);
@@ -289,7 +290,7 @@ TEST_F(SourceFile, CloseDoesNotWaitForBytesInFlight) {
   EXPECT_TRUE(outlet_->one_arrives()) << "the bytes were still in flight";
 }
 
-// Otherwise the target would get bytes of a file that it has forgotten.
+// If the message were sent earlier, the target would get bytes of a file that it has forgotten.
 TEST_F(SourceFile, RemovedFileIsForgottenWhenItsBytesHaveArrived) {
   outlet_->announces = true;
   ASSERT_TRUE(mount_->opened(node_, true));

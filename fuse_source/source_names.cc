@@ -23,11 +23,12 @@ Status check_name(const std::string& name) {
 
 Result<SourceNodePointer> SourceMount::directory(uint64_t id) {
   SourceNodePointer node = tree_.find(id);
-  if (!node) return failure(ESTALE, "directory " + std::to_string(id) + ": it was removed");
+  if (!node) return failure(ESTALE, "find directory " + std::to_string(id) + ": it was removed");
   if (node->type != wire::NodeType::kDirectory)
-    return failure(ENOTDIR, "node " + std::to_string(id) + ": not a directory");
+    return failure(ENOTDIR, "find directory " + std::to_string(id) + ": it is not a directory");
   MutexLock lock(tree_.mutex());
-  if (!node->linked) return failure(ENOENT, "directory " + std::to_string(id) + ": it was removed");
+  if (!node->linked)
+    return failure(ENOENT, "find directory " + std::to_string(id) + ": it was removed");
   return node;
 }
 
@@ -185,7 +186,7 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   message.new_parent = wire_id(*new_parent);
   message.name = name;
   message.new_name = new_name;
-  // Only the target knows all names at the top.
+  // Only the target has all top-level names, because its other sources create names, too.
   Outlet& outlet = *node->checkpoint->outlet;
   const Status renamed = top_level ? outlet.rename(message) : outlet.send(message);
   if (!renamed) return renamed;

@@ -20,7 +20,7 @@ struct SourceOptions {
   std::shared_ptr<const Security> security = Security::none();
   bool discard = false;
   size_t chunk_size_bytes = size_t{1} << 20;
-  size_t pool_size_bytes = 0;  // 0: pool_size_for()
+  size_t pool_size_bytes = 0;  // 0: the result of pool_size_for()
   TransportOptions transport;
   SenderOptions sender;  // the transport of these options is not used
   // Does the steps for which the daemon has no rights. serve() requires it.

@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// Files that fail, or wait, when the test says so.
+// Functions on files that fail, or block, when the test requests it.
 class FaultyFiles final : public KeptFiles {
  public:
   explicit FaultyFiles(const std::string& directory) : directory_(directory), files_(directory) {}

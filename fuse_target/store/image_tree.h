@@ -46,7 +46,7 @@ struct CheckpointReport {
   bool is_passing = false;  // belongs to a migration: not kept
 };
 
-// Threads: any. For the functions of Sink, sink.h says which thread may call them when.
+// Threads: any. sink.h states which threads call the functions of Sink.
 class ImageTree final : public Sink {
  public:
   ImageTree(const ImageStorage& storage, ParkingLot& parking);
@@ -207,7 +207,7 @@ class ImageTree final : public Sink {
     ~Lock() PPMR_RELEASE() {
       if (holds_) unlock();
     }
-    // The analysis does not know that the lock holds tree_.mutex_.
+    // The thread-safety analysis does not see that the lock holds tree_.mutex_.
     void unlock() PPMR_RELEASE() PPMR_NO_THREAD_SAFETY_ANALYSIS {
       std::vector<std::shared_ptr<const DiskBytes>> discarded;
       discarded.swap(tree_.discarded_);

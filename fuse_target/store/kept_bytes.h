@@ -10,7 +10,7 @@
 
 namespace ppmr {
 
-// Constant once a file uses it. Threads: as for std::vector.
+// Constant as soon as a file uses it. Threads: as for std::vector.
 struct KeptBytes {
   struct Extent {
     uint64_t offset = 0;  // offset in the file; a multiple of the block size

@@ -163,8 +163,8 @@ void ParkingLot::interrupted(const void* id) {
 }
 
 // If an interrupt arrives after its request was answered, it can mark a newer request with the same
-// id instead. That is harmless: the lot only checks the caller of the newer request once without
-// need.
+// id instead. That is harmless: the lot then makes one unnecessary check of the caller of the newer
+// request.
 void ParkingLot::watch_interrupted() {
   bool some_interrupted = false;
   MutexLock interrupts_lock(interrupts_mutex_);

@@ -12,7 +12,7 @@ namespace {
 constexpr pid_t kLiving = 1;
 constexpr pid_t kDying = 2;
 
-// A request that can be answered once `can_answer` is set.
+// A request that can be answered when `can_answer` is true.
 struct FakeRequest {
   std::atomic<bool> can_answer = false;
   std::atomic<int> answers = 0;

@@ -94,7 +94,8 @@ Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePoin
     if (file.size_bytes > bytes_max || bytes > bytes_max - file.size_bytes) break;
     auto loan = children.at(file.name)->file->lend(0);
     if (!loan) return failure(loan.error());
-    // For a file on the disk, the daemon would have to read the disk and verify the bytes.
+    // A file on the disk is not included: the daemon would have to read the disk and verify the
+    // bytes.
     file.included = !loan->on_disk && loan->end == loan->size_bytes;
     if (!file.included) continue;
     bytes += file.size_bytes;

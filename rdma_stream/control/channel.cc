@@ -100,7 +100,7 @@ Status Channel::append(wire::MessageType type, std::span<const std::byte> fields
   assert(length <= outbox_.size());
   MutexLock lock(mutex_);
   if (sending != Sending::kNowOrNever && !failed_ && !fits_locked(length)) {
-    // Send the whole outbox: messages free their room once the peer has acknowledged them.
+    // Send the whole outbox: messages free their room when the peer has acknowledged them.
     urgent_ = true;
     writer_wanted_.notify_one();
     // If the handler waits for room in the outbox, it waits for the peer, so this time counts as

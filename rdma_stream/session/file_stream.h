@@ -89,10 +89,10 @@ class FileStream : public std::enable_shared_from_this<FileStream> {
   // ends when the session fails.
   void await_announced() const;
 
-  // For the outlet: calls `announce` for the chunks of the file one at a time, in the order in
-  // which they were cut. If an earlier chunk is not announced yet, stores this chunk and returns.
-  // The thread that announces the earlier chunk then also announces this one. That thread blocks
-  // while its next chunk overlaps bytes in flight.
+  // The outlet calls this. Calls `announce` for the chunks of the file one at a time, in the order
+  // in which they were cut. If an earlier chunk is not announced yet, stores this chunk and
+  // returns. The thread that announces the earlier chunk then also announces this one. That thread
+  // blocks while its next chunk overlaps bytes in flight.
   using Announce = std::function<void(Chunk chunk, const wire::ChunkCheck& check)>;
   void announce_in_turn(Chunk chunk, const wire::ChunkCheck& check, const Announce& announce);
   // The outlet calls one of these functions when the chunk whose Chunk::turn is `turn` is verified

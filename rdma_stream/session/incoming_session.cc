@@ -104,7 +104,7 @@ void IncomingSession::end(const Error& reason) {
   queue_changed_.notify_all();
   channel_.fail(reason);
   tcp_puller_->finish();
-  // Needs no lock: offered_puller_ does not change once `ended_` is true.
+  // Needs no lock: offered_puller_ does not change after `ended_` has become true.
   if (offered_puller_) offered_puller_->finish();
   MutexLock control(control_mutex_);
   for (ChunkEntry& entry : chunks_) {

@@ -78,7 +78,8 @@ class IncomingSession final {
                      const std::string& target_name);
   // Returns whether the source of this session sent the data hello.
   bool proves(const wire::DataHello& hello) const;
-  // Accepts the attempt number of a data hello, once. For a replayed hello it returns false.
+  // Records the attempt number of a data hello. Returns false if the number is not new, as in a
+  // replayed hello.
   bool accept_attempt(const wire::DataHello& hello);
   Status attach_stream(uint32_t stream, std::shared_ptr<Connection> connection);
 
@@ -86,10 +87,12 @@ class IncomingSession final {
   void space_freed();
   // Pulls these bytes first, because a reader waits for them.
   void prioritize(uint64_t node, uint64_t offset, uint64_t length);
-  // Requests bytes that the source has not announced, and pulls them first once they are announced.
-  // Never blocks. Has no effect if the same bytes are requested already, or if the outbox is full.
+  // Requests bytes that the source has not announced, and pulls them first as soon as they are
+  // announced. Never blocks. Has no effect if the same bytes are requested already, or if the
+  // outbox is full.
   void want(uint64_t node, uint64_t offset, uint64_t length);
-  // These send a message to the source and never block. Errors: ENOBUFS, those of the session.
+  // The next three functions send a message to the source and never block. Errors: ENOBUFS, those
+  // of the session.
   Status request_seal(uint64_t checkpoint);
   void notify_removed(uint64_t checkpoint);
   void notify_space(const wire::Space& space);

@@ -50,7 +50,7 @@ class Outlet {
   virtual void announce(Chunk chunk) = 0;
 
   // The outlet may hold small chunks and these messages back for a moment, see
-  // Channel::send_soon(). Errors: EIO once the session has failed. The text of an Abandon is at
+  // Channel::send_soon(). Errors: EIO after the session has failed. The text of an Abandon is at
   // most wire::kTextMaxBytes.
   virtual Status send(const OneWayMessage& message) = 0;
   // Called when a caller waits for the target: sends the messages that were held back.

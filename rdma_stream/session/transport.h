@@ -18,7 +18,7 @@ const char* to_string(TransportMode mode);
 const char* to_string(wire::Transport transport);
 // Parses "auto", "verbs" or "tcp". Errors: EINVAL.
 Result<TransportMode> parse_transport_mode(const std::string& text);
-// Whether bytes may travel over TCP, at first or later.
+// Returns whether bytes may travel over TCP, from the start or later.
 bool may_use_tcp(TransportMode mode);
 
 // What the daemon of a source has opened for its sessions.

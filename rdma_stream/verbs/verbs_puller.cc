@@ -13,8 +13,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 // The time for which a thread polls for completions before it sleeps: about the cost of a sleep and
-// a wake-up. With longer polling the core would be missing for the processes that produce the
-// bytes.
+// a wake-up. A thread that polls longer takes the core from the processes that produce the bytes.
 constexpr std::chrono::microseconds kPollTime{20};
 // A sleeping thread without reads in flight wakes up after this time, unless `wake` wakes it
 // earlier.
@@ -163,7 +162,7 @@ Error VerbsPuller::serve(Stream& stream, ReadQueue& queue) {
   // flight.
   auto progress = Clock::now();
   auto busy = progress;  // when this thread last posted or completed a read
-  // True once `wake` and the device can wake this thread. The thread then checks once more for
+  // True when `wake` and the device can wake this thread. The thread then checks once more for
   // earlier events before it sleeps.
   bool armed = false;
   bool woken = false;

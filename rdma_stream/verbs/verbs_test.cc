@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using wire::Transport;
 
 constexpr size_t kChunk = kChunkSizeMinBytes;
-// For tests that wait until it expires; long enough for a busy machine.
+// The peer timeout of tests that wait until it expires. It is long enough for a busy machine.
 constexpr milliseconds kShortPeerTimeout{2000};
 
 // Every test checks at its end that the sink's contract was kept, and that no memory is registered
