@@ -133,6 +133,7 @@ class Keeper {
   void not_kept(const ImageTree::Held& held, int32_t number, const Error& error);
   // load_kept.cc
   Status load_one(int32_t number);
+  void remove_half_written(int32_t number, bool is_also_complete);
   void unreadable(int32_t number, const std::string& name, const std::string& reason);
 
   Status remove_file(int32_t number);

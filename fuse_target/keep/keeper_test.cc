@@ -237,6 +237,16 @@ TEST_F(KeeperTest, HalfWrittenFilesAreRemovedAtTheStart) {
   EXPECT_TRUE(std::filesystem::exists(path_of("00000006.kept")));
 }
 
+TEST_F(KeeperTest, HalfWrittenFileDoesNotTakeTheCompleteOneAlong) {
+  start();
+  store_->receive_and_seal("c", {{"f", {{0, "x"}}}});
+  ASSERT_TRUE(store_->wait_until("c", KeepState::kKept));
+  std::ofstream(path_of("00000001.part")) << "copied back by a person";
+  start();
+  EXPECT_TRUE(store_->tree.checkpoint("c"));
+  EXPECT_EQ(files(), std::vector<std::string>({"00000001.kept", "00000001.part"}));
+}
+
 TEST_F(KeeperTest, UnusableFilesAreReportedAndTheOthersWork) {
   start();
   for (const char* name : {"a", "b", "c"}) {

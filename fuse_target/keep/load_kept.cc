@@ -1,5 +1,6 @@
 // Brings the kept checkpoints back when the daemon starts.
 #include <algorithm>
+#include <set>
 
 #include "fuse_target/keep/keeper.h"
 #include "third_party/spdlog.h"
@@ -15,12 +16,13 @@ Status Keeper::load() {
   for (const ListedKeptFile& file : *listed) last_number_ = std::max(last_number_, file.number);
   // Load the newest file first: of two files with the same name, the later one is valid.
   std::reverse(listed->begin(), listed->end());
+  std::set<int32_t> complete;
+  for (const ListedKeptFile& file : *listed) {
+    if (file.complete) complete.insert(file.number);
+  }
   for (const ListedKeptFile& file : *listed) {
     if (!file.complete) {
-      spdlog::info("removed {}, which was not completely written", path_of(file.number, false));
-      if (const auto gone = files_.remove_kept(file.number); !gone) {
-        unreadable(file.number, "", gone.error().message);
-      }
+      remove_half_written(file.number, complete.contains(file.number));
     } else if (Status loaded = load_one(file.number); !loaded) {
       return loaded;
     }
@@ -30,6 +32,22 @@ Status Keeper::load() {
     spdlog::info("{} kept checkpoints are back from {}", entries_.size(), options_.directory);
   }
   return {};
+}
+
+// A removal removes both files of a number. This program does not leave both; a person who copies
+// files back may.
+void Keeper::remove_half_written(int32_t number, bool is_also_complete) {
+  if (is_also_complete) {
+    spdlog::warn("left {}, which is not completely written, because {} is there too: remove it",
+                 path_of(number, false), path_of(number, true));
+    return;
+  }
+  if (const auto gone = files_.remove_kept(number); !gone) {
+    spdlog::error("{} is not completely written, and cannot be removed: {}",
+                  path_of(number, false), gone.error().message);
+    return;
+  }
+  spdlog::info("removed {}, which was not completely written", path_of(number, false));
 }
 
 Status Keeper::load_one(int32_t number) {
