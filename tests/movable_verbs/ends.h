@@ -59,6 +59,7 @@ class End {
   uint64_t rounds() const;
   // Waits until the process has done this many further rounds.
   void await_rounds(uint64_t more) const;
+  bool has_ended() const;
   // Waits for the end of the process. Returns its exit code, or the negative number of the signal
   // that ended it.
   int wait();
