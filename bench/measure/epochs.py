@@ -11,7 +11,7 @@ from lab.move import now
 from lab.node import LabError, wait_until
 from lab.ppmr import find_ppmr
 
-from . import epoch_costs
+from . import epoch_costs, loss_costs
 from .plan import Item, Outcome
 from .shape_trees import Shape, Tree, filled, python
 from .shapes import mounts_for
@@ -140,3 +140,4 @@ def plan(testbed):
             10 + (testbed.effort.move_runs + 1) * (EVERY_S + shape.mib / 500),
         )
     yield from epoch_costs.plan(testbed, SECTION)
+    yield from loss_costs.plan(testbed, SECTION)

@@ -24,6 +24,7 @@ DRAWN = {
     ("moves", "processes"): None,
     ("application", "run time"): None,
     ("jobs", "run time"): None,
+    ("epochs", "loss of a host"): None,
     ("shapes", "first pass"): None,
     ("shapes", "redis under load"): None,
 }
@@ -291,6 +292,7 @@ def _pictures(pyplot, rows):
         ("restore", "from memory"),
         ("application", "run time"),
         ("jobs", "run time"),
+        ("epochs", "loss of a host"),
     ):
         found = [until_complete(row) for row in rows.of(chapter, series) if row["results"]]
         if found:

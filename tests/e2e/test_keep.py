@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import pathlib
 import random
 import statistics
 import struct
@@ -13,7 +12,7 @@ import time
 
 import pytest
 
-from lab import criu
+from lab import criu, slow_disk
 from lab.node import wait_until
 from lab.ppmr import Mounts, find_ppmr
 from lab.programs import SteadyWorker, check_continuity
@@ -347,62 +346,6 @@ def test_what_was_reported_as_kept_is_there_after_kills(world, keep, long):
         rounds.check()
 
 
-GROUPS_V2 = pathlib.Path("/sys/fs/cgroup")
-THROTTLE_V1 = GROUPS_V2 / "blkio/blkio.throttle.write_bps_device"
-
-
-def words_of(file):
-    return file.read_text().split() if file.exists() else []
-
-
-@contextlib.contextmanager
-def limit_of_all(number, bytes_per_s):
-    THROTTLE_V1.write_text(f"{number} {bytes_per_s}")
-    try:
-        yield
-    finally:
-        THROTTLE_V1.write_text(f"{number} 0")
-
-
-def process_and_children(pid):
-    yield pid
-    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in words_of(children):
-            yield from process_and_children(int(child))
-
-
-@contextlib.contextmanager
-def limit_of_group(number, bytes_per_s, writer):
-    """Puts the writer into a control group of its own, because the root group has no limits. The
-    kernel counts what the page cache writes back as the writer's only with the controllers of I/O
-    and of memory."""
-    switches = GROUPS_V2 / "cgroup.subtree_control"
-    added = [each for each in ("io", "memory") if each not in words_of(switches)]
-    switches.write_text(" ".join(f"+{each}" for each in added))
-    [before] = [
-        line.partition("::")[2]
-        for line in words_of(pathlib.Path(f"/proc/{writer}/cgroup"))
-        if line.startswith("0::")
-    ]
-    group = GROUPS_V2 / f"ppmr-slow-disk-{writer}"
-    group.mkdir()
-
-    def move_to(directory):
-        for pid in process_and_children(writer):
-            (directory / "cgroup.procs").write_text(str(pid))
-
-    try:
-        (group / "io.max").write_text(f"{number} wbps={bytes_per_s}")
-        move_to(group)
-        yield
-    finally:
-        (group / "io.max").write_text(f"{number} wbps=max")
-        move_to(GROUPS_V2 / before.lstrip("/"))
-        wait_until(lambda: not words_of(group / "cgroup.procs"), 20, "the group to be empty")
-        group.rmdir()
-        switches.write_text(" ".join(f"-{each}" for each in added))
-
-
 class Disk:
     """A file system that can lose its power: it then has what was synced before, and little else.
 
@@ -423,23 +366,6 @@ class Disk:
     def _mount(self):
         self.path = self.world.mountpoint("disk")
         self.world.succeeds(["mount", "-o", "loop", self.image, self.path], within=30)
-
-    @contextlib.contextmanager
-    def limited(self, bytes_per_s, writer):
-        """The disk, and no other one, writes so many bytes per second.
-
-        writer: the process that writes to it, for control groups v2; its children, too.
-        """
-        device = os.stat(self.path).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        if "io" in words_of(GROUPS_V2 / "cgroup.controllers"):
-            limit = limit_of_group(number, bytes_per_s, writer)
-        elif THROTTLE_V1.exists():
-            limit = limit_of_all(number, bytes_per_s)
-        else:
-            pytest.skip("NOT TESTED: a slow disk: no control group here limits writing")
-        with limit:
-            yield
 
     def cut_power(self):
         disk = os.open(self.path, os.O_RDONLY)
@@ -493,7 +419,11 @@ def test_streams_are_as_fast_while_the_disk_is_slow(world, need_command):
     for number in range(3):
         quick.append(seconds(f"quick-{number}"))
         wait_until_kept(world, target, f"quick-{number}")
-    with disk.limited(rate, target.process.pid):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(slow_disk.limited(disk.path, rate, writer=target.process.pid))
+        except slow_disk.NoLimit as why:
+            pytest.skip(f"NOT TESTED: a slow disk: {why}")
         send(world, source, "first", first)
         wait_until(lambda: kept()["writing"] == "first", 20, "the checkpoint to be written")
         slow = [seconds(f"beside-{number}") for number in range(3)]

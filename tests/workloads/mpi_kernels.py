@@ -2,7 +2,7 @@
 result depends on every byte that the ranks exchange.
 
     mpirun -np N python3 mpi_kernels.py ep|cg|ft|lu STEPS
-    mpirun -np N python3 mpi_kernels.py ring
+    mpirun -np N python3 mpi_kernels.py ring [MIB]
 
     ep    random numbers, counted by each rank alone; one sum per step          (EP)
     cg    conjugate gradients; an allgather and two allreduce per iteration     (CG)
@@ -10,6 +10,7 @@ result depends on every byte that the ranks exchange.
     lu    sweeps through a cube, plane by plane; a row to the next rank per     (LU)
           plane, forwards and then backwards
     ring  a token of 8 bytes passes all ranks, until a signal ends the job      (stalls)
+          each rank holds MIB of memory that does not compress
 
 Rank 0 prints "step NUMBER VALUE ..." after each step. Equal arguments give equal lines, to the last
 digit. The ring prints "gap SECONDS END" ten times a second: the longest time that a rank has waited
@@ -151,12 +152,13 @@ def lu(steps):
         report(step, total((field * field).sum()), total(field[0, 0, 0]))
 
 
-def ring(_):
+def ring(mib):
+    held = numpy.random.Generator(numpy.random.PCG64([2, RANK])).bytes(mib << 20)
     # The token carries the longest wait of any rank in this round, and the time when that wait
     # ended.
     token, worst, received = numpy.zeros(2), numpy.zeros(2), None
     printed = time.time()
-    while True:
+    while held is not None:
         if RANK == 0:
             WORLD.Send(token, dest=1 % SIZE)
         WORLD.Recv(token, source=(RANK - 1) % SIZE)
