@@ -13,9 +13,10 @@ inline void ignore_ending_signals() {
   for (const int number : kEndingSignals) std::signal(number, SIG_IGN);
 }
 
-// Blocks the signals in the calling thread. A program that it executes starts with them blocked.
-// CRIU is protected in this way, because CRIU ends one of its helpers (cgroupd) with SIGTERM and
-// waits for its end: the helper unblocks the signal, but would ignore it like its parent.
+// Blocks the signals in the calling thread. A program that the thread executes starts with them
+// blocked. This function, and not ignore_ending_signals(), protects CRIU: CRIU ends its helper
+// cgroupd with SIGTERM and waits for its end. The helper unblocks the signal, but it would inherit
+// an ignored signal and never end.
 inline void block_ending_signals() {
   sigset_t set;
   sigemptyset(&set);

@@ -1,4 +1,4 @@
-// The name of this node in messages to its peers.
+// Returns the name of this node for messages to its peers.
 #pragma once
 
 #include <unistd.h>

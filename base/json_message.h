@@ -1,5 +1,5 @@
-// Messages in JSON, one struct each, as rdma_stream/wire does it for messages in bytes: a struct
-// names its fields once, in fields(), and both ends use that.
+// Converts structs to messages in JSON and back, as rdma_stream/wire does for binary messages. A
+// struct names its fields once, in fields(), and both ends use that function.
 //
 //   struct Wait {
 //     static constexpr const char* kName = "wait";
@@ -8,7 +8,7 @@
 //     template <typename F>
 //     void fields(F&& field) {
 //       field("checkpoint", checkpoint);          // must be there
-//       field.may_lack("timeout_ms", timeout);    // keeps the value of a new Wait if it is not
+//       field.may_lack("timeout_ms", timeout);    // if missing, keeps its default value
 //     }
 //   };
 //
@@ -160,7 +160,8 @@ nlohmann::json to_request(const Request& request) requires json_message::HasFiel
   return json;
 }
 
-// Reads the fields of a message that is no request; nullopt if they are not those of T.
+// Reads the fields of a message that is not a request. Returns nullopt if a field is missing or has
+// the wrong type.
 template <typename T>
 std::optional<T> read_fields(const nlohmann::json& json) {
   T message;
@@ -212,15 +213,15 @@ struct Reader<std::variant<Requests...>> {
 
 }  // namespace json_message
 
-// Reads a request of one of the kinds of `Requests`, a variant. Errors: EOPNOTSUPP for another one,
-// EINVAL as above.
+// Reads a request of one of the types in the variant `Requests`. Errors: EOPNOTSUPP if `op` names
+// none of them; EINVAL if `op` or a field is missing, or a field has the wrong type.
 template <typename Requests>
 Result<Requests> read_request(const nlohmann::json& json) {
   return json_message::Reader<Requests>::read(json);
 }
 
-// Calls the one of `handlers`, lambdas, that takes the kind of request. A kind without a handler
-// does not compile.
+// Combines lambdas, one for each type of request, into one visitor for std::visit(). If a type has
+// no lambda, the visit does not compile.
 template <typename... Handlers>
 struct EachKind : Handlers... {
   using Handlers::operator()...;

@@ -1,10 +1,11 @@
-// Messages over Unix sockets, with file descriptors. Used by processes of ppmr that send each other
-// structs of fixed size over a socket of packets (SOCK_SEQPACKET), and with CRIU.
+// Sends and receives messages with file descriptors over Unix sockets. Processes of ppmr exchange
+// structs of fixed size over a socket of packets (SOCK_SEQPACKET), and messages with CRIU.
 //
-// The receiver decides how many descriptors it takes. They are in UniqueFd, close-on-exec, from
-// the moment of their arrival. Those of a message that is refused are closed.
+// The receiver decides how many descriptors it takes. From its arrival on, each descriptor is in a
+// UniqueFd and close-on-exec. If the receiver refuses a message, it closes the message's
+// descriptors.
 //
-// Threads: any, if no two send, or receive, on the same socket.
+// Threads: any, if at most one thread at a time sends on a socket, and at most one receives.
 #pragma once
 
 #include <algorithm>
@@ -21,24 +22,25 @@
 
 namespace ppmr {
 
-// The kernel passes at most so many file descriptors at once (SCM_MAX_FD).
+// The largest number of file descriptors that the kernel passes with one message (SCM_MAX_FD).
 inline constexpr size_t kDescriptorsMax = 253;
 
 inline tl::unexpected<Error> has_ended(std::string_view peer) {
   return failure(EPIPE, std::string(peer) + " has ended (was it killed?)");
 }
 
-// recvmsg(2) with these flags, again after EINTR. Returns the number of bytes; 0: the peer has
-// closed its end. Appends the descriptors that came with them to `descriptors`. If
-// `descriptors_max` is 0, the kernel closes all that came. `peer` names the sender in errors.
-// Errors: EMFILE if more than `descriptors_max` (at most kDescriptorsMax) came, or if this process
-// cannot have so many; EMSGSIZE if the packet is longer than `bytes`; those of recvmsg(2).
+// Calls recvmsg(2) with `flags`, and repeats the call after EINTR. Returns the number of bytes; 0
+// means that the peer has closed its end. Appends the received descriptors to `descriptors`. If
+// `descriptors_max` is 0, the kernel closes all received descriptors. `peer` names the sender in
+// errors. Errors: EMFILE if more than `descriptors_max` (at most kDescriptorsMax) came, or if this
+// process cannot have so many; EMSGSIZE if the packet is longer than `bytes`; those of recvmsg(2).
 Result<size_t> receive_bytes(int socket, std::span<std::byte> bytes, size_t descriptors_max,
                              std::vector<UniqueFd>& descriptors, std::string_view peer,
                              int flags = 0);
 
-// sendmsg(2) with these flags and MSG_NOSIGNAL, again after EINTR. Returns how many bytes it took;
-// all descriptors (at most kDescriptorsMax) travel with the first. Errors: those of sendmsg(2).
+// Calls sendmsg(2) with `flags` and MSG_NOSIGNAL, and repeats the call after EINTR. Returns how
+// many bytes the kernel took. All descriptors (at most kDescriptorsMax) travel with the first byte.
+// Errors: those of sendmsg(2).
 Result<size_t> send_bytes(int socket, std::span<const std::byte> bytes,
                           std::span<const UniqueFd> descriptors, std::string_view peer,
                           int flags = 0);
@@ -56,9 +58,9 @@ Status send_message(int socket, const Message& message, std::string_view peer,
 }
 
 // Receives one packet, which must be as long as a Message. Appends up to `descriptors_max`
-// descriptors, which must not be null unless that is 0. Errors: EPIPE if the peer has closed its
-// end; EPROTO if the packet is shorter or longer (the next one can be received); those of
-// receive_bytes().
+// descriptors to `descriptors`, which may be null only if `descriptors_max` is 0. Errors: EPIPE if
+// the peer has closed its end; EPROTO if the packet is shorter or longer (the caller can then
+// receive the next packet); those of receive_bytes().
 template <typename Message>
 Result<Message> receive_message(int socket, std::string_view peer, size_t descriptors_max = 0,
                                 std::vector<UniqueFd>* descriptors = nullptr) {

@@ -83,7 +83,7 @@ TEST_F(MessageSocket, KeepsNoDescriptorOfALongerPacket) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST_F(MessageSocket, DropsDescriptorsThatNoneWants) {
+TEST_F(MessageSocket, ClosesDescriptorsThatTheReceiverDoesNotTake) {
   const size_t before = open_descriptors();
   ASSERT_TRUE(send_message(ours.get(), Question{7, ""}, "the peer", files(3)));
   ASSERT_TRUE(receive(0));
@@ -91,7 +91,7 @@ TEST_F(MessageSocket, DropsDescriptorsThatNoneWants) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST_F(MessageSocket, MoreDescriptorsThanWantedAreAnErrorAndStayNotOpen) {
+TEST_F(MessageSocket, RefusesAndClosesMoreDescriptorsThanTheReceiverTakes) {
   for (const size_t sent : {2, 3, 20}) {
     const size_t before = open_descriptors();
     ASSERT_TRUE(send_message(ours.get(), Question{}, "the peer", files(sent)));
@@ -124,7 +124,7 @@ TEST_F(MessageSocket, EndOfThePeerIsAnError) {
   EXPECT_NE(sent.error().message.find("the peer has ended"), std::string::npos);
 }
 
-TEST_F(MessageSocket, EndOfAPeerThatHasNotReadTheQuestionIsTheSameError) {
+TEST_F(MessageSocket, EndOfAPeerWithAnUnreadMessageIsReportedAsAnEnd) {
   ASSERT_TRUE(send_message(theirs.get(), Question{}, "the peer"));
   ours.reset();
   EXPECT_EQ(receive().error().errno_value, EPIPE);

@@ -1,4 +1,5 @@
-// Names in /proc/PID/mountinfo: the kernel escapes space, tab, newline and backslash as \ooo.
+// Decodes names in /proc/PID/mountinfo, where the kernel escapes space, tab, newline and backslash
+// as \ooo.
 #pragma once
 
 #include <string>

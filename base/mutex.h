@@ -1,16 +1,16 @@
 // Locks that clang checks. A member that says PPMR_GUARDED_BY(mutex_) can only be used with mutex_
-// held, and a function that says PPMR_REQUIRES(mutex_) can only be called so: clang's
-// -Wthread-safety rejects everything else (tests/thread_safety). For g++ the annotations are empty,
-// and the types cost what those of the standard library cost.
+// held, and a function that says PPMR_REQUIRES(mutex_) can only be called with mutex_ held: clang's
+// -Wthread-safety rejects everything else (tests/thread_safety). For g++ the annotations are empty.
+// The types cost no more than the types of the standard library.
 //
-// The analysis looks at one function at a time and compares expressions. It sees a lock neither in
-// a lambda nor behind a second name of the same object. A lambda that runs under the caller's lock
-// says so:
+// The analysis looks at one function at a time and compares expressions. It does not see that a
+// lambda runs under its caller's lock, nor that two names mean the same mutex. A lambda that runs
+// under the caller's lock declares it:
 //
 //     changed_.wait(mutex_, [this]() PPMR_REQUIRES(mutex_) { return stopping_; });
 //
-// A function that cannot say which mutex it needs, because that belongs to another object, calls
-// assert_held() on it.
+// A function may need a mutex of another object that its annotation cannot name. Such a function
+// calls assert_held() on the mutex.
 //
 // Model: port::Mutex and thread_annotations.h of LevelDB. The attributes:
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
@@ -28,35 +28,37 @@
 #define PPMR_THREAD_ATTRIBUTE(...)
 #endif
 
-// Of a member: reading needs the mutex (a SharedMutex at least for reading), writing all of it.
+// Annotates a member. A thread that reads it holds the mutex (a SharedMutex at least for reading);
+// a thread that writes it holds the mutex exclusively.
 #define PPMR_GUARDED_BY(mutex) PPMR_THREAD_ATTRIBUTE(guarded_by(mutex))
-// Of a pointer: what it points to needs the mutex, the pointer itself does not.
+// Annotates a pointer. Access to its target needs the mutex; access to the pointer does not.
 #define PPMR_POINTEE_GUARDED_BY(mutex) PPMR_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
-// Of a mutex: the order in which a thread that needs both locks them.
+// Annotates a mutex with the order in which a thread locks it and other mutexes.
 #define PPMR_ACQUIRED_BEFORE(...) PPMR_THREAD_ATTRIBUTE(acquired_before(__VA_ARGS__))
 #define PPMR_ACQUIRED_AFTER(...) PPMR_THREAD_ATTRIBUTE(acquired_after(__VA_ARGS__))
 
-// Of a function: the caller holds the mutex, before and after the call.
+// Annotates a function whose caller must hold the mutex before and after the call.
 #define PPMR_REQUIRES(...) PPMR_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define PPMR_REQUIRES_SHARED(...) PPMR_THREAD_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
-// Of a function: the caller does not hold the mutex, because the function locks it.
+// Annotates a function whose caller must not hold the mutex, because the function locks it.
 #define PPMR_EXCLUDES(...) PPMR_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
-// Of a function: locks, unlocks.
+// Annotates a function that locks or unlocks the mutex.
 #define PPMR_ACQUIRE(...) PPMR_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define PPMR_ACQUIRE_SHARED(...) PPMR_THREAD_ATTRIBUTE(acquire_shared_capability(__VA_ARGS__))
 #define PPMR_TRY_ACQUIRE(...) PPMR_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 #define PPMR_RELEASE(...) PPMR_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define PPMR_RELEASE_SHARED(...) PPMR_THREAD_ATTRIBUTE(release_shared_capability(__VA_ARGS__))
-// Of a function: from here on the analysis takes the mutex as held.
+// Annotates a function. After a call of it, the analysis takes the mutex as held.
 #define PPMR_ASSERT_CAPABILITY(...) PPMR_THREAD_ATTRIBUTE(assert_capability(__VA_ARGS__))
 #define PPMR_ASSERT_SHARED_CAPABILITY(...) \
   PPMR_THREAD_ATTRIBUTE(assert_shared_capability(__VA_ARGS__))
-// Of a function: returns the mutex of that name.
+// Annotates a function that returns the mutex of that name.
 #define PPMR_RETURN_CAPABILITY(mutex) PPMR_THREAD_ATTRIBUTE(lock_returned(mutex))
-// Of a class: a mutex; an object that holds one as long as it lives.
+// Annotates a class: CAPABILITY for a mutex, SCOPED_CAPABILITY for a class whose objects hold a
+// mutex while they exist.
 #define PPMR_CAPABILITY(name) PPMR_THREAD_ATTRIBUTE(capability(name))
 #define PPMR_SCOPED_CAPABILITY PPMR_THREAD_ATTRIBUTE(scoped_lockable)
-// Of a function: the analysis skips it. A comment says why it is correct.
+// Annotates a function that the analysis skips. A comment at the function says why it is correct.
 #define PPMR_NO_THREAD_SAFETY_ANALYSIS PPMR_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace ppmr {
@@ -72,8 +74,8 @@ class PPMR_CAPABILITY("mutex") Mutex {
   void unlock() PPMR_RELEASE() { native_.unlock(); }
   bool try_lock() PPMR_TRY_ACQUIRE(true) { return native_.try_lock(); }
 
-  // Says to the analysis that the calling thread holds this mutex, where the analysis cannot see
-  // it. Checks nothing at run time.
+  // Makes the analysis assume that the calling thread holds this mutex, where it cannot see that.
+  // Checks nothing at run time.
   void assert_held() const PPMR_ASSERT_CAPABILITY(this) {}
 
  private:
@@ -112,7 +114,8 @@ class PPMR_SCOPED_CAPABILITY MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // For code that drops the lock, for example for I/O. The lock is held; it is not.
+  // Unlocks the mutex early, for example during I/O. unlock() requires that the mutex is held, and
+  // lock() that it is not.
   void unlock() PPMR_RELEASE() {
     holds_ = false;
     mutex_.unlock();
@@ -145,7 +148,7 @@ class PPMR_SCOPED_CAPABILITY ReaderLock {
   explicit ReaderLock(SharedMutex& mutex) PPMR_ACQUIRE_SHARED(mutex) : mutex_(mutex) {
     mutex_.lock_shared();
   }
-  // Of a scoped object, PPMR_RELEASE() means what the constructor acquired, shared or not.
+  // In a scoped class, PPMR_RELEASE() releases what the constructor acquired, shared or exclusive.
   ~ReaderLock() PPMR_RELEASE() {
     if (holds_) mutex_.unlock_shared();
   }
@@ -179,13 +182,14 @@ class CondVar {
     native_.wait(lock.native(), std::move(done));
   }
 
-  // std::cv_status::timeout once `time` is over.
+  // Returns std::cv_status::timeout if `time` has passed.
   template <typename Duration>
   std::cv_status wait_for(Mutex& mutex, const Duration& time) PPMR_REQUIRES(mutex) {
     Adopted lock(mutex);
     return native_.wait_for(lock.native(), time);
   }
-  // What `done` returned last: false if `time` is over first.
+  // Returns the last result of `done`, which is false if `time` has passed before `done` returned
+  // true.
   template <typename Duration, typename Predicate>
   bool wait_for(Mutex& mutex, const Duration& time, Predicate done) PPMR_REQUIRES(mutex) {
     Adopted lock(mutex);
@@ -204,8 +208,8 @@ class CondVar {
   }
 
  private:
-  // The held mutex in the form that std::condition_variable takes. The caller keeps the lock, also
-  // if the predicate throws.
+  // Wraps the held mutex in the std::unique_lock that std::condition_variable takes. The mutex
+  // stays locked afterwards, even if the predicate throws.
   class Adopted {
    public:
     explicit Adopted(Mutex& mutex) : lock_(mutex.native_, std::adopt_lock) {}

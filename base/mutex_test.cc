@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Whether another thread can lock the mutex now.
+// Returns whether another thread can lock the mutex now.
 bool is_free(Mutex& mutex) {
   bool locked = false;
   std::thread([&] {
@@ -88,7 +88,7 @@ TEST(MutexLock, ThatWasDroppedUnlocksNothing) {
   {
     MutexLock dropped(mutex);
     dropped.unlock();
-    mutex.lock();  // by somebody else
+    mutex.lock();  // stands for another holder
   }
   EXPECT_FALSE(is_free(mutex));
   mutex.unlock();

@@ -10,8 +10,8 @@
 
 namespace ppmr {
 
-// A reader finds the old number or the new one, and never a part of it. Not durable. Errors: of the
-// file system.
+// Replaces the number in the file. A reader finds the old number or the new one, never part of one.
+// The change is not durable. Errors: those of the file system.
 inline Status write_number(const std::string& path, uint64_t number) {
   const std::string written = path + ".new";
   std::ofstream file(written);

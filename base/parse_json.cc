@@ -6,9 +6,10 @@
 namespace ppmr {
 namespace {
 
-// nlohmann::json converts a number with a fraction or an exponent, or with too many digits, to an
-// integer without a check, which is undefined for values that do not fit. All that are parsed fit
-// into every type of at least 32 bits. In messages of ppmr they are durations and rates.
+// nlohmann::json stores a number with a fraction, an exponent or too many digits as a double. It
+// converts the double to an integer without a check, which is undefined if the value does not fit.
+// So parse_json() accepts only values that fit into every integer type of at least 32 bits. In
+// messages of ppmr, such numbers are durations and rates.
 bool fits_integers(const nlohmann::json& value) {
   if (!value.is_number_float()) return true;
   const double number = value.get<double>();

@@ -10,8 +10,8 @@ namespace ppmr {
 // No message of ppmr is nested deeper than this limit.
 inline constexpr int kJsonDepthMax = 16;
 
-// The result is_discarded() for text that is not JSON, is nested too deep, or has a number that
-// does not fit into every integer type of at least 32 bits.
+// Returns the parsed value. It is_discarded() if the text is not JSON, is nested too deep, or has a
+// number that does not fit into every integer type of at least 32 bits.
 nlohmann::json parse_json(std::string_view text);
 
 }  // namespace ppmr

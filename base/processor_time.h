@@ -1,4 +1,4 @@
-// How long the threads of this process have had a processor.
+// Returns the processor time that all threads of this process have used.
 #pragma once
 
 #include <time.h>

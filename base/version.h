@@ -4,6 +4,6 @@
 namespace ppmr {
 
 extern const char* const kVersion;  // "MAJOR.MINOR.PATCH"
-extern const char* const kCommit;   // that of --embed_label; empty: none was given
+extern const char* const kCommit;   // the value of --embed_label; empty: none was given
 
 }  // namespace ppmr

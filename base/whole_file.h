@@ -1,5 +1,5 @@
-// Reads a file of any kind to its end. The size of the file need not be known before, as for files
-// in a ppmr mount.
+// Reads a file of any kind to its end. Does not need the size of the file, which may be unknown for
+// a file in a ppmr mount.
 #pragma once
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// The exception guard, for callbacks of C and for the tops of threads: an exception that leaves
-// either ends the program.
+// The exception guard for C callbacks and for the first function of a thread. An exception that
+// left such a function would end the program.
 #pragma once
 
 #include <exception>
