@@ -96,14 +96,14 @@ class BufferPool {
   // `give_up` every `check_interval`, without holding a lock.
   SlotLease acquire(std::chrono::milliseconds check_interval, const std::function<bool()>& give_up);
 
-  // Clears the free slots now, and each leased slot when its lease ends. Call it before a peer
-  // connects that must not read the bytes of earlier peers: a device can read all registered memory
-  // at any time.
+  // Clears the free slots now, and each leased slot when its lease ends. Call it before the
+  // connection of a peer that must not read the bytes of earlier peers: a peer's device can read
+  // all registered memory at any time.
   void wipe();
 
   size_t waiting() const;  // callers that wait for a slot
-  // Returns when a lease last released its slot, or when the pool was created if no lease has
-  // ended.
+  // Returns the time at which a slot last became free, or the time of the pool's creation if none
+  // has.
   std::chrono::steady_clock::time_point last_release() const;
 
   // Returns the slot whose request area or payload contains `address`.
@@ -133,7 +133,7 @@ class BufferPool {
     SlotLease lease;
   };
   void give_back(uint32_t slot);
-  void make_free_locked(uint32_t slot) PPMR_REQUIRES(mutex_);  // or lends it to the first in line
+  void make_free_locked(uint32_t slot) PPMR_REQUIRES(mutex_);  // or lends it to the first waiter
   void clear(uint32_t slot);
   SlotLease lend_locked(uint32_t slot) PPMR_REQUIRES(mutex_);
   SlotLease take_locked() PPMR_REQUIRES(mutex_);  // a lease of a free slot; empty if none is free
@@ -149,7 +149,7 @@ class BufferPool {
   std::vector<bool> to_wipe_ PPMR_GUARDED_BY(mutex_);      // by slot: the lease began before wipe()
   // A stack: the cache still holds recently used slots.
   std::vector<uint32_t> free_slots_ PPMR_GUARDED_BY(mutex_);
-  // In the order of their calls; empty while a slot is free.
+  // In the order of their acquire() calls; empty while a slot is free.
   std::vector<Waiter*> waiters_ PPMR_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point last_release_ PPMR_GUARDED_BY(mutex_) =
       std::chrono::steady_clock::now();

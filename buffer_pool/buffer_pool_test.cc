@@ -106,7 +106,7 @@ TEST(BufferPool, WipeClearsFreeSlotsNowAndLeasedSlotsWhenTheyAreReleased) {
   again.payload()[0] = std::byte{1};
   const uint32_t later = again.index();
   again.release();
-  EXPECT_TRUE(has_bytes(later)) << "only leases from before are wiped";
+  EXPECT_TRUE(has_bytes(later)) << "wipe() clears only leases that began before it";
 }
 
 TEST(BufferPool, WaiterGetsTheReleasedSlot) {
