@@ -23,8 +23,8 @@ struct DirectoryHandle final : OpenHandle {
   std::vector<DirectoryEntry> entries;
 };
 
-// Called only where the kernel does not check permissions, because root alone has access
-// (fuse_mount.cc).
+// The kernel sends ACCESS only to a mount where it does not check permissions itself: one that only
+// root can access (fuse_channel.cc).
 Status access(fuse_req_t request, fuse_ino_t inode, int mask) {
   const auto mode = front_end_of(request).mode_of(inode);
   if (!mode) return failure(mode.error());

@@ -21,8 +21,8 @@
 
 namespace ppmr {
 
-// The object that fuse_file_info::fh refers to. The FUSE request RELEASE destroys it, or at the
-// latest the end of the mount.
+// The object that fuse_file_info::fh refers to. The FUSE request RELEASE destroys it; the end of
+// the mount destroys all that are left.
 class OpenHandle {
  public:
   virtual ~OpenHandle() = default;
@@ -52,7 +52,7 @@ class FrontEnd {
   void stop();
 
   // ---- For the shared operations.
-  virtual Result<mode_t> mode_of(uint64_t inode) = 0;  // with the type
+  virtual Result<mode_t> mode_of(uint64_t inode) = 0;  // including the file type
   virtual Result<ListDirectory> open_directory(uint64_t inode) = 0;
   // The kernel drops `lookups` references to an inode.
   virtual void forget(uint64_t inode, uint64_t lookups) noexcept = 0;
@@ -99,7 +99,7 @@ struct Validity {
   double name_s = 0;
   double attributes_s = 0;
 };
-// For attributes and names that change only through this kernel.
+// The validity of attributes and names that change only through this kernel.
 inline constexpr double kAlwaysValidSeconds = 86'400;
 
 // The caller has already increased the look-up count of the node in `view` by one for this reply.

@@ -84,8 +84,8 @@ Result<FuseChannel> mount_fuse(const MountOptions& options) {
   if (auto status = check_not_mounted(mountpoint); !status) return failure(status.error());
 
   std::string words = "nosuid,nodev,subtype=ppmr,fsname=" + options.source_label;
-  // For root no permission check is needed, because root may do anything. To check, the kernel
-  // would request the attributes of a directory again for each name that is created in it.
+  // Root needs no permission check, because root may do anything. For the check, the kernel would
+  // request the attributes of a directory again for each name that is created in it.
   if (options.allow_other || ::geteuid() != 0) words += ",default_permissions";
   if (options.allow_other) words += ",allow_other";
   UniqueFd device(::fuse_open_channel(mountpoint.c_str(), words.c_str()));

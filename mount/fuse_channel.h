@@ -22,9 +22,9 @@ struct FuseChannel {
   std::function<void()> unmount;
 };
 
-// Returns whether the daemon of the mount at `path` has died: statx(2) returns ENOTCONN. It asks
-// the mount, because the kernel keeps the attributes of a dead one for a while (after df, for
-// example).
+// Returns whether the daemon of the mount at `path` has died: statx(2) returns ENOTCONN. The call
+// makes the kernel query the daemon (AT_STATX_FORCE_SYNC). Otherwise the kernel could answer from
+// the cached attributes of a dead mount for a while, for example after df.
 bool is_dead_mount(const std::string& path);
 
 // Returns the canonical path of a directory to mount on. The dead mount of a ppmr daemon may cover

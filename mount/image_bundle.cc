@@ -90,7 +90,7 @@ Result<UniqueFd> BundleWriter::finish() {
 // ---- Reading -----------------------------------------------------------------------------------
 
 Result<ImageBundle> ImageBundle::open(const UniqueFd& memfd) {
-  if ((::fcntl(memfd.get(), F_GET_SEALS) & kSeals) != kSeals) return malformed("it can change");
+  if ((::fcntl(memfd.get(), F_GET_SEALS) & kSeals) != kSeals) return malformed("it is not sealed");
   auto mapped = MappedFile::map(memfd);
   if (!mapped) return failure(mapped.error());
   ImageBundle bundle;
@@ -119,7 +119,7 @@ Status ImageBundle::parse() {
     const auto name_bytes = take(file.name_bytes);
     const std::string_view name(reinterpret_cast<const char*>(name_bytes.data()),
                                 name_bytes.size());
-    if (!is_plain(name)) return malformed("a file has no plain name");
+    if (!is_plain(name)) return malformed("the name of a file is empty, too long or a path");
     if (included_.contains(name) || left_out_.contains(name)) {
       return malformed("two files have the same name");
     }

@@ -1,12 +1,12 @@
-// The small images of a checkpoint in one memfd. The daemon of the target passes those of a sealed
-// checkpoint to a restore, and the daemon of the source gets those of a dump. A tree of 300
-// processes has 3,000 images, and through the mount each costs a round trip to look it up, to open,
-// to read or write, and to close it.
+// The small images of a checkpoint in one memfd. The target's daemon passes the bundle of a sealed
+// checkpoint to a restore, and the source's daemon receives the bundle of a dump. A tree of 300
+// processes has 3,000 images. Through the mount, each image costs four round trips: to look it up,
+// to open it, to read or write it, and to close it.
 //
 //   | header | name, size | bytes | name, size | bytes | name, size | ...
 //
-// The memfd is sealed, so the images that were checked are those that CRIU reads, even if the
-// checkpoint is removed or replaced. The larger files are listed without their bytes.
+// The memfd is sealed, so CRIU reads exactly the images that were checked, even if the checkpoint
+// is removed or replaced. The bundle lists larger files without their bytes.
 #pragma once
 
 #include <cstddef>

@@ -19,9 +19,9 @@ constexpr size_t kUsualWorkersMax = 8;
 constexpr size_t kBuffersPerWorker = 4;
 
 // A worker that processes a request for longer than this is probably blocked: no request needs that
-// much time, even on a busy core. The loop starts no further worker earlier. An earlier version
-// started one as soon as no worker was receiving; with two writers of 4 KiB this took four fifths
-// of the time.
+// much time, even on a busy core. Until then the loop starts no further worker. An older version
+// started one as soon as no worker was receiving; with two writers of 4 KiB, starting workers took
+// four fifths of the time.
 constexpr milliseconds kBlockedAfter{4};
 // While all workers stay blocked, each round starts twice as many workers as the round before, but
 // at most this many. A thousand blocked writers therefore delay the next request by about twenty
@@ -59,8 +59,8 @@ std::unique_ptr<RequestBuffer> HeapRequestBuffers::make() {
 RequestLoopOptions RequestLoopOptions::for_buffers(size_t buffers) {
   const size_t most = std::clamp(buffers / kBuffersPerWorker, kUsualWorkersMin, kUsualWorkersMax);
   RequestLoopOptions options;
-  // The loop uses no more workers than this: on two cores four workers were up to a third slower
-  // than two, with pools of 8 to 64 MiB (bench/README.md).
+  // More workers than cores are slower: on two cores, four workers were up to a third slower than
+  // two, with pools of 8 to 64 MiB (bench/README.md).
   options.workers_usual =
       std::clamp<size_t>(std::thread::hardware_concurrency(), kUsualWorkersMin, most);
   return options;

@@ -48,10 +48,8 @@ class HeapRequestBuffers final : public RequestBuffers {
 };
 
 struct RequestLoopOptions {
-  // Returns options with two workers more than cores: one worker receives the next request while
-  // the others process theirs (processing a write continues after the reply). But each worker may
-  // occupy one of `buffers`, so there are at most 8 workers, and usually not more than one for four
-  // buffers.
+  // Returns options with one worker per core, but at least 2 and at most 8. Each worker may occupy
+  // one of `buffers`, so the number of workers above 2 is also at most a quarter of the buffers.
   static RequestLoopOptions for_buffers(size_t buffers = SIZE_MAX);
 
   // Workers at the start; the loop adds more only while these are blocked.
@@ -62,8 +60,9 @@ struct RequestLoopOptions {
   };
 };
 
-// Failed thread creation is not fatal once one worker runs: the loop warns, serves with the workers
-// it has, and tries again when it needs more.
+// Receives and processes requests in worker threads. If it cannot create a thread, the loop warns,
+// serves with the workers that it has, and tries again when it needs more. Only start() fails, if
+// it cannot create even one worker.
 //
 // Threads: start(), run() and the destructor by one, stop() by any.
 class RequestLoop {
