@@ -17,7 +17,7 @@ namespace {
 
 using enum MigrationState;
 
-// The rules under test. A test of this test replaces one by a faulty one.
+// The rules under test. Some tests replace a rule with a faulty one, and expect a violation.
 struct Rules {
   std::function<SourceMay(std::optional<MigrationState>)> judge_source = ppmr::judge_source;
   std::function<Status(const EpochState&, std::optional<MigrationState>)> check_takeover =
@@ -51,7 +51,7 @@ class World {
 
   const std::string& story() const { return story_; }
   bool was_taken_over() const { return was_taken_over_; }
-  // From an epoch that has returned from the disk.
+  // Returns whether the partner took over with an epoch that had returned from the disk.
   bool was_taken_over_from_disk() const { return was_taken_over_ && has_returned_; }
 
  private:
@@ -102,7 +102,7 @@ class World {
     return {};
   }
 
-  // epoch-contact and epoch-seal, under the lock.
+  // Models the requests epoch-contact and epoch-seal, which the partner answers under the lock.
   void source_asks() {
     if (!source_runs_ || !link_) return;
     tell("the source asks");
@@ -157,7 +157,7 @@ class World {
     if (take(found->second, target_event::Ready{.tree = 0})) tell("the tree is restored");
   }
 
-  // The fence, or an operator who may be mistaken; then the decision, under the lock.
+  // Models the fence, or an operator who may be mistaken, and then the decision under the lock.
   void decide() {
     const auto found = records_.find(begun_);
     if (found == records_.end() || found->second.state() != kReady || !exists_) return;
@@ -178,8 +178,8 @@ class World {
     on_disk_.number = state_.newest.number;
   }
 
-  // Memory is lost: the epochs, and the process if it runs here. The disk is not: the records, and
-  // the epochs that were written to it.
+  // The partner loses its memory: the epochs, and the process if it runs here. It keeps its disk:
+  // the records, and the epochs that it has written there.
   void partner_restarts() {
     tell("the partner restarts");
     exists_ = false;
@@ -213,7 +213,7 @@ class World {
   const Rules& rules_;
   std::mt19937_64 random_;
   EpochState state_;
-  bool exists_ = false;  // the state, at the partner
+  bool exists_ = false;  // whether the partner has the state
   EpochOnDisk on_disk_;
   bool has_returned_ = false;
   std::map<std::string, OwnershipRecord> records_;
@@ -229,7 +229,7 @@ class World {
 
 constexpr uint64_t kHistories = 10'000;
 
-// The first violation in `histories`; empty: none.
+// Returns the first violation in the histories; empty: none.
 std::string first_violation(const Rules& rules, uint64_t histories = kHistories) {
   for (uint64_t seed = 1; seed <= histories; ++seed) {
     const std::string wrong = World(seed, rules).play();
@@ -238,7 +238,7 @@ std::string first_violation(const Rules& rules, uint64_t histories = kHistories)
   return "";
 }
 
-TEST(EpochHistories, NeverTwoThatHaveMet) {
+TEST(EpochHistories, NodesThatHaveMetNeverBothRunTheTree) {
   EXPECT_EQ(first_violation({}), "");
   uint64_t taken_over = 0;
   uint64_t from_disk = 0;
@@ -253,13 +253,13 @@ TEST(EpochHistories, NeverTwoThatHaveMet) {
   EXPECT_GT(from_disk, 20u) << "the histories must show takeovers of epochs from the disk";
 }
 
-TEST(EpochHistories, SourceThatIsNotToldRunsTwice) {
+TEST(EpochHistories, SourceThatAlwaysGoesOnRunsTheTreeTwice) {
   Rules rules;
   rules.judge_source = [](std::optional<MigrationState>) { return SourceMay::kGoOn; };
   EXPECT_NE(first_violation(rules), "");
 }
 
-TEST(EpochHistories, TakeoverThatIsNotAbortedRunsTwice) {
+TEST(EpochHistories, TakeoverThatIsNotAbortedRunsTheTreeTwice) {
   Rules rules;
   rules.judge_source = [](std::optional<MigrationState> takeover) {
     const SourceMay may = judge_source(takeover);
@@ -269,7 +269,7 @@ TEST(EpochHistories, TakeoverThatIsNotAbortedRunsTwice) {
   EXPECT_NE(first_violation(rules), "");
 }
 
-TEST(EpochHistories, PartnerThatForgetsItsTakeoverRunsTwice) {
+TEST(EpochHistories, PartnerThatForgetsItsTakeoverRunsTheTreeTwice) {
   Rules rules;
   rules.remembers_takeovers = false;
   rules.judge_source = [](std::optional<MigrationState> takeover) {
@@ -280,8 +280,9 @@ TEST(EpochHistories, PartnerThatForgetsItsTakeoverRunsTwice) {
 
 // ---- Two partners -------------------------------------------------------------------------------
 
-// A tree with two partners. Each has a watch that takes over alone, with a fence that is right, and
-// a person who says of the first partner only what is true: it is off, or it has no epoch.
+// A tree with two partners. At each partner, a watch takes over without a person, with a fence that
+// is always right. A person at the second partner says of the first partner only what is true: that
+// it is off, or that it has no epoch.
 class TwoPartners {
  public:
   using Precedence = std::function<Status(const EpochState&, bool, const std::string&)>;
@@ -338,7 +339,8 @@ class TwoPartners {
     tell("an epoch to the " + name);
   }
 
-  // Its epochs are in memory, and what runs there ends.
+  // Switches the first partner off or on. Its epochs are only in memory, and a process that runs
+  // there ends.
   void switch_first() {
     first_.is_on = !first_.is_on;
     first_.state.newest = {};
@@ -370,7 +372,7 @@ class TwoPartners {
   std::string story_;
 };
 
-// The first violation; empty: none.
+// Returns the first violation; empty: none.
 std::string first_violation_of_two(const TwoPartners::Precedence& may) {
   for (uint64_t seed = 1; seed <= kHistories; ++seed) {
     const std::string wrong = TwoPartners(seed, may).play();
@@ -379,7 +381,7 @@ std::string first_violation_of_two(const TwoPartners::Precedence& may) {
   return "";
 }
 
-TEST(TwoPartnersHistories, OnlyOneRunsIt) {
+TEST(TwoPartnersHistories, OnlyOneRunsTheTree) {
   EXPECT_EQ(first_violation_of_two(check_precedence), "");
   uint64_t by_second = 0;
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
@@ -390,14 +392,14 @@ TEST(TwoPartnersHistories, OnlyOneRunsIt) {
   EXPECT_GT(by_second, 50u) << "the histories must show takeovers by the second partner";
 }
 
-TEST(TwoPartnersHistories, WatchesAtBothRunItTwice) {
+TEST(TwoPartnersHistories, WatchesAtBothRunTheTreeTwice) {
   const auto both = [](const EpochState& state, bool is_alone, const std::string& instead_of) {
     return is_alone ? Status{} : check_precedence(state, is_alone, instead_of);
   };
   EXPECT_NE(first_violation_of_two(both), "");
 }
 
-TEST(TwoPartnersHistories, PersonWhoNeedNotVouchRunsItTwice) {
+TEST(TwoPartnersHistories, PersonWhoNeedNotVouchRunsTheTreeTwice) {
   const auto anyone = [](const EpochState& state, bool is_alone, const std::string&) {
     return is_alone ? check_precedence(state, true, "") : Status{};
   };

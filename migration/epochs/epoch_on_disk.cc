@@ -40,7 +40,7 @@ Return judge_return(const EpochState& on_disk, const std::optional<EpochState>& 
                     bool is_taken_over) {
   if (is_taken_over) return Return::kRemove;
   if (!here) return Return::kToMemory;
-  // Its source has opened the name again, and its first epoch has not arrived.
+  // The memory was lost if the source has opened the name again and no epoch has arrived since.
   const bool is_lost = here->newest.number == 0 && here->takeover.empty();
   const bool is_same = here->tree == on_disk.tree && here->peer == on_disk.peer;
   return is_lost && is_same ? Return::kToMemory : Return::kNone;

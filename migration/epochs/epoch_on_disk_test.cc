@@ -23,7 +23,7 @@ EpochOnDisk written(uint64_t number) {
   return {.file = "/keep/db.kept", .run = std::string(32, 'a'), .number = number};
 }
 
-TEST(EpochOnDisk, IsThePackedOne) {
+TEST(EpochOnDisk, IsReadAsItWasPacked) {
   EpochOnDisk on_disk = written(3);
   on_disk.frozen_ns = 5;
   on_disk.error = "the disk is full";

@@ -16,7 +16,7 @@ using nlohmann::json;
 constexpr size_t kNameMaxBytes = 64;
 constexpr std::string_view kCopySuffix = "@copy";
 constexpr size_t kRunDigits = 8;  // of the ID of a run
-// From this part of an age on, the uncertainty of the clocks is shown beside it.
+// age_text() shows the uncertainty of the clock if it is at least this part of the age.
 constexpr double kUncertaintyShown = 0.1;
 
 bool is_name_character(char c) {
@@ -29,7 +29,8 @@ struct Part {
   uint64_t end = 0;
 };
 
-// The parts of the memory file that the indexes refer to, by offset, not overlapping.
+// Returns the parts of the memory file that the indexes refer to, in the order of their offsets.
+// The parts do not overlap.
 std::vector<Part> parts_of(const std::vector<PageIndex>& indexes) {
   std::vector<Part> parts;
   for (const PageIndex& index : indexes) {

@@ -8,9 +8,9 @@
 //                     v
 //                the tree runs here
 //
-// Only one of the two may run the tree. Before the decision it is the source, after it the partner.
-// The decision is made under the lock of the tree's directory (epoch_store.h), and so is every
-// answer to the source. So a source that gets an answer that it may go on has not been replaced.
+// Only one node may run the tree: the source before the decision, the partner after it. The partner
+// decides, and answers its source, under the lock of the tree's directory (epoch_store.h). So a
+// source that receives the answer to go on has not been replaced.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@
 
 namespace ppmr {
 
-// The tree at its source. A new process with the same name is another tree.
+// Identifies the tree at its source. A new process with the same name is another tree.
 struct ProtectedTree {
   std::string node_id;  // of the source
   std::string boot_id;  // of the source: with root and start time, it names one process for ever
@@ -45,18 +45,20 @@ struct TreeManager {
 
 struct SealedEpoch {
   uint64_t number = 0;  // counts from 1; 0: there is none yet
-  // CLOCK_REALTIME when the tree stood still: at the source on its own clock, at the partner on the
-  // partner's.
+  // CLOCK_REALTIME of the freeze: on the source's clock at the source, and on the partner's clock
+  // at the partner.
   int64_t frozen_ns = 0;
   int64_t pause_ms = 0;
   uint64_t bytes = 0;          // memory of the tree
-  uint64_t arrived_bytes = 0;  // what this epoch has sent
+  uint64_t arrived_bytes = 0;  // memory that this epoch has sent
   uint64_t memory_end = 0;     // where its pages end in the memory file of its run
-  // At the partner: by how much frozen_ns may be wrong. -1: not known, it is on the source's clock.
+  // At the partner: the largest error of frozen_ns. -1: unknown, frozen_ns is on the source's
+  // clock.
   int64_t clock_uncertainty_ns = -1;
 };
 
-// How old an epoch is, 0 if its clock is ahead. "38 s old", with the uncertainty if that matters.
+// age_of() returns how old an epoch is, 0 if its clock is ahead. age_text() returns a text such as
+// "38 s old", with the uncertainty of the clock if that is a tenth of the age or more.
 std::chrono::milliseconds age_of(const SealedEpoch& epoch, int64_t now_ns);
 std::string age_text(const SealedEpoch& epoch, int64_t now_ns);
 
@@ -66,41 +68,45 @@ struct EpochState {
   std::string mountpoint;  // of the target's mount through which the epochs arrive
   std::string audit_file;  // of its daemon; empty: syslog only
   ProtectedTree tree;
-  // Epochs of one run of `ppmr protect` share a memory file. A 32-digit ID.
+  // The 32-digit ID of the run of epochs. Epochs of one run share a memory file.
   std::string run;
   SealedEpoch newest;
-  std::vector<SealedEpoch> older;  // those that are kept as well, the newest of them first
+  std::vector<SealedEpoch> older;  // the other kept epochs, the newest first
   TreeManager manager;             // in the newest epoch
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
-  // Another partner that keeps epochs of this tree, and that takes it over before this one, by the
-  // name that the source has for it; empty: there is none.
+  // The source's name for the first partner, which takes this tree over before this partner may;
+  // empty: this is the only or the first partner.
   std::string first_partner;
-  // A part of a whole that is rolled back together (a job node). Who leads the whole decides where
-  // and from which epoch the tree runs; so its source may always go on, and a takeover ends no
-  // epochs.
+  // The tree is a part of a whole that rolls back together (a job node). The leader of the whole
+  // decides where and from which epoch the tree runs. So the source may always go on, and a
+  // takeover does not end the epochs.
   bool rolls_back = false;
-  // A copy of another state's epoch, which runs beside its source (copy_of()). It has no source.
+  // The state of a copy, which copy_of() made from an epoch of another state. The copy runs beside
+  // the original tree, and has no source.
   bool is_copy = false;
 };
 
 // Returns the epochs that are kept, the newest first.
 std::vector<SealedEpoch> kept_epochs(const EpochState& state);
-// `number`: 0 means the newest. Errors: ENOENT; the message names those that are kept.
+// Finds a kept epoch. `number`: 0 means the newest. Errors: ENOENT; the message names the kept
+// epochs.
 Result<SealedEpoch> find_epoch(const EpochState& state, uint64_t number);
-// The state once `epoch` is sealed: those before `oldest` are not kept any more, nor is an earlier
-// one of the same number.
+// Returns the state after `epoch` has been sealed. It has neither epochs before `oldest`, nor
+// earlier epochs with the number of `epoch` or a higher one.
 EpochState with_newest(EpochState state, const SealedEpoch& epoch, uint64_t oldest);
-// Another tree, or none.
+// Removes all epochs from the state: the name now belongs to another tree, or to none.
 void forget_all_epochs(EpochState& state);
 
-// A name is part of paths: letters, digits and "._@-", at most 64, no dot first.
+// Returns whether the name is valid. It is part of paths: 1 to 64 letters, digits and "._@-", and
+// no dot at the beginning.
 bool is_protection_name(const std::string& name);
 
-// The name of the checkpoint with the description of an epoch. Its memory has the suffix ".memory".
+// Returns the name of the checkpoint with the description of an epoch. The name of the checkpoint
+// with the epoch's memory has the suffix ".memory" in addition.
 std::string epoch_checkpoint(const std::string& name, const std::string& run, uint64_t number);
-// Whether a checkpoint is of an epoch of the tree with this name.
+// Returns whether a checkpoint belongs to an epoch of the tree with this name.
 bool is_epoch_checkpoint(const std::string& checkpoint, const std::string& name);
 
 nlohmann::json to_json(const SealedEpoch& epoch);
@@ -116,64 +122,67 @@ ProtectedTree parse_protected_tree(const nlohmann::json& json);
 // What the partner answers to a source that is alive and asks.
 enum class SourceMay {
   kGoOn,
-  kGoOnAfterAbort,  // a takeover has begun and is not decided: it is aborted first
+  kGoOnAfterAbort,  // a takeover has begun and is not decided: the partner aborts it first
   kNotRun,          // the tree runs at the partner
 };
-// `takeover`: state of the migration that takes the tree over; nullopt: there is none. Not for a
-// tree that rolls back.
+// `takeover`: state of the migration that takes the tree over; nullopt: there is none. The answer
+// does not apply to a tree that rolls back: its source may always go on.
 SourceMay judge_source(std::optional<MigrationState> takeover);
 
-// `number`: of the epoch from which the tree goes on; 0: the newest. Errors: ENOENT: it is not
-// kept; EALREADY: the tree was taken over.
+// Checks whether this node may take the tree over from epoch `number`; 0: the newest. Errors:
+// ENOENT: the epoch is not kept; EALREADY: the tree was taken over.
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
                       uint64_t number = 0);
 
-// A copy of a tree runs beside it: its epoch has a name of its own, so that nothing that becomes of
-// the copy is an answer to the source of the tree.
+// Returns the name of the copy of a tree. A copy runs beside the tree, so it needs its own name: a
+// takeover under the tree's name would end the source.
 std::string copy_name(const std::string& name);
 bool is_copy_name(const std::string& name);
-// Whether a source may protect a tree under this name. Errors: EINVAL: no name, or that of a copy.
+// Checks whether a source may protect a tree under this name. Errors: EINVAL: the name is not
+// valid, or is the name of a copy.
 Status check_protected_name(const std::string& name);
-// Whether a takeover may end the source of the tree. Errors: EPERM: it is a copy.
+// Checks whether the tree has a source that a takeover may end. Errors: EPERM: the tree is a copy.
 Status check_has_source(const EpochState& state);
-// Whether nobody needs what is kept of a copy. `takeover`: of its migration. Who makes a copy holds
-// the lock until the migration has begun, so ask under the lock.
+// Returns whether the epoch of a copy is not needed any more. `takeover`: the state of the copy's
+// migration. Call it under the lock: a process that makes a copy holds the lock until the migration
+// has begun.
 bool is_abandoned_copy(const EpochState& state, std::optional<MigrationState> takeover);
-// Whether a copy may be made from an epoch (0: the newest). `copy`: the state under copy_name();
-// nullopt: none. `copy_takeover`: of its migration. Errors: EPERM: a part of a whole, a unit, or
-// itself a copy; ENOENT: it is not kept; EBUSY: a copy is being restored; EEXIST: another tree has
-// that name; EINVAL: the name is too long.
+// Checks whether a copy may be made from an epoch (0: the newest). `copy`: the state under
+// copy_name(); nullopt: none. `copy_takeover`: the state of that copy's migration. Errors: EPERM:
+// the tree is a part of a whole, a unit or a copy; ENOENT: the epoch is not kept; EBUSY: a copy is
+// being restored; EEXIST: another tree has that name; EINVAL: the name is too long.
 Status check_copy(const EpochState& state, uint64_t number, const std::optional<EpochState>& copy,
                   std::optional<MigrationState> copy_takeover);
-// The state of a copy of an epoch that is kept.
+// Returns the state of a copy of a kept epoch. `run`: the ID of the copy's run.
 EpochState copy_of(const EpochState& state, const SealedEpoch& epoch, const std::string& run);
 
-// Whether this partner may take the tree over besides another one that keeps it. Only the first one
-// may do so alone: two that both find the source dead would both let the tree run. `instead_of`:
-// the first partner, if a person vouches that it will not take over; else empty. Errors: EPERM.
+// Checks whether this partner may take the tree over if another partner also keeps it. Only the
+// first partner may do so without a person: two partners that both find the source dead would both
+// run the tree. `is_alone`: without a person. `instead_of`: the name of the first partner, if a
+// person vouches that it will not take over; else empty. Errors: EPERM.
 Status check_precedence(const EpochState& state, bool is_alone, const std::string& instead_of);
 
 nlohmann::json to_json(const TreeManager& manager);
 // Errors: EPROTO; the message names the fault. Throws like parse_protected_tree().
 Result<TreeManager> parse_tree_manager(const nlohmann::json& json);
 
-// Whether a source may send epochs of `tree` under this name. Errors: EACCES: it belongs to another
-// source; EEXIST: another tree has this name, and its epoch is kept.
+// Checks whether a source may send epochs of `tree` under this name. Errors: EACCES: the name
+// belongs to another source; EEXIST: another tree has this name, and its epoch is kept.
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
                     const std::string& peer, const ProtectedTree& tree);
 
-// As check_source(), for a tree that rolls back: another process and another source may continue
-// it.
-// Errors: EEXIST: a tree that does not roll back has this name; EBUSY: it is being rolled back.
+// Replaces check_source() for a tree that rolls back, which another process at another source may
+// continue. Errors: EEXIST: a tree that does not roll back has this name; EBUSY: the tree is being
+// rolled back.
 Status check_leader(const EpochState& known, std::optional<MigrationState> takeover);
 
-// Whether an epoch continues what is kept: the first one of a run has all memory, each other one
-// only what has changed since an epoch that is kept. Errors: ESTALE.
+// Checks whether an epoch continues the kept ones. The first epoch of a run has all memory; each
+// later one has only the memory that changed since the newest kept epoch. Errors: ESTALE.
 Status check_sequence(const EpochState& kept, const std::string& run, uint64_t number,
                       uint64_t memory_offset);
 
-// Returns the parts of the memory file that `before` refers to and none of `kept` does, by offset.
-// Only `offset` and the length of the ranges count; `start` is 0.
+// Returns the parts of the memory file that `before` refers to and no index of `kept` refers to, in
+// the order of their offsets. Only `offset` and the length of the ranges count; `start` is 0.
 std::vector<PageRange> stale_parts(const PageIndex& before, const std::vector<PageIndex>& kept);
 
 }  // namespace ppmr

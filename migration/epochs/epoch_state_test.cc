@@ -27,7 +27,7 @@ EpochState some_state() {
   return state;
 }
 
-TEST(EpochState, NamesArePartsOfPaths) {
+TEST(EpochState, NamesAreSafeInPaths) {
   for (const char* name : {"db", "redis-17", "a.b", "web@1", "A_1"}) {
     EXPECT_TRUE(is_protection_name(name)) << name;
   }
@@ -107,7 +107,7 @@ TEST(EpochState, CopyIsMadeOfWhatCanRunTwice) {
   EXPECT_EQ(check_copy(longest, 0, std::nullopt, std::nullopt).error().errno_value, EINVAL);
 }
 
-TEST(EpochState, CopyReplacesOneThatIsOverAndNoOther) {
+TEST(EpochState, CopyReplacesOnlyACopyThatIsOver) {
   const EpochState state = some_state();
   EpochState copy = copy_of(state, state.newest, state.run);
   EXPECT_TRUE(check_copy(state, 0, copy, std::nullopt)) << "its command was killed";
@@ -115,7 +115,7 @@ TEST(EpochState, CopyReplacesOneThatIsOverAndNoOther) {
   EXPECT_EQ(check_copy(state, 0, copy, kRestoring).error().errno_value, EBUSY);
   copy.tree.root = 18;
   EXPECT_TRUE(check_copy(state, 0, copy, std::nullopt)) << "of an earlier process";
-  copy.is_copy = false;  // protected so by an older version
+  copy.is_copy = false;  // an older version protected a process under this name
   EXPECT_TRUE(check_copy(state, 0, copy, kFinished));
   EXPECT_EQ(check_copy(state, 0, copy, std::nullopt).error().errno_value, EEXIST);
 }
@@ -166,7 +166,7 @@ TEST(EpochState, OlderVersionsHaveNoManager) {
 }
 
 // A partner hands these names to systemctl and runc.
-TEST(TreeManager, RefusesNamesThatAreNone) {
+TEST(TreeManager, RefusesInvalidNamesAndTooManySockets) {
   TreeManager manager;
   manager.unit.name = "--now.service x";
   EXPECT_FALSE(parse_tree_manager(to_json(manager)));
@@ -219,7 +219,7 @@ TEST(CheckPrecedence, OnlyTheFirstPartnerTakesOverAlone) {
   EXPECT_TRUE(check_precedence(state, false, ""));
   state.first_partner = "two";
   EXPECT_FALSE(check_precedence(state, true, ""));
-  EXPECT_FALSE(check_precedence(state, true, "two")) << "nobody vouches for later";
+  EXPECT_FALSE(check_precedence(state, true, "two")) << "the first partner could take over later";
 }
 
 TEST(CheckPrecedence, APersonVouchesForTheFirstPartnerByName) {
@@ -248,7 +248,7 @@ TEST(CheckSource, NameBelongsToOneTreeOfOneSource) {
   EXPECT_TRUE(check_source(empty, std::nullopt, state.peer, other));
 }
 
-TEST(CheckSequence, PagesOfAnEpochBelongBehindThoseOfTheOneBefore) {
+TEST(CheckSequence, PagesOfAnEpochFollowThePagesOfTheNewestKeptOne) {
   const EpochState state = some_state();
   EXPECT_TRUE(check_sequence(state, state.run, 4, state.newest.memory_end));
   EXPECT_TRUE(check_sequence(state, state.run, 6, state.newest.memory_end)) << "one was not sent";

@@ -87,8 +87,8 @@ Status link_files(const std::string& from, const std::string& to) {
   return failure(error.value(), "list " + from + ": " + error.message());
 }
 
-// Whether a tmpfs is mounted at the directory. Others must not read a single page, and must not
-// place an epoch here.
+// Returns whether a tmpfs of this user is mounted at the directory. Other users must be able
+// neither to read a page nor to place an epoch there.
 Result<bool> has_own_tmpfs(const std::string& directory) {
   struct statfs kind {};
   struct stat here {};
@@ -151,7 +151,7 @@ Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t
   return {};
 }
 
-// Holes stay holes: they take no memory.
+// Copies the memory of an epoch. Parts that are all zeros become holes, which take no memory.
 Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to) {
   std::vector<std::byte> scratch(kCopyBytes);
   for (uint64_t at = 0; at < arrived.memory_bytes;) {
@@ -195,7 +195,8 @@ Status check_index(const PageIndex& index, uint64_t memory_bytes) {
   return {};
 }
 
-// An epoch arrives in rounds, and a page that was written between two of them arrives twice.
+// Returns an index of all that has arrived. An epoch arrives in rounds, and a page that was written
+// between two rounds arrives twice.
 PageIndex all_of(const ArrivedEpoch& arrived) {
   PageIndex all;
   all.tasks.push_back({0, 0, {{0, arrived.memory_bytes, arrived.memory_offset}}, 0});
@@ -209,12 +210,13 @@ void punch(const UniqueFd& memory, const std::vector<PageRange>& stale) {
   }
 }
 
-// The index of an epoch whose pages are in this memory file.
+// Returns the page index of an epoch. `epoch`: its directory. nullopt: its pages are not in this
+// memory file, or the index cannot be read.
 std::optional<PageIndex> index_in(const UniqueFd& memory, const std::string& epoch) {
   struct stat ours {};
   struct stat its {};
   if (fstat(memory.get(), &ours) != 0 || stat((epoch + "/memory").c_str(), &its) != 0) return {};
-  if (ours.st_ino != its.st_ino) return {};  // of another run
+  if (ours.st_ino != its.st_ino) return {};  // the epoch is of another run
   auto index = read_page_index(epoch + "/images/" + kPageIndexFile);
   return index ? std::optional(std::move(*index)) : std::nullopt;
 }
@@ -229,7 +231,7 @@ std::vector<PageIndex> kept_indexes(const UniqueFd& memory, const LockedEpochs& 
   return kept;
 }
 
-// Gives the pages back that epochs used which are not kept any more.
+// Frees the pages that only dropped epochs used.
 void give_back(const UniqueFd& memory, const LockedEpochs& locked, const EpochState& before) {
   std::set<uint64_t> numbers;
   for (const SealedEpoch& epoch : kept_epochs(locked.state())) numbers.insert(epoch.number);
@@ -242,7 +244,7 @@ void give_back(const UniqueFd& memory, const LockedEpochs& locked, const EpochSt
   }
 }
 
-// Errors: EPROTO if the newest epoch has pages there.
+// Cuts the memory file at `end_bytes`. Errors: EPROTO if the newest epoch has pages behind it.
 Status cut_behind(const UniqueFd& memory, const LockedEpochs& locked, uint64_t end_bytes) {
   const std::string newest = locked.epoch_directory(locked.state().newest.number);
   const auto index = read_page_index(newest + "/images/" + kPageIndexFile);
@@ -481,7 +483,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   const std::string file = locked.directory() + "/" + kMemoryPrefix + next.run;
   const UniqueFd memory(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!memory) return system_failure("create", file);
-  // A failed attempt may have left pages there, where this one may have zeros.
+  // A failed attempt may have left pages where this epoch has zeros, which copy_memory() skips.
   if (before.run == next.run && before.newest.number > 0) {
     if (Status cut = cut_behind(memory, locked, arrived.memory_offset); !cut) return cut;
   } else if (ftruncate(memory.get(), static_cast<off_t>(arrived.memory_offset)) != 0) {
@@ -492,7 +494,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   if (fstat(memory.get(), &size) != 0) return system_failure("read the attributes of", file);
   const std::string directory = locked.epoch_directory(next.newest.number);
   std::error_code ignored;
-  fs::remove_all(directory, ignored);  // of an attempt whose answer was lost
+  fs::remove_all(directory, ignored);  // left by an attempt whose answer was lost
   const std::string images = directory + "/images";
   if (Status copied = copy_images(arrived.images, images); !copied) return copied;
   const auto index = read_page_index(images + "/" + kPageIndexFile);
@@ -507,7 +509,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   return {};
 }
 
-// Reads the whole memory file: seal_epoch() gives those pages back that the epoch does not use.
+// Copies the whole memory file. seal_epoch() frees the pages that the epoch does not use.
 Status copy_epoch(const LockedEpochs& from, LockedEpochs& to, const EpochState& copy) {
   const std::string epoch = from.epoch_directory(copy.newest.number);
   const std::string path = epoch + "/memory";

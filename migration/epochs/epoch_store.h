@@ -1,6 +1,6 @@
-// The newest epochs of each tree whose partner this node is, in memory: a tmpfs that only root
-// sees. It needs no daemon, so a restart of the target's daemon loses nothing. A restart of the
-// node does.
+// Keeps the newest epochs of each tree that this node is a partner of, in a tmpfs that only root
+// sees. The store needs no daemon, so a restart of the target's daemon loses nothing. A restart of
+// the node loses all epochs.
 //
 //   /run/ppmr/epochs/NAME/lock             held while an epoch is sealed, and while a takeover is
 //                                          decided
@@ -13,12 +13,11 @@
 //                        /held             hard links to the epoch that is being written there
 //                        /returning        an epoch that is being read from there
 //
-// Sealing copies the pages of an epoch behind those of the earlier ones, and replaces state.json.
-// Then the pages that only epochs used which are not kept any more are given back to the kernel. So
-// there is always one complete epoch, and the memory is that of the tree plus what the kept epochs
-// have changed.
+// To seal an epoch, the store appends its pages to the memory file and replaces state.json. Then it
+// frees the pages that only dropped epochs used. So there is always one complete epoch, and the
+// store needs the memory of the tree plus the pages that the kept epochs have changed.
 //
-// An epoch that is held keeps its pages although later ones are sealed.
+// A held epoch keeps its pages when later epochs are sealed.
 //
 // Rejected: to write changed pages over the old ones. A partner that dies meanwhile would keep a
 // mixture of two epochs.
@@ -44,29 +43,31 @@ class LockedEpochs {
   const std::string& directory() const { return directory_; }
   std::string epoch_directory(uint64_t number) const;
 
-  // Replaces state.json. Errors: of the file system.
+  // Replaces state.json. Errors: those of the file system.
   Status write(const EpochState& state);
   // Removes all epochs that the state does not keep, and memory files of other runs.
   void remove_others() const;
-  // Removes everything but the state, which says that the tree was taken over. Also from the disk.
-  // Errors: of the file system, if the disk still has its epoch.
+  // Removes everything except the state, which says that the tree was taken over. Also removes the
+  // epoch on the disk. Errors: those of the file system, if the epoch is still on the disk.
   Status remove_epochs() const;
-  // Removes everything, from the disk first: what is forgotten must not come back. Errors: of the
-  // file system.
+  // Removes everything. Removes the epoch on the disk first: a discarded epoch must not return to
+  // memory. Errors: those of the file system.
   Status discard();
   void note_contact() const;
 
-  // What the disk has. Errors: ENOENT: epochs are not written to a disk; EPROTO.
+  // Returns what the disk has of the tree. Errors: ENOENT: epochs are not written to a disk;
+  // EPROTO.
   Result<EpochOnDisk> on_disk() const;
   Status note_on_disk(const EpochOnDisk& on_disk) const;
-  // Removes the file, durably. Succeeds if there is none.
+  // Removes the epoch's file from the disk, durably. Succeeds if there is none.
   Status remove_from_disk() const;
-  // Where an epoch is read to from the disk.
+  // Returns the directory into which an epoch is read from the disk.
   std::string returning_directory() const;
-  // Holds an epoch. Returns its directory, which does not change until it is released or all
-  // epochs are removed. One at a time. Errors: ENOENT: it is not kept; of the file system.
+  // Holds one epoch, and releases the one that was held before. Returns the directory of the held
+  // epoch, which does not change until the epoch is released or all epochs are removed. Errors:
+  // ENOENT: the epoch is not kept; those of the file system.
   Result<std::string> hold(uint64_t number) const;
-  // Gives back what only the held epoch has used. Idempotent.
+  // Releases the held epoch, and frees the pages that only it used. Idempotent.
   void release_held() const;
 
  private:
@@ -77,13 +78,13 @@ class LockedEpochs {
   bool exists_ = false;
 };
 
-// What one epoch consists of, at the partner.
+// The parts of an epoch that has arrived at the partner.
 struct ArrivedEpoch {
   std::string images;          // a directory: the description
   uint64_t memory_offset = 0;  // where the pages of this epoch belong in the memory file
   uint64_t memory_bytes = 0;
-  // Returns bytes at an offset of these pages: at least one, at most as many as the scratch has
-  // room for. They may be in the scratch.
+  // Returns the bytes at `offset` of these pages: at least one byte, and at most as many as
+  // `scratch` has room for. The bytes may be in `scratch`.
   std::function<Result<std::span<const std::byte>>(uint64_t offset, std::span<std::byte> scratch)>
       read;
 };
@@ -91,31 +92,31 @@ struct ArrivedEpoch {
 // Threads: any. Any number of processes may use one directory.
 class EpochStore {
  public:
-  // Mounts a tmpfs at the directory if it is none. Errors: of the file system; EPERM if other users
-  // may write to it.
+  // Mounts a tmpfs at the directory unless it has one. Errors: those of the file system; EPERM if
+  // other users have access to it; EACCES if it belongs to another user.
   static Result<EpochStore> open(std::string directory = kEpochsDirectory);
-  // Opens the store for a command that only reads: mounts nothing. nullopt: there is none. Errors:
-  // as open(); EACCES for another user than its owner.
+  // Opens the store for a command that only reads: mounts nothing. Returns nullopt if there is no
+  // store. Errors: those of open().
   static Result<std::optional<EpochStore>> open_existing(std::string directory = kEpochsDirectory);
 
-  // Blocks until no other process has the lock. The state does not exist yet for a new name.
-  // Errors: EINVAL for an invalid name; of the file system; EPROTO for a state that ppmr has not
-  // written.
+  // Locks the directory of a tree. Blocks until no other process has the lock. Creates the
+  // directory of a new name, which has no state yet. Errors: EINVAL for an invalid name; those of
+  // the file system; EPROTO for a state that ppmr has not written.
   Result<LockedEpochs> lock(const std::string& name) const;
-  // As lock(). Errors: EWOULDBLOCK instead of blocking.
+  // Does what lock() does, but fails with EWOULDBLOCK instead of blocking.
   Result<LockedEpochs> try_lock(const std::string& name) const;
   // Returns the state as it is now. Errors: ENOENT; EPROTO.
   Result<EpochState> read(const std::string& name) const;
   Result<std::vector<EpochState>> list() const;
-  // The names of copies of which something is kept, also those without a state.
+  // Returns the names of all copies that have a directory, with or without a state.
   std::vector<std::string> copies() const;
-  // What the disk has of a tree. Errors: ENOENT: epochs are not written to a disk; EPROTO.
+  // Returns what the disk has of a tree. Errors: ENOENT: epochs are not written to a disk; EPROTO.
   Result<EpochOnDisk> on_disk(const std::string& name) const;
-  // Names without a state whose epoch on the disk could not be read.
+  // Returns the names that have no state, and whose epoch on the disk could not be read.
   std::vector<std::string> unreadable() const;
-  // The directory of an epoch, whether it is kept or not.
+  // Returns the path of an epoch's directory, whether the epoch is kept or not.
   std::string epoch_directory(const std::string& name, uint64_t number) const;
-  // When the source has made its last request (CLOCK_REALTIME). Errors: ENOENT.
+  // Returns the time of the source's last request (CLOCK_REALTIME). Errors: ENOENT.
   Result<int64_t> contact_ns(const std::string& name) const;
 
  private:
@@ -125,13 +126,14 @@ class EpochStore {
 };
 
 // Copies an epoch that the daemon has sealed, and makes it the newest of `locked`. `next`: see
-// with_newest(). On an error the epoch before stays the newest. Errors: those of
-// BorrowedFile; of the file system, ENOSPC above all; EPROTO for a page index that does not fit the
-// memory.
+// with_newest(). If it fails, the previous epoch stays the newest. Errors: those of `arrived.read`;
+// those of the file system, such as ENOSPC; EPROTO if the page index does not fit the memory, or if
+// pages of the newest epoch would be overwritten.
 Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpoch& arrived);
 
-// Copies an epoch that `from` keeps, and makes it the newest of `to`, whose state is to be `copy`.
-// Later epochs of `from` do not change it. Errors: ENOENT; those of seal_epoch().
+// Copies the epoch `copy.newest`, which `from` keeps, and makes it the newest of `to`. Writes the
+// state `copy` to `to`. Later epochs of `from` do not change the copied epoch. Errors: ENOENT;
+// those of seal_epoch().
 Status copy_epoch(const LockedEpochs& from, LockedEpochs& to, const EpochState& copy);
 
 }  // namespace ppmr

@@ -79,7 +79,8 @@ class EpochStoreTest : public testing::Test {
   std::string epoch_path(uint64_t number) const {
     return directory_ + "/db/epoch-" + std::to_string(number);
   }
-  // The pages of an epoch, by address; 0: of the newest.
+  // Returns the letters of an epoch's pages, in the order of their addresses. `number`: 0 means the
+  // newest epoch.
   std::string kept(uint64_t number = 0) const {
     const auto now = store_->read("db");
     if (!now) return now.error().message;
@@ -128,7 +129,7 @@ TEST_F(EpochStoreTest, CopyStaysWhatItIsWhenLaterEpochsArrive) {
   EXPECT_EQ((*memory)[2 * kPage], 'c');
 }
 
-TEST_F(EpochStoreTest, LockThatIsHeldIsNotWaitedFor) {
+TEST_F(EpochStoreTest, TryLockFailsWhileTheLockIsHeld) {
   ASSERT_TRUE(seal(state(1), 0, "a", {0}));
   {
     const auto held = store_->lock("db");
@@ -147,7 +148,7 @@ TEST_F(EpochStoreTest, CopyWithoutAStateIsListed) {
   EXPECT_EQ(store_->list()->size(), 1u);
 }
 
-TEST_F(EpochStoreTest, WhoOnlyReadsMountsNothing) {
+TEST_F(EpochStoreTest, OpeningAnExistingStoreMountsNothing) {
   ASSERT_TRUE(seal(state(1), 0, "a", {0}));
   const auto there = EpochStore::open_existing(directory_);
   ASSERT_TRUE(there && *there);
@@ -161,7 +162,7 @@ TEST_F(EpochStoreTest, WhoOnlyReadsMountsNothing) {
   EXPECT_FALSE(*none);
 }
 
-TEST_F(EpochStoreTest, OtherUsersAreToldWhoMayRead) {
+TEST_F(EpochStoreTest, ErrorForAnotherUserNamesTheOwner) {
   std::string above = fs::temp_directory_path() / "epoch_store_test-XXXXXX";
   ASSERT_NE(mkdtemp(above.data()), nullptr);
   const auto search = fs::perms::group_exec | fs::perms::others_exec;
@@ -196,7 +197,7 @@ TEST_F(EpochStoreTest, LaterEpochReplacesPagesOfTheEarlierOne) {
   EXPECT_FALSE(fs::exists(epoch_path(1)));
 }
 
-TEST_F(EpochStoreTest, MemoryIsThatOfOneEpoch) {
+TEST_F(EpochStoreTest, StoreTakesTheMemoryOfOneEpoch) {
   ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
   for (uint64_t epoch = 2; epoch < 50; ++epoch) {
     const uint64_t offset = 4 + (epoch - 2) * 2;
@@ -263,7 +264,7 @@ TEST_F(EpochStoreTest, EpochThatCannotBeReadLeavesTheOneBefore) {
   EXPECT_EQ(kept(), "efgh");
 }
 
-TEST_F(EpochStoreTest, AttemptAfterAFailedOneHasNothingOfIt) {
+TEST_F(EpochStoreTest, EpochHasNoPagesOfAFailedAttempt) {
   ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
   EXPECT_FALSE(seal(state(2), 4, "XY!", {0, 4, 2, 5}));
   ASSERT_TRUE(seal(state(2), 4, "0Z", {0, 4, 2, 5}));
@@ -313,7 +314,7 @@ TEST_F(EpochStoreTest, DiscardedNameIsFree) {
   EXPECT_FALSE(locked->exists());
 }
 
-TEST_F(EpochStoreTest, WhoWaitsForTheLockFindsTheNewState) {
+TEST_F(EpochStoreTest, LockFindsTheStateThatThePreviousHolderWrote) {
   ASSERT_TRUE(seal(state(1), 0, "a", {0}));
   auto first = store_->lock("db");
   ASSERT_TRUE(first);
