@@ -97,7 +97,7 @@ class EpochWriter {
   std::map<std::string, Failed> failed_;  // by name
 };
 
-// A writer of the daemon before may not have ended yet.
+// Blocks on the lock, because the writer of the previous daemon may not have ended yet.
 Status EpochWriter::prepare() {
   if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_failure("create", directory_);
@@ -111,7 +111,8 @@ Status EpochWriter::prepare() {
   return {};
 }
 
-// A program of its own reads the key and the file, as for suspended jobs.
+// Runs `ppmr kept-directory` as a separate process, which reads the key and the file, as it does
+// for suspended jobs.
 Status EpochWriter::convert(Direction direction, const std::string& name,
                             const std::string& contents, const std::string& file) const {
   std::vector<std::string> argv = {
@@ -146,7 +147,7 @@ void EpochWriter::bring_back_all() {
   }
 }
 
-// The source of the tree waits for the lock meanwhile, and so does a takeover.
+// Holds the lock to its end, so the source of the tree and a takeover wait.
 Status EpochWriter::bring_back(const std::string& name) {
   auto locked = epochs_.lock(name);
   if (!locked) return failure(locked.error());
@@ -156,8 +157,8 @@ Status EpochWriter::bring_back(const std::string& name) {
   const std::string file = path_of(name, kComplete);
   const bool is_lost = !locked->exists() || locked->state().newest.number == 0;
   if (!is_lost) {
-    // So that the file is removed with the epochs. It is written again, because it may be older
-    // than what is known of it.
+    // Names the file in on-disk.json, so that the file is removed with the epochs. Names no epoch:
+    // the file may hold an older epoch than the memory, so write() replaces it.
     const auto known = locked->on_disk();
     return known && known->file == file ? Status{} : locked->note_on_disk({.file = file});
   }
@@ -240,7 +241,8 @@ Status EpochWriter::write(const std::string& name) {
     const bool has_moved = judge_source(takeover) == SourceMay::kNotRun && !state.rolls_back;
     if (has_moved && known) return locked->remove_from_disk();
     if (!is_to_write(state, takeover, known.value_or(EpochOnDisk()))) return {};
-    // The file is named before it exists: so it is removed with the epochs at any moment.
+    // on-disk.json names the file before the file exists, so the file is removed with the epochs at
+    // any moment.
     if (!known) {
       const Status noted = locked->note_on_disk({.file = path_of(name, kComplete)});
       if (!noted) return noted;
@@ -275,19 +277,19 @@ Status EpochWriter::write_part(const EpochState& state, const std::string& held)
   const uint64_t needed_bytes = state.newest.bytes + kSpareBytes;
   if (free_bytes < needed_bytes) {
     return failure(ENOSPC, fmt::format("epoch {} of {} needs {} MiB in {}, and {} MiB are free: "
-                                       "make space, it is tried again every 10 s",
+                                       "make space; the target tries again every 10 s",
                                        state.newest.number, state.name, needed_bytes >> 20,
                                        directory_, free_bytes >> 20));
   }
   const Status written = convert(Direction::kWrite, state.name, held, part);
   if (written) return {};
   return failure(written.error().errno_value,
-                 fmt::format("epoch {} of {} is not written to {}: {}", state.newest.number,
-                             state.name, directory_, written.error().message));
+                 fmt::format("write epoch {} of {} to {}: {}", state.newest.number, state.name,
+                             directory_, written.error().message));
 }
 
-// The file is synced; after the rename and the second sync, this is the epoch that a loss of the
-// node leaves.
+// `part` is already synced. After the rename and the sync of the directory, this epoch survives a
+// loss of the node's memory.
 Status EpochWriter::publish(const std::string& name, const LockedEpochs& locked,
                             const EpochState& written) {
   const auto now = locked.exists() ? std::optional(locked.state()) : std::nullopt;
@@ -305,7 +307,7 @@ Status EpochWriter::publish(const std::string& name, const LockedEpochs& locked,
 int WriteEpochsCommand::run() const {
   ignore_sigpipe();
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) return to_int(ExitCode::kFailure);  // it has ended before
+  if (getppid() != parent) return to_int(ExitCode::kFailure);  // the helper has ended already
   (void)setpriority(PRIO_PROCESS, 0, kNice);
   const auto fail = [](const Error& error) {
     say(error.message);

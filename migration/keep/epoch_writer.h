@@ -1,6 +1,6 @@
-// `ppmr write-epochs`, at the partner of protected processes whose target has --keep-dir: writes
-// the newest epoch of each to the disk in the background, and brings epochs back that the memory of
-// the node has lost.
+// `ppmr write-epochs` runs at a partner whose target has --keep-dir. In the background, it writes
+// the newest epoch of each protected process to the disk. After a start, it reads back from the
+// disk the epochs that the memory of the node has lost.
 //
 //   DIR/epochs/NAME.kept   the newest epoch that is complete, in the form of a kept checkpoint
 //             /NAME.part   the next one; removed at the start
@@ -9,10 +9,10 @@
 //   start   NAME.kept --> /run/ppmr/epochs/NAME, if the memory has no epoch of it
 //   loop    a newer epoch in memory: hold it --> NAME.part --sync, rename, sync--> NAME.kept
 //
-// The lock of the tree is held for the first and the last step only, so the next epoch is sealed
-// while this one is written. What is sealed meanwhile is skipped, except the newest.
+// The writer holds the lock of the tree for the first and the last step only, so the partner can
+// seal later epochs during the write. Of these, the writer writes only the newest.
 //
-// The helper of the target's daemon starts it, and it ends with the helper.
+// The helper of the target's daemon starts the writer, and the writer ends with the helper.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct WriteEpochsCommand {
   std::string mountpoint;  // of the target: epochs that arrive elsewhere are left alone
   int parent = 0;          // the helper
 
-  // Returns an exit code if it cannot work.
+  // Returns, with an exit code, only if it cannot start to work.
   int run() const;
 };
 
