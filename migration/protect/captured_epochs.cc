@@ -10,7 +10,8 @@ namespace {
 
 constexpr const char* kArrivingFile = "/arriving";
 
-// Reads the pages of an epoch once, and gives their memory back: they are not there twice.
+// Reads the pages of an epoch once, and frees their memory after each read, so that no page is in
+// memory twice.
 class ArrivingPages {
  public:
   explicit ArrivingPages(UniqueFd file) : file_(std::move(file)) {}
@@ -41,7 +42,7 @@ Result<CapturedEpochs> CapturedEpochs::create(const std::string& name, const Pro
     if (!locked) return failure(locked.error());
     if (Status gone = locked->discard(); !gone) return failure(gone.error());
   }
-  // Makes the directory.
+  // lock() creates the directory.
   if (auto locked = store->lock(name); !locked) return failure(locked.error());
   return CapturedEpochs(std::move(*store), name, tree, directory + "/" + name + kArrivingFile);
 }

@@ -1,8 +1,9 @@
-// The epochs of one tree in the memory of its own node, from where they are forwarded to several
-// partners. So the tree is captured once, and no partner holds the capture or another partner.
+// Keeps the epochs of one tree in the memory of its own node, from where `ppmr protect` forwards
+// them to several partners. So it captures the tree once, and a slow partner delays neither the
+// capture nor another partner.
 //
-// They are apart from those that this node keeps as a partner (kEpochsDirectory): nobody takes
-// these over, and a name may stand for one process there and for another here.
+// They are separate from the epochs that this node keeps as a partner (kEpochsDirectory): no
+// takeover uses captured epochs, and a name may stand for different processes in the two stores.
 #pragma once
 
 #include <string>
@@ -27,7 +28,7 @@ class CapturedEpochs {
   std::string arriving() const { return arriving_; }
   Result<KeptAtPartner> kept() const;
   Result<EpochState> read() const { return store_.read(name_); }
-  // Keeps the epoch of `dump`, and forgets those before `oldest`. Errors: those of seal_epoch().
+  // Keeps the epoch `sent`, and forgets the epochs before `oldest`. Errors: those of seal_epoch().
   Status keep(const RunOfEpochs& run, const SentEpoch& sent, const std::string& images,
               uint64_t oldest) const;
   Status discard() const;

@@ -30,10 +30,11 @@ void add_dumping_criu_command(CLI::App& app, int& exit_code);
 
 struct DumpTimes {
   int64_t freeze_began_ns = 0;  // CLOCK_REALTIME
-  int64_t runs_again_ns = 0;    // not before the tree ran again
+  int64_t runs_again_ns = 0;    // the tree ran again at this time or before
 };
 
-// What happens while CRIU holds the tree. Each may be empty, and if one fails, so does the dump.
+// The steps while CRIU holds the tree. `while_frozen` must be set; the others may be empty. If a
+// step fails, the dump fails.
 struct DumpSteps {
   std::function<Status()> on_network_lock;  // before its connections are read
   std::function<Status()> while_frozen;     // after CRIU has written the images
@@ -43,18 +44,18 @@ struct DumpSteps {
 // Threads: one.
 class CriuSession {
  public:
-  // Starts CRIU ahead of time. `work`: a directory for its log and configuration. `patience`: how
-  // long it may take from one of its messages to the next. `configuration`: what it reads before
-  // any request, lines of a configuration file.
+  // Starts CRIU ahead of time. `work`: a directory for its log and configuration. `patience`: the
+  // longest time between two messages of CRIU. `configuration`: lines of a configuration file,
+  // which CRIU reads before any request.
   static Result<CriuSession> start(const std::string& criu, const std::string& work,
                                    std::chrono::milliseconds patience,
                                    const std::string& configuration = "");
 
-  // Dumps the tree. In each case it runs on. Errors: ECHILD with CRIU's first error; ETIMEDOUT:
-  // CRIU was killed, because it was silent; those of the steps.
+  // Dumps the tree. The tree runs on, also after an error. Errors: ECHILD with CRIU's first error;
+  // ETIMEDOUT: CRIU was silent, and was killed; those of the steps.
   Result<DumpTimes> dump(pid_t root, const std::string& images,
                          const std::vector<std::string>& options, const DumpSteps& steps);
-  // As above, with the request that runc made. runc then gets the response.
+  // Does the same with the request that runc made, and then passes the response to runc.
   Result<DumpTimes> dump(RuncDump& runc, const DumpSteps& steps);
 
  private:

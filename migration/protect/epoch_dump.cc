@@ -23,7 +23,8 @@ namespace ppmr {
 namespace {
 
 constexpr const char* kMemorySuffix = ".memory";
-// A partner that takes nothing while the pool is full must not hold the tree for longer.
+// The longest time that the frozen tree waits for a slot, if the partner takes nothing and the pool
+// is full.
 constexpr std::chrono::milliseconds kFrozenPatience{1000};
 
 uint64_t bytes_of(const PageIndex& index) {
@@ -77,7 +78,8 @@ Status EpochDump::prepare() {
                                     .first_offset = memory_offset_});
   if (!memory) return failure(memory.error());
   memory_.emplace(std::move(*memory));
-  // runc takes its time, and what the container writes meanwhile is for the rounds.
+  // runc takes a while to start, so it starts before the rounds. They copy what the container
+  // writes in that time.
   return is_container() ? prepare_criu() : Status{};
 }
 
@@ -175,7 +177,7 @@ Result<DumpTimes> EpochDump::dump() {
   }
   if (runc_) {
     auto dumped = criu_->dump(*runc_, steps);
-    // A CRIU that was killed has not said that the tree runs on.
+    // A CRIU that was killed has not sent network-unlock.
     if (!dumped && steps.on_network_unlock) steps.on_network_unlock();
     return dumped;
   }
@@ -201,7 +203,7 @@ Status EpochDump::write_frozen_state() {
   if (!tasks) return failure(tasks.error());
   const auto carried = read_carried_state(*tasks);
   if (!carried) return failure(carried.error());
-  // The names of the files of a container mean other files outside of it.
+  // The paths of a container mean other files outside of it.
   const auto written =
       is_container() ? Result<std::vector<WrittenFile>>{} : read_written_files(*tasks);
   if (!written) return failure(written.error());

@@ -24,16 +24,17 @@ namespace ppmr {
 struct SentEpoch {
   SealedEpoch epoch;  // without its number
   std::string checkpoint;
-  std::chrono::nanoseconds fixed_part{0};  // of the pause: what does not depend on the pages sent
+  std::chrono::nanoseconds fixed_part{0};  // the pause without the time for its pages
   std::string memory;                      // name of the checkpoint with the pages of this epoch
-  uint64_t memory_offset = 0;              // their place among those of all epochs of the run
+  uint64_t memory_offset = 0;              // where they begin in the memory file of the run
 };
 
 // Where an epoch goes.
 struct EpochDestination {
   MountEntry mount;
-  // A file for the memory, at this node. Then nothing goes to a mount, and nothing is sealed: the
-  // description stays in images() as long as the dump exists. Empty: to the mount.
+  // A file for the memory, at this node; empty: the epoch goes to the mount. With a file, nothing
+  // goes to a mount, and nothing is sealed. The description stays in images() as long as the dump
+  // exists.
   std::string local_file;
 };
 
@@ -47,33 +48,35 @@ struct EpochOptions {
   LiveLimits limits;
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{0};
-  std::function<Status()> go_on;  // asked after each round; an error ends the epoch
+  std::function<Status()> go_on;  // called after each round; an error ends the epoch
   std::function<void(const std::string&)> on_warning;  // all memory was sent while it was frozen
   // Used if the tree is one part of a whole whose parts are frozen together; empty otherwise.
-  ContainerPort port;                     // cut from before its connections are read until it runs
+  ContainerPort port;                     // cut while CRIU reads the connections and holds the tree
   std::function<Status()> before_freeze;  // the tree runs, and the rounds are over
-  std::function<Status()> when_captured;  // it stands still, and the epoch is in the pool
-  // If it is there, the epoch is sealed while the tree stands still, until this returns.
+  std::function<Status()> when_captured;  // the tree stands still, and the epoch is in the pool
+  // If it is set, the epoch is sealed while the tree stands still. The tree runs on when the
+  // function returns.
   std::function<Status(const SentEpoch&)> while_held;
 };
 
-// How long CRIU may be silent while it holds a tree that should stand still for `max_pause`. It
-// copies shared memory in this time. Pure.
+// Returns how long CRIU may be silent while it holds a tree that should stand still for
+// `max_pause`. CRIU is silent while it copies shared memory. Pure.
 std::chrono::milliseconds criu_patience(std::chrono::nanoseconds max_pause);
 
 // Threads: one.
 class EpochDump {
  public:
-  // `live`: of the whole run. If an epoch fails, its pages are nowhere, and take_back() follows.
+  // `live`: the memory of the tree for the whole run of epochs. If an epoch fails, no node keeps
+  // its pages: call live.take_back().
   EpochDump(LiveMemory& live, EpochOptions options)
       : live_(live), options_(std::move(options)), memory_offset_(live.sent_bytes()) {}
   // Removes the names of the checkpoints at the source. The target keeps what is sealed.
   ~EpochDump();
 
-  // Returns when the target has verified the epoch and the tree runs on, as it does in each case.
-  // Errors: those of copy_in_rounds(), CriuSession::dump() and of the daemon.
+  // Returns when the target has verified the epoch and the tree runs on. The tree also runs on
+  // after an error. Errors: those of copy_in_rounds(), CriuSession::dump() and of the daemon.
   Result<SentEpoch> send();
-  // A directory with the description, for a local destination after send().
+  // Returns the directory with the description. Valid after send() to a local destination.
   std::string images() const { return description_->path(); }
 
  private:

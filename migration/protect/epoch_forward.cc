@@ -33,8 +33,8 @@ Status write_all(const UniqueFd& file, std::span<const std::byte> bytes, uint64_
   return {};
 }
 
-// Copies [begin, end) of `from` to the start of `to`. Holes stay holes. Returns the bytes that are
-// none.
+// Copies [begin, end) of `from` to the start of `to`. Copies holes as holes. Returns the number of
+// bytes outside of holes.
 Result<uint64_t> copy_part(const UniqueFd& from, uint64_t begin, uint64_t end, const UniqueFd& to) {
   std::vector<std::byte> bytes(kCopyBytes);
   uint64_t copied = 0;
@@ -58,7 +58,8 @@ Result<uint64_t> copy_part(const UniqueFd& from, uint64_t begin, uint64_t end, c
   return system_failure("resize", "the memory of an epoch");
 }
 
-// Two checkpoints in the mount, which the partner keeps and which have no name here afterwards.
+// Two checkpoints in the mount: the images and the memory of an epoch. The destructor removes their
+// names at this node; the partner keeps them.
 class Checkpoints {
  public:
   Checkpoints(const MountEntry& mount, std::string name) : mount_(mount), name_(std::move(name)) {}
@@ -96,8 +97,8 @@ class Checkpoints {
   const std::string name_;
 };
 
-// What the partner already has. If it has pages of the same run that this epoch does not follow,
-// all memory is sent as a run of its own.
+// Returns the end of the pages that the partner already has of the run. If this epoch does not
+// follow those pages, gives `run` a new ID and returns 0: all memory is sent.
 uint64_t first_missing(const KeptAtPartner& kept, const SealedEpoch& epoch, RunOfEpochs& run) {
   if (kept.newest == 0 || kept.run != run.id) return 0;
   if (kept.newest < epoch.number && kept.memory_end <= epoch.memory_end) return kept.memory_end;
@@ -121,7 +122,7 @@ Result<uint64_t> forward_epoch(const EpochStore& epochs, const EpochState& state
   if (kept->run == run.id && kept->newest == epoch->number) return uint64_t{0};
   const uint64_t begin = first_missing(*kept, *epoch, run);
   const std::string directory = epochs.epoch_directory(state.name, epoch->number);
-  // A new name each time: the target may still have one of an attempt that has failed.
+  // Each attempt uses a new name: the target may still have a checkpoint of a failed attempt.
   const Checkpoints checkpoints(mount,
                                 epoch_checkpoint(state.name, random_migration_id(), epoch->number));
   if (Status sent = checkpoints.send_images(directory + "/images"); !sent) {

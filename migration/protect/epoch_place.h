@@ -16,13 +16,14 @@ namespace ppmr {
 struct EpochReport {
   SealedEpoch epoch;
   std::chrono::steady_clock::time_point began;
-  std::chrono::milliseconds every{0};  // until the next one
-  // What the disk of the partner has; nullopt: it writes epochs to none. With several partners only
-  // at the mount of each.
+  std::chrono::milliseconds every{0};  // the planned time until the next one
+  // What the partner's disk has; nullopt: the partner writes no epochs to a disk. If there are
+  // several partners, only the report to the mount of each has it.
   std::optional<EpochOnDisk> on_disk = std::nullopt;
 };
 
-// For `ppmr status` and the metrics.
+// Returns the request that passes the report to the source's daemon, for `ppmr status` and the
+// metrics.
 request::NoteEpoch to_note(const EpochReport& report, const std::string& name,
                            const ProtectedTree& tree);
 
@@ -32,20 +33,20 @@ class EpochPlace {
  public:
   virtual ~EpochPlace() = default;
 
-  // Before the first epoch of a run, and after one that has failed: returns what is kept.
+  // Called before the first epoch of a run, and after an epoch that failed. Returns what is kept.
   virtual Result<KeptAtPartner> open(const RunOfEpochs& run) = 0;
   // Where the next epoch goes. Valid after open().
   virtual EpochDestination destination() const = 0;
-  // Keeps an epoch that is sent, and forgets those before `oldest`.
+  // Keeps an epoch that was sent, and forgets the epochs before `oldest`.
   virtual Status keep(const RunOfEpochs& run, const SentEpoch& sent, const EpochDump& dump,
                       uint64_t oldest) = 0;
-  // Follows keep(). Reports the epoch when it counts.
+  // Called after keep(). Reports the epoch when enough partners keep it.
   virtual void announce(const EpochReport& report) = 0;
-  // May the tree still run here?
+  // Checks whether the tree may still run here.
   virtual Status contact(const std::string& run) = 0;
-  // The tree has ended: its epochs are forgotten.
+  // Called when the tree has ended. Forgets its epochs.
   virtual Status close(const std::string& run) = 0;
-  // The tree is not protected any more.
+  // Called when the tree is not protected any more.
   virtual void note_end() = 0;
 };
 

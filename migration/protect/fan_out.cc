@@ -64,7 +64,8 @@ Result<KeptAtPartner> FanOut::open(const RunOfEpochs& run) {
   return kept;
 }
 
-// What is forwarded stays; and until announce() nothing else begins to be.
+// Keeps the epochs that are being forwarded. No thread begins to forward another epoch until
+// announce().
 Status FanOut::keep(const RunOfEpochs& run, const SentEpoch& sent, const EpochDump& dump,
                     uint64_t oldest) {
   {
@@ -219,11 +220,11 @@ Status FanOut::contact_one(Target& target) {
   }
   const auto newest = target.partner->contact(run, kContactPatience);
   if (!newest) return failure(newest.error());
-  // The disk gets the epoch after it is sealed.
+  // The partner writes an epoch to its disk after it has sealed it.
   if (target.noted != 0 && target.noted_on_disk != target.partner->on_disk()) note(target);
   MutexLock lock(mutex_);
   if (*newest >= target.kept.epoch.number) return {};
-  // Its node has started again: the epochs were in its memory.
+  // The partner's node was restarted, and has lost the epochs in its memory.
   target.kept = {};
   report_sealed();
   return {};
@@ -259,7 +260,7 @@ Status FanOut::end(Target& target) {
 }
 
 void FanOut::note_failure(Target& target, Work work, const Error& error) {
-  target.partner.reset();  // its mount may be another one when it is back
+  target.partner.reset();  // the next attempt finds the mount again
   MutexLock lock(mutex_);
   target.in_use = 0;
   target.try_at = Clock::now() + options_.retry_after;
@@ -271,7 +272,7 @@ void FanOut::note_failure(Target& target, Work work, const Error& error) {
     unclosed_.push_back(fmt::format("{}: {}", target.options.name, error.message));
     return;
   }
-  // A silent partner does not matter before it misses an epoch.
+  // Reports a silent partner only when it misses an epoch.
   if (work != Work::kForward || target.told == error.message) return;
   target.told = error.message;
   options_.on_event(
@@ -290,7 +291,7 @@ EpochReport FanOut::sealed() const {
 
 void FanOut::report_sealed() {
   const EpochReport now = sealed();
-  // If partners have lost their epochs, the last one that has counted is shown, and grows older.
+  // If partners have lost their epochs, the last epoch that counted stays the reported one.
   if (now.epoch.number == 0 || now.epoch.number == counted_.epoch.number) return;
   counted_ = now;
   changed_.notify_all();

@@ -1,5 +1,5 @@
-// Several partners: each epoch is captured once, into the memory of this node (captured_epochs.h),
-// and a thread for each partner forwards the newest one.
+// Serves several partners. `ppmr protect` captures each epoch once, into the memory of this node
+// (captured_epochs.h). A thread for each partner forwards the newest epoch.
 //
 //   captured epochs  1  2  3  4  5          the tree runs again after its capture
 //                          |     |
@@ -7,16 +7,16 @@
 //   partner three          '--> 3           slow: gets 5 next, and what 4 and 5 have changed
 //   partner four                            dead: tried again every few seconds
 //
-// A partner that is slow or dead holds neither the capture nor another partner. When it is back, it
-// gets the newest epoch as the difference to the one that it keeps, or all memory if it keeps none.
+// A slow or dead partner delays neither the capture nor another partner. When it is back, it gets
+// the newest epoch as the difference to the epoch that it keeps, or all memory if it keeps none.
 //
-// An epoch that is being forwarded stays here until that is over. So the memory that a slow partner
-// costs is what changes meanwhile.
+// An epoch stays in this node's memory while a thread forwards it. So a slow partner costs the
+// memory of the pages that change in that time.
 //
-// Rejected: to write each page that is read into the source mounts of all partners. A full pool of
-// one holds the frozen tree, and a partner that was away must then have what the others have
-// already: all memory is read and sent again. Rejected, too: the first partner forwards to the
-// others. If it dies, nobody does.
+// Rejected: to write each page into the source mounts of all partners as it is read. A full pool of
+// one partner would hold the frozen tree. A partner that was away lacks pages that the others have,
+// so all memory would be read and sent again. Also rejected: the first partner forwards epochs to
+// the others. If it dies, the others get no epochs.
 #pragma once
 
 #include <functional>
@@ -36,8 +36,8 @@ namespace ppmr {
 struct FanOutTarget {
   std::string name;  // for people
   std::function<Result<PartnerMount>()> find;
-  // The checks that are still to be made before its first epoch; empty: none. Errors end nothing:
-  // it is called again.
+  // Makes the remaining checks before the first epoch; empty: none remain. After an error, FanOut
+  // calls it again later.
   std::function<Status()> check;
 };
 
@@ -50,13 +50,14 @@ struct FanOutOptions {
   std::chrono::milliseconds retry_after{5000};
   std::chrono::milliseconds seal_patience{120'000};
   std::string directory = kCapturedDirectory;
-  // Called by any of its threads, but not by two at once. They must not call the object.
+  // FanOut calls these in any of its threads, but never in two at once. They must not call the
+  // FanOut.
   std::function<void(const EpochReport& report, const nlohmann::json& partners)> on_epoch;
   std::function<void(const nlohmann::json& event)> on_event;
 };
 
-// Threads: one owner; it starts one for each target, and they end with the object. The destructor
-// waits for a request to a partner or a mount that is on its way.
+// Threads: one owner. The object starts one thread for each target, and these threads end with the
+// object. The destructor waits for the end of requests to partners and mounts.
 class FanOut : public EpochPlace {
  public:
   static Result<std::unique_ptr<FanOut>> create(FanOutOptions options);
@@ -76,11 +77,11 @@ class FanOut : public EpochPlace {
   enum class Work { kForward, kContact, kNote, kEnd };
   struct Target {
     FanOutTarget options;
-    std::string first_partner;  // who takes over before it; empty: nobody
-    // Only its thread uses these. None before it was reached.
+    std::string first_partner;  // the partner that takes over before it; empty: none
+    // Only the target's thread uses these. They are empty until it has reached the partner.
     std::optional<PartnerMount> mount;
     std::unique_ptr<Partner> partner;
-    // What is being forwarded, with the state of the captured epochs when that began.
+    // The epoch that is being forwarded, and the state of the captured epochs at its beginning.
     EpochReport sending;
     Result<EpochState> state;
     bool is_checked = false;
@@ -116,8 +117,8 @@ class FanOut : public EpochPlace {
   std::vector<std::unique_ptr<Target>> targets_;
   EpochReport newest_ PPMR_GUARDED_BY(mutex_);
   std::string run_ PPMR_GUARDED_BY(mutex_);
-  EpochReport counted_ PPMR_GUARDED_BY(mutex_);    // the newest epoch that counts
-  uint64_t reported_ PPMR_GUARDED_BY(mutex_) = 0;  // the newest one that has counted
+  EpochReport counted_ PPMR_GUARDED_BY(mutex_);    // the epoch that counts now
+  uint64_t reported_ PPMR_GUARDED_BY(mutex_) = 0;  // the newest epoch reported
   bool is_held_ PPMR_GUARDED_BY(mutex_) = false;   // no forwarding begins
   bool stops_ PPMR_GUARDED_BY(mutex_) = false;
   bool closes_ PPMR_GUARDED_BY(mutex_) = false;  // the tree has ended

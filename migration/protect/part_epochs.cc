@@ -28,10 +28,10 @@ constexpr const char* kWorkDirectory = "/run/ppmr/part-";
 constexpr milliseconds kSealPatience{120'000};
 // The leader waits until every part is ready.
 constexpr milliseconds kFreezePatience{120'000};
-// A part that waits for the others stands still.
+// A captured part stands still while it waits for the others.
 constexpr milliseconds kGoPatience{10'000};
 constexpr milliseconds kReportPatience{10'000};
-// A held part goes on when its leader is lost.
+// A held part runs on if the leader is silent for this time.
 constexpr milliseconds kHoldPatience{30'000};
 
 Result<PartnerMount> find_partner(const std::string& mountpoint) {
@@ -42,7 +42,7 @@ Result<PartnerMount> find_partner(const std::string& mountpoint) {
   return PartnerMount{std::move(mount->mount), std::move(*endpoint)};
 }
 
-// The same for all incarnations of the part, wherever they run.
+// Returns the same identity for all incarnations of the part, on every node.
 ProtectedTree tree_of(const std::string& container) {
   return {.node_id = container, .boot_id = "", .root = 1, .program = container};
 }
@@ -102,7 +102,7 @@ Result<Message> PartEpochs::await(uint64_t number, milliseconds patience) {
     if (!read) {
       has_leader_ = has_leader_ && read.error().errno_value == ETIMEDOUT;
       return failure(read.error().errno_value,
-                     "no word from who leads the epochs: " + read.error().message);
+                     "no message from the leader of the epochs: " + read.error().message);
     }
     const json packed = parse_json(line);
     const std::string op = packed.is_object() ? packed.value("op", "") : "";
@@ -110,11 +110,11 @@ Result<Message> PartEpochs::await(uint64_t number, milliseconds patience) {
       auto message = read_one<Message>(packed);
       if (!message) return failure(message.error());
       if (number == 0 || message->number == number) return message;
-      continue;  // of an epoch that has failed here
+      continue;  // it belongs to an epoch that has failed here
     }
-    if (op != part_message::Epoch::kName) continue;  // likewise
+    if (op != part_message::Epoch::kName) continue;  // it belongs to a failed epoch, too
     if (auto other = read_one<part_message::Epoch>(packed)) next_ = *other;
-    return failure(ECANCELED, "the epoch was given up: another one begins");
+    return failure(ECANCELED, "the leader has given up the epoch, and begins another one");
   }
 }
 
@@ -211,7 +211,7 @@ Status PartEpochs::hold(Run& run, const part_message::Epoch& epoch, SentEpoch se
   }
 }
 
-// The partner may have missed earlier epochs: it gets what it does not have.
+// Sends all that the partner lacks, because it may have missed earlier epochs.
 Status PartEpochs::forward(const part_message::Epoch& epoch) const {
   if (!run_->partner_mount || epoch.hold) return {};
   const auto forwarded = forward_epoch(
@@ -232,7 +232,8 @@ void PartEpochs::run() {
     }
     const part_message::Epoch epoch = *std::exchange(next_, std::nullopt);
     auto kept = capture(epoch);
-    // The pages of an epoch that this node does not keep are nowhere: the next one has all memory.
+    // If this node does not keep the epoch, no node has its pages. The next epoch then has all
+    // memory.
     if (!kept) run_.reset();
     const Status done = kept ? forward(epoch) : failure(kept.error());
     const part_message::Report outcome = done ? *kept

@@ -1,11 +1,12 @@
-// Epochs of one container that is part of a whole, such as a node of a parallel job. Who leads the
-// whole says when each step begins (part_messages.h), so that all parts stand still at once: what
-// one part has received, the other has sent, in one and the same epoch.
+// Captures epochs of one container that is part of a whole, such as a node of a parallel job. The
+// leader of the whole starts each step (part_messages.h), so that all parts stand still at the same
+// time. So the epochs of all parts fit together: if one part has received a message, the other part
+// has sent it.
 //
-// The epoch is kept on this node, so that the part can be rolled back here, and then forwarded to a
-// partner, in case this node is lost. While a part is captured and no word of the leader comes, it
-// runs on after a time limit, and the epoch has failed. A part can also be held: it stands still
-// from its epoch on, until the leader lets it go, or ends it.
+// This node keeps the epoch, so that the part can roll back here, and then forwards it to a
+// partner, in case this node is lost. If a part stands still and no message of the leader arrives,
+// the part runs on after a time limit, and the epoch fails. The leader can also hold a part: it
+// then stands still from its epoch on, until the leader releases or ends it.
 #pragma once
 
 #include <memory>
@@ -62,7 +63,7 @@ class PartEpochs {
   const PartSettings settings_;
   const UniqueFd leader_;
   std::string pending_;
-  std::optional<part_message::Epoch> next_;  // came while another message was awaited
+  std::optional<part_message::Epoch> next_;  // arrived in place of an awaited message
   bool has_leader_ = true;
   std::unique_ptr<Run> run_;  // of epochs that follow each other
 };

@@ -1,4 +1,4 @@
-// The lines between `ppmr part-epochs` and who leads it, over a Unix stream socket.
+// The messages between `ppmr part-epochs` and its leader: lines of JSON over a Unix stream socket.
 //
 //   leader                     ppmr part-epochs, of one container
 //   epoch   --------------->   copies its memory in rounds
@@ -16,7 +16,8 @@
 //   hold, off  ------------>   it runs on
 //           <---- released
 //
-// A failure at any step is `failed`, and the container runs on. The next message is then `epoch`.
+// If a step fails, `ppmr part-epochs` reports `failed`, and the container runs on. The next message
+// of the leader is then `epoch`.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ namespace ppmr::part_message {
 struct Epoch {
   static constexpr const char* kName = "epoch";
   uint64_t number = 0;
-  uint64_t oldest = 0;  // those before it are not kept any longer
-  bool hold = false;    // whether it stands still once it is kept
+  uint64_t oldest = 0;  // epochs before it are not kept any longer
+  bool hold = false;    // the container stands still after the epoch is kept
   template <typename F>
   void fields(F&& field) {
     field("number", number), field("oldest", oldest), field.may_lack("hold", hold);
@@ -75,7 +76,7 @@ struct Report {
   std::string step;         // one of those above
   std::string error;        // why it has failed
   uint64_t bytes = 0;       // kept: memory of the container
-  uint64_t sent_bytes = 0;  // kept: what this epoch has sent
+  uint64_t sent_bytes = 0;  // kept: memory that this epoch has sent
   int64_t pause_ms = 0;     // kept: how long the container stood still
   template <typename F>
   void fields(F&& field) {

@@ -26,7 +26,7 @@ EpochOnDisk on_own_clock(EpochOnDisk on_disk, const std::optional<PeerClock>& cl
   return on_disk;
 }
 
-// A clock may drift, and may be set.
+// Measures the partner's clock again from time to time: a clock may drift, and may be set.
 void Partner::look_at_clock() {
   const auto now = std::chrono::steady_clock::now();
   if (clock_ && now - clock_at_ < kClockInterval) return;
@@ -46,7 +46,7 @@ Result<json> Partner::ask(json request, milliseconds patience) {
   }
   Error why = answer ? Error{answer->value("errno", EIO), answer->value("error", "no reason")}
                      : answer.error();
-  // This number ends the tree, so it must come from nowhere else.
+  // EOWNERDEAD ends the tree here, so only the field `replaced` of an answer may lead to it.
   if (why.errno_value == EOWNERDEAD) why.errno_value = EIO;
   if (answer && answer->value("replaced", false)) why.errno_value = EOWNERDEAD;
   return failure(std::move(why));

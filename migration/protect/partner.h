@@ -20,13 +20,14 @@ struct PartnerMount {
   nlohmann::json endpoint;  // of the partner's agent, see parse_endpoint()
 };
 
-// The partner compares the times of epochs with its own clock. So they travel on that clock, and
-// come back on ours. `clock`: of the partner; nullopt: unknown. Pure.
+// These functions convert times of epochs to the partner's clock and back to ours, because the
+// partner compares them with its own clock. `clock`: the difference of the partner's clock;
+// nullopt: unknown, and nothing is converted. Pure.
 SealedEpoch on_clock_of_partner(SealedEpoch epoch, const std::optional<PeerClock>& clock);
 EpochOnDisk on_own_clock(EpochOnDisk on_disk, const std::optional<PeerClock>& clock);
 
-// Where the memory of an epoch is: `bytes` of the checkpoint `memory` belong at `offset` of the
-// memory file of the run.
+// The two checkpoints of an epoch. The bytes of the checkpoint `memory` belong at `memory_offset`
+// of the memory file of the run.
 struct ArrivedParts {
   std::string images;  // names of checkpoints, both sealed
   std::string memory;
@@ -52,7 +53,7 @@ struct KeptAtPartner {
 // the partner's refusals; those of AgentClient. Threads: one.
 class Partner {
  public:
-  // `first_partner`: who takes over before this one (see EpochState).
+  // `first_partner`: the partner that takes over before this one (see EpochState).
   Partner(const PartnerMount& partner, std::string name, ProtectedTree tree,
           std::string first_partner = "")
       : agent_(parse_endpoint(partner.endpoint)),
@@ -60,16 +61,19 @@ class Partner {
         tree_(std::move(tree)),
         first_partner_(std::move(first_partner)) {}
 
-  // May this source use the name? Errors: EINVAL: the version at the partner is too old.
+  // Asks the partner whether this source may use the name. Returns what the partner keeps. Errors:
+  // EINVAL: the version of ppmr at the partner is too old.
   Result<KeptAtPartner> open(const RunOfEpochs& run);
-  // The partner keeps the epoch, and forgets those before `oldest`.
+  // Makes the partner keep the epoch and forget the epochs before `oldest`.
   Status seal(const RunOfEpochs& run, const SealedEpoch& epoch, const ArrivedParts& parts,
               uint64_t oldest);
-  // May the tree still run here? Returns the number of the newest epoch that is kept; 0: none.
+  // Asks the partner whether the tree may still run here. Returns the number of the newest epoch
+  // that the partner keeps; 0: none.
   Result<uint64_t> contact(const std::string& run, std::chrono::milliseconds patience);
-  // The tree has ended: the partner forgets its epochs.
+  // Makes the partner forget the epochs, because the tree has ended.
   Status close(const std::string& run);
-  // What its disk had at its last answer; nullopt: it writes epochs to none.
+  // What the partner's disk had at its last answer; nullopt: the partner writes no epochs to a
+  // disk.
   const std::optional<EpochOnDisk>& on_disk() const { return on_disk_; }
 
  private:
@@ -82,7 +86,7 @@ class Partner {
   const std::string first_partner_;
   std::optional<EpochOnDisk> on_disk_;
   std::optional<PeerClock> clock_;
-  std::chrono::steady_clock::time_point clock_at_;  // when it was asked for
+  std::chrono::steady_clock::time_point clock_at_;  // when clock_ was measured
 };
 
 }  // namespace ppmr

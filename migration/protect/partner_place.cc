@@ -71,7 +71,7 @@ void PartnerPlace::announce(const EpochReport& report) {
 Status PartnerPlace::contact(const std::string& run) {
   const auto newest = partner_->contact(run, kContactPatience);
   if (!newest) return failure(newest.error());
-  // The disk gets the epoch after it is sealed.
+  // The partner writes an epoch to its disk after it has sealed it.
   if (reported_.epoch.number > 0 && reported_.on_disk != partner_->on_disk()) note();
   return {};
 }

@@ -1,4 +1,4 @@
-// One partner: each epoch is sent to it as it is captured, and this node keeps nothing of it.
+// Sends each epoch to one partner as it is captured. This node keeps no epochs.
 #pragma once
 
 #include <functional>

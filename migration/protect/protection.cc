@@ -31,15 +31,16 @@ constexpr milliseconds kKillPatience{10'000};
 
 bool cannot_be_tracked(int error) { return error == EOPNOTSUPP || error == ENOSYS; }
 
-// What the partner refuses before the first epoch, it refuses for ever. A unit there may be active
-// for a moment after an aborted takeover.
+// Returns whether another attempt would be refused, too. ENOENT and EBUSY are such refusals only
+// before the first epoch: later, a unit at the partner may be active for a moment after an aborted
+// takeover.
 bool is_refusal(int error, bool has_sent) {
   return error == EACCES || error == EEXIST || error == EINVAL ||
          (!has_sent && (error == ENOENT || error == EBUSY));
 }
 
-// A page reader ends when the daemon has read all, which no one waits for. Between epochs this
-// process has no other children.
+// Reaps the page readers that have ended. A page reader ends when the daemon has read all pages;
+// this process does not wait for that. Between epochs it has no other children.
 void reap_page_readers() {
   while (waitpid(-1, nullptr, WNOHANG) > 0) {
   }
@@ -68,7 +69,7 @@ RunGoesOn judge_run(const KeptAtPartner& kept, const std::string& run, uint64_t 
   return has_failed ? RunGoesOn::kWithEpoch : RunGoesOn::kNot;
 }
 
-// What epochs share that follow each other.
+// What all epochs of a run share.
 struct Protection::Run {
   explicit Run(WorkDirectory directory) : id(random_migration_id()), work(std::move(directory)) {}
 
@@ -148,7 +149,7 @@ Result<KeptAtPartner> Protection::open(const Run& run) {
 
 Result<std::unique_ptr<Protection::Run>> Protection::begin_run() {
   if (Status made = make_place(); !made) return failure(made.error());
-  // A fixed place: messages name CRIU's log there.
+  // The directory has a fixed name, because messages name CRIU's log in it.
   auto work = WorkDirectory::create(kWorkDirectory + settings_.name);
   if (!work) return failure(work.error());
   auto run = std::make_unique<Run>(std::move(*work));
@@ -209,7 +210,7 @@ Status Protection::send_epoch(Run& run) {
   EpochDump dump(
       run.live, {.criu = settings_.criu,
                  .to = place_->destination(),
-                 // A new name each time: the target may still have a failed one.
+                 // Each attempt uses a new name: the target may still have a failed checkpoint.
                  .checkpoint = epoch_checkpoint(settings_.name, random_migration_id(), number_ + 1),
                  .work = run.work.path(),
                  .root = {settings_.tree.root, settings_.tree.root_start_time},
@@ -269,7 +270,8 @@ Status Protection::wait_until(Clock::time_point next, Run* run) {
   auto contact_at = Clock::now() + kContactInterval;
   while (Clock::now() < next) {
     if (Status alive = check_tree(); !alive) return alive;
-    // With several partners there are none, and other threads wait for children of their own.
+    // With several partners there are no page readers, and other threads wait for their own
+    // children.
     if (has_one_partner()) reap_page_readers();
     if (run != nullptr && Clock::now() >= contact_at) {
       contact_at = Clock::now() + kContactInterval;
@@ -281,14 +283,14 @@ Status Protection::wait_until(Clock::time_point next, Run* run) {
   return check_tree();
 }
 
-// systemd must not start the unit again, and runc must not list the container.
+// Also keeps systemd from starting the unit again, and removes the container from runc's list.
 ProtectionEnd Protection::end_own_copy(const std::string& why) {
   OwnershipRecord unit;  // names the drop-in
   unit.id = random_migration_id();
   unit.role = MigrationRole::kSource;
   unit.unit = manager_.unit;
   Status ended = hold_unit_at_source(unit);
-  // Also if systemd may start it again: the copy at the partner is the one that goes on.
+  // Kills the copy even if systemd may start it again: only the copy at the partner may go on.
   if (Status killed = kill_own_copy(); ended) ended = killed;
   if (ended) ended = retire_unit_at_source(unit);
   if (!ended) warn(ended.error().message);
@@ -296,12 +298,12 @@ ProtectionEnd Protection::end_own_copy(const std::string& why) {
   return {ExitCode::kReplaced, why + "; the copy here was ended"};
 }
 
-// The tasks are stopped first, so that none can start another one while they are killed.
+// Stops the tasks first, so that none can start another task before it is killed.
 Status Protection::kill_own_copy() const {
   const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
   if (const auto tasks = stop_trees({root})) {
     tasks->kill();
-    if (!tasks->await_end(kKillPatience)) warn("a process here has not ended yet: it was killed");
+    if (!tasks->await_end(kKillPatience)) warn("a process here was killed, but has not ended yet");
   }
   if (manager_.container.name.empty()) return {};
   const auto runc = Runc::find();
@@ -350,7 +352,7 @@ ProtectionEnd Protection::run() {
     const auto began = Clock::now();
     Status done = check_tree();
     if (done) done = look_at_manager();
-    // Nothing was sent that would have to be sent again.
+    // If one of these checks fails, no epoch has begun, and no pages have to be sent again.
     const bool begins = done.has_value();
     if (done && run && run->has_failed) done = go_on_with(run);
     if (done && !run) {

@@ -75,7 +75,7 @@ TEST(ClockOfPartner, EpochIsKeptOnThePartnersClock) {
   EXPECT_EQ(on_own_clock({.number = 0, .frozen_ns = 0}, clock).frozen_ns, 0) << "nothing there";
 }
 
-TEST(ClockOfPartner, UnknownDifferenceIsSaid) {
+TEST(ClockOfPartner, EpochSaysThatTheDifferenceIsUnknown) {
   const SealedEpoch sent = on_clock_of_partner({.number = 1, .frozen_ns = 5}, std::nullopt);
   EXPECT_EQ(sent.frozen_ns, 5);
   EXPECT_EQ(sent.clock_uncertainty_ns, -1);

@@ -76,7 +76,7 @@ int CriuForRunc::become_criu() const {
   return to_int(ExitCode::kFailure);
 }
 
-// runc also starts CRIU for questions about its version and features: the real one answers them.
+// runc also starts CRIU to learn its version and features. This process then becomes the real CRIU.
 int CriuForRunc::run() const {
   const auto fail = [](const Error& error) {
     print_to(stderr, "ppmr criu-for-runc: {}\n", error.message);
@@ -98,7 +98,8 @@ int CriuForRunc::run() const {
   message->files.push_back(std::move(runc));
   if (!send_criu_message(starter->get(), *message)) return fail({EPIPE, "ppmr has ended"});
   message->files.clear();
-  // runc waits for the end of its CRIU. The other end is closed when all is over.
+  // runc waits for the end of its CRIU, which is this process. RuncDump closes the other end of the
+  // socket when the dump is over.
   (void)receive_criu_message(starter->get());
   return to_int(ExitCode::kSuccess);
 }
@@ -109,7 +110,8 @@ Result<UniqueFd> open_directory(const std::string& path) {
   return directory;
 }
 
-// The path of this process's program also leads to it after an upgrade of ppmr.
+// The script names the program as /proc/PID/exe, which is still this version after an upgrade of
+// ppmr.
 Status write_criu_script(const RuncDumpOptions& options, const std::string& socket) {
   const auto written = write_script(
       options.work + "/criu",
@@ -179,7 +181,8 @@ Result<CriuMessage> RuncDump::await_message(int listener, const std::string& log
   }
 }
 
-// CRIU stops the processes one by one. If it dies, no control group stays frozen.
+// Removes the freezer from the request, so that CRIU stops the processes one by one. If CRIU then
+// dies, no control group stays frozen.
 Status RuncDump::take(CriuMessage message, const RuncDumpOptions& options) {
   if (message.files.size() != 1) return failure(EPROTO, "the socket of runc is missing");
   runc_socket_ = std::move(message.files.front());

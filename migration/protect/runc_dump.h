@@ -1,5 +1,5 @@
-// The request with which runc has a container dumped. Only runc knows what CRIU must know of a
-// container: its mounts, its control group, the namespaces that it joins.
+// Obtains the request that runc sends to CRIU to dump a container. Only runc knows what CRIU must
+// know about a container: its mounts, its control group, the namespaces that it joins.
 //
 //   this process --- starts ----------------> runc checkpoint --leave-running
 //                                               | starts "criu swrk"
@@ -8,7 +8,7 @@
 //                <-- response --
 //                --- response -> runc
 //
-// runc starts before the container is frozen, and waits. It gets no notification, because with
+// runc starts before the container is frozen, and waits. runc gets no notification of CRIU: after
 // post-dump it would note that the container has left.
 #pragma once
 
@@ -48,7 +48,8 @@ class RuncDump {
   // Returns the request that runc made. This process sends it to a CRIU of its own, which takes the
   // directories from it.
   const std::string& request() const { return request_; }
-  // Gives CRIU's response to runc, and waits for its end. A runc that fails now changes nothing.
+  // Passes CRIU's response to runc, and waits until runc has ended. If runc fails now, the dump is
+  // still valid.
   void finish(const std::string& response);
 
  private:

@@ -1,4 +1,5 @@
-// When an epoch counts that several partners keep. Pure.
+// Decides which epoch counts if there are several partners: the newest one that enough of them
+// keep. Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,12 @@ enum class SealPolicy {
 // Errors: EINVAL for a text that is not "all", "quorum" or "any".
 Result<SealPolicy> parse_seal_policy(const std::string& text);
 
-// How many of `partners` must have an epoch.
+// Returns how many of `partners` partners must keep an epoch so that it counts.
 size_t needed_partners(SealPolicy policy, size_t partners);
 
 // `kept`: the newest epoch of each partner; its number is 0 if there is none. Returns the position
-// in `kept` of the epoch that counts: enough partners have it or a later one. That one may have
-// number 0. `kept` must not be empty.
+// in `kept` of the epoch that counts: enough partners have it or a later one. Its number is 0 if no
+// epoch counts yet. `kept` must not be empty.
 size_t find_sealed(SealPolicy policy, const std::vector<SealedEpoch>& kept);
 
 }  // namespace ppmr
