@@ -1,4 +1,4 @@
-// What a step of the protocol is at both nodes.
+// The base class of the steps of the protocol at both nodes.
 #pragma once
 
 #include <string>

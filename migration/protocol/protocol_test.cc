@@ -1,4 +1,4 @@
-// The steps of both halves: the table of docs/migration.md, and the cases in which a simpler
+// Tests the steps of both halves: the table of docs/migration.md, and the cases in which a simpler
 // protocol loses or doubles a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,8 @@ std::string outcome(const Result<TargetStep>& step, MigrationState before) {
   return text;
 }
 
-// One line of the table for each state and event with an effect in this boot or after a restart.
+// Returns the table, with one line for each state and event that has an effect in this boot or
+// after a restart.
 std::string table() {
   std::ostringstream text;
   const std::vector<std::pair<const char*, SourceEvent>> of_source = {
@@ -134,7 +135,7 @@ std::string table() {
   return text.str();
 }
 
-TEST(Protocol, IsTheTableOfTheDocument) {
+TEST(Protocol, MatchesTheTableOfTheDocument) {
   std::ifstream file("docs/migration.md");
   ASSERT_TRUE(file) << "run it with bazel test";
   const std::string document{std::istreambuf_iterator<char>(file), {}};
@@ -226,7 +227,7 @@ TEST(Protocol, TargetRestartedDuringTheFillReportsTheLoss) {
   EXPECT_TRUE(step->record.has_losses()) << "the source must not report a move";
 }
 
-TEST(Protocol, TargetThatIsReadyOnlyAbortsWithItsCopy) {
+TEST(Protocol, ReadyTargetAbortsOnlyIfItsCopyIsGone) {
   TargetFacts silent = kHere;
   silent.overdue = true;
   silent.supervised = false;
@@ -299,7 +300,7 @@ TEST(Protocol, RehearsalIsNotHandedOverAfterARestart) {
   }
 }
 
-TEST(Protocol, HungCoordinatorIsAbortedBySomebodyElse) {
+TEST(Protocol, AnotherProgramAbortsForAHungCoordinator) {
   const auto step = source_step(source_in(kSealed), kDead, source_event::Look{});
   ASSERT_TRUE(step);
   EXPECT_EQ(step->record.state(), kAborted);

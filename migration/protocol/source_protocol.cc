@@ -1,7 +1,7 @@
 // The order that keeps a process from being lost or doubled:
 //
 //   1. Until the record says `committed`, every event that goes wrong ends in `aborted`, and the
-//      source's copy goes on. The target cannot run its copy, because nobody tells it to.
+//      source's copy goes on. The target cannot run its copy, because it has received no decision.
 //   2. `frozen` says that no task has run since its dump, and that none will run before an abort is
 //      on the disk, even if CRIU is killed: each has a SIGSTOP. The record names the tasks before
 //      the signal is sent, so that the program that aborts can undo it.
@@ -56,7 +56,7 @@ class Step : private ProtocolStep<SourceFacts> {
     record_.error = why;
     if (node_was_restarted()) {
       record_.tasks_resumed = true;  // there is nothing to resume
-      // A rehearsal could not have saved them.
+      // A rehearsal counts no losses: the restart would have ended the processes without it, too.
       if (!record_.plan.original_goes_on && !record_.plan.is_rehearsal) {
         for (TreeRecord& tree : record_.trees) tree.lost = kEndedWithNode;
       }
@@ -138,7 +138,7 @@ class Step : private ProtocolStep<SourceFacts> {
     if (node_was_restarted() || record_.state() != kSealed) return failure(over(record_));
     if (record_.plan.is_rehearsal) return end_rehearsal();
     if (!facts_.tasks_held && !record_.plan.original_goes_on) {
-      return failure(EBUSY, "the tasks are not held");
+      return failure(EBUSY, "CRIU no longer holds the frozen processes");
     }
     return commit();
   }
@@ -186,16 +186,17 @@ class Step : private ProtocolStep<SourceFacts> {
     return node_was_restarted() ? hand_over(target) : Status{};
   }
 
-  // The target has the only copy. One that is ready has verified every image, so `frozen` becomes
-  // `sealed` and then `committed`. There is nothing to ask it first: if it has lost its copy in the
-  // meantime, the tree is lost in any case, and it will say so. Before `frozen`, the source's copy
-  // may have run after its dump, if CRIU was killed: then the target's copy is out of date.
+  // The target has the only copy. A target that is ready has verified every image, so `frozen`
+  // becomes `sealed` and then `committed`. The source needs no confirmed vote: if the target has
+  // lost its copy since, the tree is lost in any case, and the target will report that. Before
+  // `frozen`, the source's copy may have run after its dump, if CRIU was killed: then the target's
+  // copy is out of date.
   Status hand_over(const TargetView& target) {
     if (record_.plan.is_rehearsal) return abort("the node was restarted during the rehearsal");
     if (record_.plan.may_run_before_memory()) {
       return abort("the node was restarted before the target had the memory (post-copy)");
     }
-    if (target.state != kReady) return {};  // it will be, or will abort
+    if (target.state != kReady) return {};  // the target will become ready, or will abort
     switch (record_.state()) {
       case kFrozen:
         return move_to(kSealed);
@@ -255,12 +256,12 @@ class Step : private ProtocolStep<SourceFacts> {
     if (is_decided(record_)) {
       return failure(EPERM, "the decision is made: the target owns the processes");
     }
-    // The target may be ready, and then has the only copy: kAskTarget tells.
+    // If the target is ready, it has the only copy. So the source asks first (kAskTarget).
     if (node_was_restarted()) return {};
     return abort(event.why);
   }
 
-  // Without a target nothing can arrive there, and nobody is left to be told.
+  // A target that is lost for good counts as a target without a record: it needs no message.
   Status on(const source_event::TargetIsGone&) {
     if (record_.state() == kFinished) return {};
     const TargetView gone{.has_record = false, .incarnation = "", .error = "", .lost = {}};
@@ -297,7 +298,8 @@ class Step : private ProtocolStep<SourceFacts> {
       case kCommitted:
         return plan_hand_over();
       default:
-        // The coordinator drives what it began. Only a restart leaves the question to others.
+        // The coordinator drives what it began. Only after a restart must another program ask the
+        // target.
         if (node_was_restarted()) actions_.push_back(SourceAction::kAskTarget);
         return;
     }
@@ -314,7 +316,7 @@ class Step : private ProtocolStep<SourceFacts> {
     }
   }
 
-  bool needs_no_memory_ = false;  // the target has all of it, or nothing that could use it
+  bool needs_no_memory_ = false;  // the target has all memory, or no copy that could use it
   std::vector<SourceAction> actions_;
 };
 
@@ -351,8 +353,9 @@ Result<SourceStep> source_step(const OwnershipRecord& record, const SourceFacts&
 
 HookVerdict source_verdict(const OwnershipRecord& record, size_t tree) {
   if (record.state() == kAborted) return HookVerdict::kStop;
-  // The target has all that it needs: the tree goes on before it is restored there. But CRIU
-  // compares the sizes of files that the tree writes, unless the restore is lazy.
+  // In a rehearsal, the target has all that it needs when the tree is sealed, so the tree goes on
+  // before its restore. But an eager restore compares the sizes of files, so the tree must not
+  // write yet.
   const bool is_sealed =
       tree < record.trees.size() && record.trees[tree].phase >= TreePhase::kSealed;
   if (record.plan.is_rehearsal && record.plan.restores_lazily() && is_sealed)

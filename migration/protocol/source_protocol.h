@@ -1,11 +1,11 @@
 // The source's half of the protocol: which step a record takes, and what its node has to do then.
 //
-// Pure: no I/O, no clock, no thread. Every program of the source asks the same function: the
+// Pure: no I/O, no clock, no thread. Every program of the source calls the same function: the
 // coordinator (`ppmr migrate`), the hook beside each CRIU, and the settler of interrupted
-// migrations. A driver reads the record, gathers the facts, asks for the step, writes the record of
-// the result with a compare-and-set, carries out the actions in their order, and then takes the
-// steps for their events. If another program was faster, it asks again with the newer record.
-// `tests/simulator` drives the same functions.
+// migrations. A driver reads the record, gathers the facts, calls the function, writes the record
+// of the result with a compare-and-set, carries out the actions in their order, and then takes the
+// steps for their events. If another program has written the record first, the driver repeats this
+// with the newer record. `tests/simulator` drives the same functions.
 //
 // docs/migration.md has the steps as a table, which a test compares with this code.
 #pragma once
@@ -23,7 +23,7 @@ namespace ppmr {
 enum class Home {
   kThisBoot,     // of this node and this boot: its processes may be alive
   kEarlierBoot,  // of this node before it was restarted: none of its processes is alive
-  kOtherNode,    // of another node that shares the state directory: hands off
+  kOtherNode,    // of another node that shares the state directory: refused
 };
 
 struct SourceFacts {
@@ -31,7 +31,7 @@ struct SourceFacts {
   Home home = Home::kThisBoot;
   // `ppmr migrate` is alive and has made contact within --timeout.
   bool coordinator_works = true;
-  // CRIU holds every thread of all tasks, a moment ago.
+  // A moment ago, CRIU held every thread of all tasks.
   bool tasks_held = false;
   // Post-copy: the target still needs the frozen pages of the tasks.
   bool memory_needed = false;
@@ -48,7 +48,7 @@ struct TargetView {
 };
 TargetView view_of(const OwnershipRecord& target);
 
-// What happened.
+// The events: what has happened.
 namespace source_event {
 struct Prepared {  // the target has accepted the migration
   std::string peer;
@@ -78,12 +78,12 @@ struct TargetSays {
   TargetView target;
 };
 struct TasksDead {};  // no task of any tree will run here again
-struct Resumed {};    // after an abort: what the migration had stopped goes on
+struct Resumed {};    // after an abort: the tasks that the migration had stopped go on
 struct GiveUp {
   std::string why;
 };
 struct TargetIsGone {};  // for good, an operator says
-struct Look {};          // nothing: somebody asks what there is to do
+struct Look {};          // nothing has happened: a program asks what to do
 }  // namespace source_event
 
 using SourceEvent =
@@ -98,7 +98,7 @@ enum class SourceAction {
   kKillTasks,    // SIGKILL to every task of every tree, by pidfd: TasksDead
   kTellRun,      // tell the target to let the trees run: TargetSays
   kTellAborted,  // tell the target that the migration is aborted: TargetSays
-  kResumeTasks,  // let go on what the migration had stopped: Resumed
+  kResumeTasks,  // continue the tasks that the migration had stopped: Resumed
   kAwaitMemory,  // wait until the target has all frozen pages, or no use for them: TargetSays
 };
 const char* to_string(SourceAction action);

@@ -1,8 +1,8 @@
-// The target's copy runs in one state only: `running`, which follows on the source's word that its
-// own copy never runs again. Until then a target that has not voted (`restoring`) may abort alone.
-// One that is `ready` may not: the source may have decided. The exception proves itself: after a
-// restart of this node its copy is dead and cannot run, whatever the source decides. A rehearsal is
-// never decided, so its target may abort alone at any time.
+// The target's copy runs in one state only: `running`. The target enters it when the source has
+// said that its own copy never runs again. A target that has not voted (`restoring`) may abort
+// alone. A target that is `ready` may not: the source may have decided. One exception is safe:
+// after a restart of this node, its copy is dead and cannot run, whatever the source decides. A
+// rehearsal is never decided, so its target may abort alone at any time.
 #include "migration/protocol/target_protocol.h"
 
 #include <algorithm>
@@ -95,7 +95,8 @@ class Step : private ProtocolStep<TargetFacts> {
     return record_.all_trees(TreePhase::kComplete) ? move_to(kFinished) : Status{};
   }
 
-  // Every confirmation is written, so it also shows that the disk takes the next step.
+  // The caller writes every confirmation to the record. So a confirmation also shows that the disk
+  // can take the next state.
   Status on(const target_event::Vote&) {
     if (record_.state() != kReady) return failure(wrong_state(record_));
     if (node_was_restarted() || facts_.incarnation != record_.incarnation) {
@@ -161,7 +162,8 @@ class Step : private ProtocolStep<TargetFacts> {
     return facts_.overdue ? abort(overdue) : Status{};
   }
 
-  // One version takes one step, so a restart in `ready` needs a second look.
+  // A record takes one step at a time. So after a restart in `ready`, only a second Look records
+  // the loss.
   Status lose_the_rest() {
     if (changed_) return {};
     for (TreeRecord& tree : record_.trees) {

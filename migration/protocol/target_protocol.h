@@ -1,5 +1,5 @@
 // The target's half of the protocol, see source_protocol.h. The agent, the supervisors, the hooks
-// beside CRIU and the settler of interrupted migrations ask the same function.
+// beside CRIU and the settler of interrupted migrations call the same function.
 #pragma once
 
 #include <string>
@@ -18,7 +18,8 @@ struct TargetFacts {
   // The boot and the daemon that hold the checkpoints. A vote counts only in the incarnation that
   // prepared.
   std::string incarnation;
-  // Why this node cannot vote: a checkpoint or a restored tree is missing. Empty: nothing is.
+  // Why this node cannot vote: a checkpoint or a restored tree is missing. Empty: nothing is
+  // missing.
   std::string missing;
   bool supervised = true;    // each tree that is not complete has a supervisor
   bool tries_again = false;  // the caller asks for another attempt for trees that have failed
@@ -39,8 +40,8 @@ struct Failed {  // the tree cannot be restored
 };
 struct Runs {
   size_t tree = 0;
-  int64_t began_ns = 0;  // the restore
-  int64_t since_ns = 0;  // the tree runs
+  int64_t began_ns = 0;  // start of the restore
+  int64_t since_ns = 0;  // when the tree began to run
 };
 struct Complete {  // all memory is in place; or the tree has ended because its memory is lost
   size_t tree = 0;
@@ -54,7 +55,7 @@ struct Abort {   // the source has aborted
 struct SourceIsGone {     // for good, an operator says
   bool run_here = false;  // else the copy is discarded
 };
-struct Look {};  // nothing: somebody asks what there is to do
+struct Look {};  // nothing has happened: a program asks what to do
 }  // namespace target_event
 
 using TargetEvent =
@@ -64,7 +65,7 @@ using TargetEvent =
 
 enum class TargetAction {
   kStartSupervisors,   // for each tree that is not complete and has none
-  kRemoveCheckpoints,  // of trees that have no supervisor, which would do it
+  kRemoveCheckpoints,  // of trees without a supervisor, which would remove them
 };
 const char* to_string(TargetAction action);
 
