@@ -12,7 +12,7 @@ using nlohmann::json;
 constexpr std::array<const char*, 2> kMemoryNames = {"apart", "images"};
 constexpr std::array<const char*, 3> kMayRunNames = {"arrived", "decided", "in-place"};
 
-// The value whose name stands in the field.
+// Returns the value whose name is in the field.
 template <typename Enum, size_t kCount>
 Result<Enum> parse_name(const json& packed, const char* field,
                         const std::array<const char*, kCount>& names) {

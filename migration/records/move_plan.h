@@ -7,7 +7,7 @@
 //   images   arrived    no       any        --leave-running; CRIU cannot hold the memory in pipes
 //   images   in-place   no       any        --eager; the target cannot restore lazily
 //
-// A rehearsal (--rehearse) goes the way that the move would go, to the vote, and never further:
+// A rehearsal (--rehearse) takes the steps of the move up to the vote, and never goes further:
 // OwnershipRecord::move_to() refuses its record the states in which the target's copy may run.
 #pragma once
 
@@ -29,7 +29,7 @@ enum class MayRun {
   kInPlace,  // CRIU has put all of its memory in place
 };
 
-// A plan that no row of the table above has is refused wherever a plan is made or read.
+// check_plan() refuses a plan that is in no row of the table above, where a plan is made or read.
 struct MovePlan {
   MemoryPath memory = MemoryPath::kApart;
   MayRun may_run = MayRun::kArrived;
@@ -58,11 +58,11 @@ struct MoveAbilities {
   bool pipes_hold_memory = true;       // CRIU can hold the memory of each tree in pipes
 };
 
-// Pure. Before the nodes were asked, leave `abilities` out. Errors, in words for the user: EINVAL
-// if the options exclude each other; EOPNOTSUPP if the nodes cannot do what was asked.
+// Pure. Leave `abilities` out as long as those of the nodes are unknown. Errors, in words for the
+// user: EINVAL if the options exclude each other; EOPNOTSUPP if the nodes cannot do what was asked.
 Result<MovePlan> plan_move(const MoveRequest& request, const MoveAbilities& abilities = {});
 
-// Whether trees can move in this way. Errors: EPROTO.
+// Checks whether trees can move in this way. Errors: EPROTO.
 Status check_plan(const MovePlan& plan, bool has_container);
 
 void to_json(nlohmann::json& json, const MovePlan& plan);

@@ -41,7 +41,7 @@ std::string refusal(const MoveRequest& request, const MoveAbilities& abilities =
   return plan ? "" : plan.error().message;
 }
 
-TEST(MovePlan, EachRowOfTheTable) {
+TEST(MovePlan, HasEachRowOfTheTable) {
   using enum MemoryPath;
   using enum MayRun;
   const MoveAbilities all;
@@ -115,8 +115,9 @@ TEST(MovePlan, EveryRequestLeadsToAPlanThatPassesTheCheckOrIsRefused) {
       }
     }
   });
-  // Of the 16 sets of options without a container 8 are possible without --post-copy, and 2 with
-  // it if the nodes can; with a container 4 and 2. Of each, 4 can be rehearsed.
+  // Without a container and a rehearsal, there are 16 sets of options: 8 are possible without
+  // --post-copy, and 2 with it if the nodes can do it. With a container, 4 and 2 are possible. With
+  // and without a container, 4 sets can be rehearsed.
   EXPECT_EQ(plans, 8 * 4 + 2 + 4 * 4 + 2 + 2 * (4 * 4));
 }
 

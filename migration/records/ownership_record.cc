@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// A live move has few rounds (live_rounds.h); a record from the peer has no more.
+// The limits for records from a peer. A live move has few rounds (live_rounds.h).
 constexpr size_t kRoundsMax = 1000;
 constexpr size_t kPausesMax = 1000;
 
@@ -23,9 +23,9 @@ constexpr std::array<const char*, kMigrationStateCount> kStateNames = {
 constexpr std::array<const char*, 8> kPhaseNames = {"waiting", "dumping", "held",    "stopped",
                                                     "sealed",  "ready",   "running", "complete"};
 constexpr const char* kMemorySuffix = ".memory";
-// The format of a record; CHANGELOG.md says what has changed. A node refuses newer ones before
-// anything moves. A target that knows format 3 finds pages in the page index that CRIU does not
-// list.
+// The format of a record; CHANGELOG.md says what has changed. A node refuses a record of a newer
+// format before anything moves. A target that knows format 3 also restores pages that CRIU does not
+// list, from the page index.
 constexpr int kFormat = 3;
 constexpr int kFormatOf01 = 1;
 constexpr size_t kTreesMax = 4096;
@@ -202,9 +202,10 @@ Result<OwnershipRecord> unpack(const json& packed) {
   return record;
 }
 
-// A record of format 1, of version 0.1, as one of today. Its target had a state `owned` between
-// `ready` and `running`, in which it could no longer abort. Both are in doubt until the source says
-// `running`, so `owned` becomes `ready`. Throws like unpack_tree().
+// Converts a record of format 1 (version 0.1) to the present format. In format 1, the target had a
+// state `owned` between `ready` and `running`, in which it could no longer abort. In `owned` as in
+// `ready`, a migration is in doubt until the source sends `run`, so `owned` becomes `ready`. Throws
+// like unpack_tree().
 json upgrade(json packed) {
   json history = json::array();
   for (const json& change : packed.at("history")) {
@@ -437,7 +438,7 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"error", record.error},
             {"history", history}};
   if (!record.peer_node_id.empty()) packed["peer_node_id"] = record.peer_node_id;
-  // A rehearsal of a unit has its sockets, but not its name.
+  // The record of a unit's rehearsal has the sockets of the unit, but not its name.
   if (!record.unit.name.empty() || !record.unit.journal_sockets.empty()) {
     packed["unit"] = {{"name", record.unit.name},
                       {"journal_sockets", record.unit.journal_sockets},

@@ -73,7 +73,7 @@ MigrationState first_state(MigrationRole role);
 bool may_change(MigrationRole role, MigrationState from, MigrationState to);
 bool is_over(MigrationState state);
 
-// A round of a live move that is complete.
+// A completed round of a live move.
 struct RoundRecord {
   int64_t ended_ns = 0;
   uint64_t bytes = 0;
@@ -91,7 +91,7 @@ struct TreeRecord {
   std::string name;              // name of the root's program, for messages
   std::string checkpoint;        // name of the tree's checkpoint in the mounts
   // Target: the name and the number of the epoch from which the tree is taken over
-  // (migration/epochs). No name: its checkpoint is in the mount.
+  // (migration/epochs). Empty name: the tree's checkpoint is in the mount.
   std::string protected_as;
   uint64_t epoch = 0;
   ContainerRecord container;
@@ -102,7 +102,7 @@ struct TreeRecord {
   std::vector<uint64_t> waiting_at;  // target: the address in CRIU's restorer where each task waits
   ProcessIdentity criu;              // holds the tasks
   ProcessIdentity supervisor;        // target: its `ppmr migration-restore`
-  // Source: what the tree needs at the target, an estimated maximum; 0: unknown.
+  // Source: the estimated maximum of what the tree needs at the target; 0: unknown.
   uint64_t expected_bytes = 0;
   uint64_t bytes = 0;           // source: what the target has verified, known at the end
   int64_t dump_began_ns = 0;    // source: start of the first round, or of the dump; all
@@ -110,7 +110,7 @@ struct TreeRecord {
   int64_t freeze_began_ns = 0;  // source
   int64_t held_ns = 0;          // when the tree was dumped (source) or restored (target)
   int64_t sealed_ns = 0;
-  int64_t goes_on_ns = 0;  // source, of a rehearsal: the tree runs here again after its dump
+  int64_t goes_on_ns = 0;  // source, rehearsal: when the tree ran here again after its dump
   std::vector<RoundRecord> rounds;  // source
   // Times of the target. When the migration is over, the record of the source has these times, too.
   int64_t restore_began_ns = 0;
@@ -124,7 +124,7 @@ struct TreeRecord {
 // The most sockets to the journal that the processes of a unit may have.
 inline constexpr size_t kJournalSocketsMax = 64;
 
-// A service of systemd that moves with its processes. If the name is empty, none does.
+// A service of systemd that moves with its processes. If the name is empty, no service moves.
 struct UnitRecord {
   std::string name;                       // "web.service"
   std::vector<uint64_t> journal_sockets;  // source: inodes of the sockets to its journal
@@ -137,13 +137,13 @@ struct StateChange {
   bool operator==(const StateChange&) const = default;
 };
 
-// The state has one door, move_to(), which refuses what may_change() refuses. Everything else is
-// plain data.
+// Only move_to() changes the state. It refuses the changes that may_change() refuses. Everything
+// else is plain data.
 struct OwnershipRecord {
   MigrationState state() const { return history_.back().state; }
   // The states so far, the first and the present one included.
   const std::vector<StateChange>& history() const { return history_; }
-  // For a new record: sets the first state of `role`, and forgets the history.
+  // Begins a new record: sets the first state of `role`, and clears the history.
   void begin(int64_t at_ns);
   // Errors: EPERM if `to` may not follow the present state; the message names both.
   Status move_to(MigrationState to);
@@ -169,7 +169,7 @@ struct OwnershipRecord {
       nlohmann::json::object();  // target: of this migration, see preflight/policy
   UnitRecord unit;
   std::vector<TreeRecord> trees;
-  std::vector<PauseRecord> pauses;  // source: those that are over
+  std::vector<PauseRecord> pauses;  // source: pauses that are over
   bool tasks_stopped = false;       // source: SIGSTOP may have been sent to the tasks
   bool tasks_resumed = false;       // source: what the migration had stopped goes on after an abort
   // Source: the target was notified of the outcome. Target: the source has seen the outcome.
@@ -177,25 +177,26 @@ struct OwnershipRecord {
   uint64_t confirmations = 0;  // target: how often it has confirmed its vote
   std::string error;           // why the migration was aborted or is stuck
 
-  // "source" or "target": the node that may run the processes. An explanation instead if both may
-  // (a copy) or this record cannot tell.
+  // Returns "source" or "target": the node that may run the processes. Returns an explanation
+  // instead if both may run them (a copy), or if this record does not say which.
   const char* owner() const;
   // Returns whether all trees have reached at least this phase.
   bool all_trees(TreePhase phase) const;
-  // The record's error, else the first error or loss of a tree; empty: none.
+  // Returns the record's error, else the first error or loss of a tree; empty: none.
   const std::string& first_error() const;
-  // Whether this node has nothing left to do for the migration, and its peer nothing to learn.
+  // Returns whether this node has nothing left to do for the migration, and its peer needs no
+  // message.
   bool is_settled() const;
-  // Whether at least one tree runs on neither node any more.
+  // Returns whether at least one tree runs on neither node any more.
   bool has_losses() const;
-  // "process 12 (redis) is lost: WHY; process ..." for these trees, or "".
+  // Returns "process 12 (redis) is lost: WHY; process ..." for the lost trees, or "".
   std::string losses() const;
 
  private:
   std::vector<StateChange> history_{{}};
 };
 
-// The tasks of a tree that an abort at the source continues.
+// Returns the tasks of a tree that go on after an abort at the source.
 std::vector<ProcessIdentity> tasks_to_resume(const TreeRecord& tree);
 
 // The name of the checkpoint of a tree's memory; "" if the images include the memory.

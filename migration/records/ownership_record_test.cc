@@ -217,8 +217,8 @@ TEST(OwnershipRecord, SourceMayAbortUntilItCommitsAndTargetUntilItRunsTheProcess
   EXPECT_FALSE(may_change(MigrationRole::kTarget, kRunning, kAborted));
 }
 
-// At most one node lets the processes run: before the commit the source, and then the target in the
-// state `running`, which follows only on its vote.
+// At most one node runs the processes: the source before the commit, and then the target in the
+// state `running`. The target reaches this state only from `ready`, its vote.
 TEST(OwnershipRecord, TargetRunsOnlyProcessesForWhichItHasVoted) {
   for (const MigrationState from : all_states()) {
     if (from == kReady) continue;
@@ -229,7 +229,7 @@ TEST(OwnershipRecord, TargetRunsOnlyProcessesForWhichItHasVoted) {
 TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   const nlohmann::json good = record_of_two_trees();
   for (const auto& [key, value] : good.items()) {
-    if (key == "owner" || key == "format") continue;  // derived, or of another record
+    if (key == "owner" || key == "format") continue;  // derived, or has a default
     nlohmann::json damaged = good;
     damaged.erase(key);
     EXPECT_FALSE(parse_record(damaged)) << key << " is missing";
@@ -241,14 +241,14 @@ TEST(OwnershipRecord, RecordWithAMissingFieldOrAWrongTypeIsRefused) {
   EXPECT_FALSE(parse_record(nlohmann::json::array()));
 }
 
-TEST(OwnershipRecord, AbortDoesNotContinueWhatItsUserHadStopped) {
+TEST(OwnershipRecord, AbortDoesNotContinueTasksThatTheirUserHadStopped) {
   TreeRecord tree;
   tree.tasks = {{17, 1}, {18, 1}, {19, 1}};
   tree.stopped_before = {{18, 1}, {19, 2}};
   EXPECT_EQ(tasks_to_resume(tree), (std::vector<ProcessIdentity>{{17, 1}, {19, 1}}));
 }
 
-// A target of version 0.1 that had been told of the decision, but not yet to run its processes.
+// A target of version 0.1 that had received the decision, but not yet the request to run.
 TEST(OwnershipRecord, RecordOfTheFirstFormatIsUpgraded) {
   OwnershipRecord record = record_of_two_trees();
   record.role = MigrationRole::kTarget;

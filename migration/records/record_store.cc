@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The interval of looking for changes without an inotify event, such as another node's changes on a
-// network file system.
+// The interval at which wait() looks for changes without an inotify event, such as another node's
+// changes on a network file system.
 constexpr milliseconds kPollInterval{250};
 constexpr size_t kRecordMaxBytes = size_t{16} << 20;
 // The suffix of the file that marks a record as settled, see list_unsettled().
@@ -49,7 +49,8 @@ uint64_t version_of(const std::string& name) {
   return std::stoull(name);
 }
 
-// 0: there is none, or the directory cannot be read; then errno says why.
+// Returns the number of the latest version; 0 if there is none, or if the directory cannot be read
+// (then errno says why).
 uint64_t latest_version(const std::string& path) {
   uint64_t latest = 0;
   errno = 0;
@@ -87,8 +88,9 @@ void sort_by_age(std::vector<OwnershipRecord>& records) {
   });
 }
 
-// Whether `after` is the same record and has taken at most one step that is allowed. A change could
-// have put another record in its place. One step, because a reader sees versions only.
+// Checks whether `after` is the same record and has taken at most one allowed step. A change could
+// have put another record in its place. A second step would hide the state between the two from
+// readers, which see versions only.
 Status check_follows(const OwnershipRecord& before, const OwnershipRecord& after) {
   auto expected = before.history();
   const bool moved = after.history().size() > expected.size();
@@ -170,7 +172,8 @@ Result<OwnershipRecord> RecordStore::create_aborted(OwnershipRecord record) cons
   return write_first(std::move(record));
 }
 
-// The first version decides, not the directory: its creator may have died before that version.
+// The process that writes the first version has created the record. The one that made the directory
+// may have died before it wrote a version.
 Result<OwnershipRecord> RecordStore::write_first(OwnershipRecord record) const {
   const std::string path = path_of(record.id, record.role);
   if (auto made = make_private_directory(path); !made) return failure(made.error());
@@ -374,8 +377,8 @@ void RecordStore::prune(std::chrono::seconds kept) const {
     if (!record || !record->is_settled()) continue;
     const bool unseen = record->role == MigrationRole::kTarget && !record->peer_notified;
     if (unseen && age < std::max<std::chrono::seconds>(kept, kUnseenRecordsKept)) continue;
-    // Under another name first: a removal that is interrupted must not leave an older version as
-    // the latest one.
+    // Renames the record before the removal: an interrupted removal must not leave an older version
+    // as the latest one.
     const std::string removed = directory_ + "/removed-" + random_migration_id();
     fs::rename(path, removed, ignored);
     if (ignored) continue;
@@ -387,7 +390,7 @@ void RecordStore::prune(std::chrono::seconds kept) const {
 ContactClock::ContactClock(const RecordStore& store, std::string id, MigrationRole role)
     : path_(store.directory() + "/" + RecordStore::name_of(id, role)) {
   (void)silent_for();
-  // The silence before this process looked, as far as the node's clock can tell.
+  // Adds the silence before this process began to measure, according to the node's clock.
   const auto before = std::chrono::nanoseconds(realtime_ns() - seen_ns_);
   if (seen_ns_ > 0 && before.count() > 0) {
     since_ -= std::chrono::duration_cast<Clock::duration>(before);

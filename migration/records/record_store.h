@@ -31,8 +31,8 @@ inline constexpr std::chrono::hours kUnseenRecordsKept{365 * 24};
 // Threads: any. Any number of processes may use one directory.
 class RecordStore {
  public:
-  // Creates the directory (0700) if it is missing. Errors: of the file system; EPERM if other users
-  // may write to it.
+  // Creates the directory (0700) if it is missing. Errors: those of the file system; EPERM if other
+  // users may write to it.
   static Result<RecordStore> open(const std::string& directory);
   // Checks a directory like open(), but creates nothing. A missing one passes.
   static Status check(const std::string& directory);
@@ -49,11 +49,11 @@ class RecordStore {
   // Returns the path of that directory.
   std::string work_path(const std::string& id, MigrationRole role, size_t tree) const;
 
-  // Writes the first version of a record. Of several creators of one ID, one succeeds. Errors:
-  // EEXIST.
+  // Writes the first version of a record. If several processes create a record of one ID, only one
+  // succeeds. Errors: EEXIST.
   Result<OwnershipRecord> create(OwnershipRecord record) const;
-  // Creates a record that is aborted from the start, and of which the peer needs to know nothing: a
-  // migration of this ID that has not begun never will. Errors: EEXIST: it has begun.
+  // Creates a record that is aborted from the start and needs no message to the peer. A migration
+  // of this ID that has not begun can then never begin. Errors: EEXIST: the migration has begun.
   Result<OwnershipRecord> create_aborted(OwnershipRecord record) const;
   // Returns the latest version, which is durable on return. Errors: ENOENT, EPROTO.
   Result<OwnershipRecord> read(const std::string& id, MigrationRole role) const;
@@ -67,11 +67,12 @@ class RecordStore {
   std::string path_of(const std::string& id, MigrationRole role) const;
   // Returns the records of a role that are not settled, oldest first. Leaves out records that it
   // cannot read. Marks every other record that it has read, and does not read marked records again.
-  // So its cost does not grow with the number of records that the node keeps. Errors: as list().
+  // So its cost does not grow with the number of records that the node keeps. Errors: those of
+  // list().
   Result<std::vector<OwnershipRecord>> list_unsettled(MigrationRole role) const;
   // Returns, for display, the records that were created at or after this time (CLOCK_REALTIME),
   // oldest first. Reads without syncing, so a change in the result may still be lost in a power
-  // failure. Errors: as list().
+  // failure. Errors: those of list().
   Result<std::vector<OwnershipRecord>> list_for_display(
       int64_t created_from_ns, std::vector<Error>* unreadable = nullptr) const;
 
@@ -88,13 +89,14 @@ class RecordStore {
                                std::chrono::milliseconds timeout) const;
 
   // Renames the records that cannot be parsed, so that the next call does not report them again.
-  // Returns a sentence for each: the error and the new path. Leaves alone what a newer version of
-  // ppmr has written, and what the disk does not return.
+  // Returns a sentence for each: the error and the new path. Does not touch records that a newer
+  // version of ppmr has written, or that the disk cannot read.
   std::vector<std::string> set_unreadable_aside() const;
 
   // Removes records whose migration is over and that have not changed for `kept`. Never removes a
   // source's record whose outcome the target does not know yet. A target's record whose outcome the
-  // source has not seen stays for kUnseenRecordsKept: a source that was down for long asks for it.
+  // source has not seen stays for kUnseenRecordsKept: a source that was down for a long time still
+  // asks for it.
   void prune(std::chrono::seconds kept = kRecordsKept) const;
 
  private:
@@ -110,16 +112,15 @@ class RecordStore {
   std::string directory_;
 };
 
-// Tells how long a migration's coordinator has been silent. From the first look on it counts with a
-// clock that nobody sets.
-// Threads: one.
+// Measures how long a migration's coordinator has been silent. From its construction on, it uses
+// the steady clock, which cannot be set. Threads: one.
 class ContactClock {
  public:
   ContactClock(const RecordStore& store, std::string id, MigrationRole role);
   std::chrono::milliseconds silent_for();
 
  private:
-  std::string path_;  // of the record's directory, whose modification time is that of the contact
+  std::string path_;  // of the record's directory; its modification time is the time of the contact
   int64_t seen_ns_ = -1;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
 };

@@ -246,7 +246,8 @@ TEST_F(RecordStoreTest, ContactRestartsTheSilenceOfTheCoordinator) {
   EXPECT_GT(clock.silent_for(), std::chrono::hours(1)) << "before this process looked";
   store.note_contact(created->id, kSource);
   EXPECT_LT(clock.silent_for(), std::chrono::hours(1));
-  // The node's clock is set back by years, and a contact follows: its time is the past.
+  // As if the node's clock was set back by years before a contact: the contact's time is in the
+  // past.
   set_contact(2);
   EXPECT_LT(clock.silent_for(), std::chrono::hours(1));
   set_contact(3);

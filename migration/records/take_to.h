@@ -1,4 +1,4 @@
-// For tests: a record, or a stored record, in the state that a test needs.
+// Brings a record, or a stored record, to the state that a test needs.
 #pragma once
 
 #include <gtest/gtest.h>
