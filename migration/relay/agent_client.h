@@ -17,8 +17,8 @@ struct AgentEndpoint {
   std::string address;
   Credentials credentials;
   PeerRole role = PeerRole::kMigrate;  // the role of the source's end
-  // A machine that is silent for longer is dead, also while it has a request that takes longer.
-  // Zero: as long as the patience for a connection, about 11 s for a reply.
+  // A machine that is silent for longer counts as dead, even while it processes a request that
+  // takes longer. Zero: the limits are the patience for a connection, and about 11 s for a reply.
   std::chrono::milliseconds silence_max{0};
 };
 // Parses what read_endpoint() returns, or the endpoint in a record. Throws
@@ -41,7 +41,7 @@ class AgentClient {
   // Repeats the request until there is a reply, which may be a refusal, or `patience` has passed.
   Result<nlohmann::json> insist_on_answer(const nlohmann::json& request,
                                           std::chrono::milliseconds patience);
-  // As insist_on_answer(), but a refusal is an error, too.
+  // Does what insist_on_answer() does, but a refusal is an error, too.
   Result<nlohmann::json> insist(const nlohmann::json& request, std::chrono::milliseconds patience);
 
   const std::string& node_name() const { return node_name_; }  // empty before the first reply

@@ -18,7 +18,8 @@ namespace {
 
 constexpr const char* kFilterRulesNote = "/filter-rules-of-criu";
 
-// CRIU may have been killed before its tasks were recorded.
+// Returns the recorded tasks that are alive. If there are none, lists the tree: CRIU may have been
+// killed before the record had its tasks.
 std::vector<ProcessIdentity> present_tasks(const OwnershipRecord& record, const TreeRecord& tree) {
   std::vector<ProcessIdentity> tasks;
   for (const ProcessIdentity& task : tree.tasks) {
@@ -50,7 +51,7 @@ bool dumps_connections(const OwnershipRecord& record) {
   return std::find(options.begin(), options.end(), "--tcp-established") != options.end();
 }
 
-// A boot ID, because the rules end with the boot.
+// The note has the boot ID, because the rules end with the boot.
 Status note_filter_rules(const std::string& state_directory) {
   const std::string path = state_directory + kFilterRulesNote;
   std::ofstream file(path);
@@ -62,7 +63,8 @@ void remove_left_filter_rules(const RecordStore& store) {
   const std::string path = store.directory() + kFilterRulesNote;
   const auto boot = read_whole_file(path);
   if (!boot) return;
-  // Before the rules: a dump that begins now writes its note again after its record.
+  // Reads the records before it removes rules: a migration that begins later writes the note again,
+  // after its record.
   const auto open = store.list_unsettled(MigrationRole::kSource);
   const auto left = remove_unneeded_locks();
   const bool is_of_this_boot = read_boot_id().starts_with(*boot) && !boot->empty();
@@ -81,14 +83,15 @@ Status release_connections(const OwnershipRecord& record, const TreeRecord& tree
                            const std::string& work_directory) {
   if (!goes_on_here(record, tree)) return {};
   const bool namespace_is_locked = access(mark_of_lock(work_directory).c_str(), F_OK) == 0;
-  // Without this option CRIU touches no connection, but locks a network namespace.
+  // Without --tcp-established, CRIU touches no connection, but locks a network namespace.
   if (!dumps_connections(record) && !namespace_is_locked) return {};
   const auto tasks = present_tasks(record, tree);
   if (tasks.empty()) return {};
   const auto connections = read_connections(tasks);
   if (!connections) return failure(connections.error());
   if (connections->empty() && !namespace_is_locked) return {};
-  // A tree that CRIU holds is in order, or becomes so: the CRIU of a later migration, too.
+  // Changes nothing while a CRIU holds the tree, which may be the CRIU of a later migration: it
+  // puts the connections in order itself.
   const bool in_repair = std::any_of(connections->begin(), connections->end(),
                                      [](const TcpConnection& one) { return one.is_in_repair; });
   for (const ProcessIdentity& task : tasks) {
@@ -97,7 +100,7 @@ Status release_connections(const OwnershipRecord& record, const TreeRecord& tree
     if (!in_repair && !namespace_is_locked) return {};
     return failure(EBUSY, "CRIU still holds process " + std::to_string(task.pid));
   }
-  // The rules first: a connection out of repair mode must not be found locked.
+  // Removes the rules first: a connection that is out of repair mode must not be locked.
   Status released = namespace_is_locked ? unlock_namespace_of(tasks.front().pid, work_directory)
                                         : unlock_connections(*connections, work_directory);
   for (const TcpConnection& connection : *connections) {

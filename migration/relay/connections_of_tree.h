@@ -1,4 +1,4 @@
-// The connections of a tree whose CRIU was killed in the middle of a dump.
+// Releases the connections of a tree whose CRIU was killed in the middle of a dump.
 #pragma once
 
 #include <string>
@@ -8,30 +8,33 @@
 
 namespace ppmr {
 
-// Whether the tree certainly goes on here. The connections of a tree that may move, or has moved,
-// must stay as CRIU left them: else this kernel would end them towards their peers. Pure.
+// Returns whether the tree certainly goes on here. If a tree may move, or has moved, its
+// connections must stay as CRIU left them: otherwise this kernel would reset them at their peers.
+// Pure.
 bool goes_on_here(const OwnershipRecord& record, const TreeRecord& tree);
 
-// Notes that CRIU is about to lock the network namespace of a tree, or that it has ended in order
-// and has undone that. Errors of the first: of the file system.
+// note_network_lock() notes that CRIU is about to lock the network namespace of a tree.
+// forget_network_lock() removes the note, because CRIU has ended in order and unlocked the
+// namespace. Errors: those of the file system.
 Status note_network_lock(const std::string& work_directory);
 void forget_network_lock(const std::string& work_directory);
 
-// Whether CRIU dumps the connections of the trees, and keeps packets away from them. Pure.
+// Returns whether CRIU dumps the connections of the trees, and keeps packets away from them. Pure.
 bool dumps_connections(const OwnershipRecord& record);
 
-// Notes on this node that CRIU is about to make filter rules, which stay after a move. The caller
-// calls it before the dump. Errors: of the file system.
+// Notes on this node that CRIU is about to make filter rules, which stay after a move. Call it
+// before the dump. Errors: those of the file system.
 Status note_filter_rules(const std::string& state_directory);
-// Removes the rules that stayed and that nothing needs (restart_loader/criu/left_locks.h). Does
-// nothing without a note. Removes the note when no rule is left and no migration is open.
+// Removes the filter rules that have stayed and that no migration needs
+// (restart_loader/criu/left_locks.h). Does nothing without a note. Removes the note when no rule is
+// left and no migration is open.
 void remove_left_filter_rules(const RecordStore& store);
 
-// Gives the connections of the tree back to it: removes CRIU's filter rules, and takes its sockets
-// out of repair mode. Does nothing if CRIU has done so, or if the tree may still move. Call it
-// before the tasks go on; a task that goes on earlier may get EPERM from a socket.
-// `work_directory`: of the tree. Errors: EBUSY: CRIU still holds the tree; else the message names a
-// connection that stays dead.
+// Makes the connections of the tree usable again: removes CRIU's filter rules, and takes the tree's
+// sockets out of repair mode. Does nothing if CRIU has done this itself, or if the tree may still
+// move. Call it before the tasks go on; a task that goes on earlier may get EPERM from a socket.
+// `work_directory`: the tree's. Errors: EBUSY: CRIU still holds the tree; all other errors name a
+// connection that stays unusable.
 Status release_connections(const OwnershipRecord& record, const TreeRecord& tree,
                            const std::string& work_directory);
 

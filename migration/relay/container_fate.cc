@@ -49,7 +49,8 @@ Status forget_container_at_target(const TreeRecord& tree, const std::string& wor
   if (made == MadeContainer::kNone) return {};
   auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  // A container that runc lists before it has started CRIU is somebody else's, of the same name.
+  // If this restore's runc has not started CRIU yet, a container that runc lists is another one of
+  // the same name.
   const bool is_ours = made == MadeContainer::kWhole || !runc->state(name);
   if (Status removed = is_ours ? runc->remove(name) : Status{}; !removed) return removed;
   forget_made_container(work_directory);

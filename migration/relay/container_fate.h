@@ -7,8 +7,8 @@
 
 namespace ppmr {
 
-// Runs at the source, when CRIU no longer holds the container. After a commit removes the
-// container; after an abort resumes it and attaches its port. Idempotent. Errors: those of runc;
+// Runs at the source, when CRIU no longer holds the container. After a commit, removes the
+// container. After an abort, resumes it and attaches its port. Idempotent. Errors: those of runc;
 // then the operator has to run the failed command of runc again.
 Status settle_container_at_source(const OwnershipRecord& record, const TreeRecord& tree);
 

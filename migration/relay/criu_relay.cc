@@ -367,7 +367,8 @@ Result<ContainerPort> CriuRelay::port_of_container() const {
   return read_container_port(record->trees[tree].container.bundle);
 }
 
-// The coordinator does the same, but may be dead. If CRIU was killed, the tasks go on already.
+// Releases the tree's connections and control groups. The coordinator does the same, but may be
+// dead. If CRIU was killed, the tasks already run again.
 void CriuRelay::release_tree() const {
   const auto record = read_record();
   if (!record) return;

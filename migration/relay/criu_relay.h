@@ -27,9 +27,9 @@
 
 namespace ppmr {
 
-// Writes a script `criu` to the work directory, which runs this relay. The caller puts that
+// Writes a script `criu`, which runs this relay, to the work directory. The caller puts that
 // directory at the front of the runtime's PATH. `configuration`: the text of a configuration file
-// for CRIU, or empty. Errors: of the file system.
+// for CRIU, or empty. Errors: those of the file system.
 Status write_relay_script(const RecordStore& store, const std::string& id, MigrationRole role,
                           size_t tree, const std::string& criu, const std::string& work_directory,
                           const std::string& configuration = "");
@@ -41,7 +41,7 @@ struct CriuRelay {
   size_t tree = 0;
   std::string criu;  // the real CRIU, not the relay's script
   std::string work_directory;
-  bool alone = false;                  // whether there is no container runtime
+  bool alone = false;                  // true: there is no container runtime
   std::vector<std::string> arguments;  // arguments of CRIU: swrk NUMBER
 
   // Forks the relay, then executes CRIU in the calling process. In the relay, returns an exit code

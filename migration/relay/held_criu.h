@@ -36,8 +36,8 @@ struct CriuWork {
 };
 
 // Returns the message that requests the work, and writes the configuration file to which it refers.
-// `bridged`: see HeldCriuOptions. The client of CRIU must be in the directory `work`. Errors: an
-// option that CRIU cannot receive in this way; of the file system.
+// `bridged`: see HeldCriuOptions. The client of CRIU must be in the directory `work`. Errors: those
+// of the file system; an error for an option that CRIU cannot receive in this way.
 Result<std::string> write_criu_request(CriuRequest type, const std::string& work,
                                        const CriuWork& request,
                                        const std::vector<std::string>& bridged = {});

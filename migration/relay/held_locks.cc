@@ -87,8 +87,8 @@ struct flock range_of(const carried::FileLock& lock) {
 
 using Locks = google::protobuf::RepeatedPtrField<carried::FileLock>;
 
-// Asks for each lock without waiting for it. Returns an error number for each; 0: it is taken. A
-// lock that the asking file description or process has already is no obstacle.
+// Tries to take each lock, without waiting. Returns an error number for each lock; 0: it is taken.
+// A lock that the file description or the process has already counts as taken.
 using Asking = std::function<Result<std::vector<int>>(const Locks& locks)>;
 
 Result<std::vector<int>> ask_for_descriptions(const ProcessIdentity& task, const Locks& locks) {
@@ -105,8 +105,8 @@ Result<std::vector<int>> ask_for_descriptions(const ProcessIdentity& task, const
   return errors;
 }
 
-// The process is stopped for these calls only: if this process were killed meanwhile, the other one
-// would go on with the registers of the call.
+// Stops the restored process for these calls only. If the hook were killed during a call, the
+// restored process would go on with the registers of the call.
 Result<std::vector<int>> ask_for_process(const ProcessIdentity& task, const Locks& locks) {
   std::vector<int> errors;
   const Status asked = with_injected_calls(task.pid, [&](InjectedCalls& calls) -> Status {
@@ -135,7 +135,7 @@ struct Taking {
                         int error) const;
 };
 
-// Whether to ask again for a lock that could not be taken; false: it is left to the source.
+// Returns whether to try again to take a lock; false: the lock is left to the source.
 Result<bool> Taking::may_wait(const carried::FileLock& lock, const ProcessIdentity& task,
                               int error) const {
   if (error != EAGAIN && error != EACCES && error != EINTR) {
@@ -170,7 +170,7 @@ Status Taking::take(const Locks& locks, const ProcessIdentity& task, const Askin
   }
 }
 
-// Whether the file with this name here is the source's file.
+// Returns whether the file with this name here is the source's file.
 bool is_shared_by_name(const carried::FileLock& lock) {
   const UniqueFd file(open(lock.path().c_str(), O_PATH | O_CLOEXEC));
   return file && is_file_of_source(lock, file.get());

@@ -1,19 +1,19 @@
-// Locks of files in a move: those of open file descriptions (flock(2), F_OFD_SETLK) and those of
-// processes (F_SETLK). The tree holds them at the source until it dies there. On shared storage the
-// target can take them only then: after the decision, before the tree runs. CRIU would ask for them
-// before the vote, without an end.
+// Moves the locks that a tree holds on files: locks of open file descriptions (flock(2),
+// F_OFD_SETLK) and locks of processes (F_SETLK). The tree holds them at the source until it dies
+// there. On shared storage the target can take them only after that: after the decision, and before
+// the tree runs. CRIU would request them before the vote, and wait for them forever.
 //
 //   before the vote   the target takes what is free. A lock that another program at the target has
 //                     aborts the move; one of a file that both nodes share is left to the source
 //   after it          the source's tasks are dead, and the target takes what it has left
 //
-// In between, another program can take such a lock. Then the tree does not run without it: the
-// supervisor restores it again, and waits for the lock.
+// In between, another program can take a lock that was left to the source. The tree does not run
+// without the lock: the supervisor restores it again, and waits for the lock.
 //
-// Locks of open file descriptions are taken through copies of the descriptors. A lock of a process
-// can be taken by that process only: its restored thread, which waits for CRIU in the restorer,
-// makes the call (processes/memory/injected_calls.h). CRIU itself traces a root that is a child of
-// somebody else, a runtime or a supervisor that stays: the locks of such a tree are left to CRIU.
+// The hook takes locks of open file descriptions through copies of the descriptors. Only a process
+// itself can take a lock of a process: its restored thread, which waits in CRIU's restorer, makes
+// the call (processes/memory/injected_calls.h). If the root is a child of a runtime or of a
+// supervisor that stays, CRIU itself traces it. CRIU then takes the locks of the tree's processes.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@
 namespace ppmr {
 
 enum class LockOwner {
-  kNone,  // the line is no lock that ppmr takes: a lease, or one that waits for another lock
+  kNone,  // no lock that ppmr takes: a lease, or a request that waits for a lock
   kDescription,
   kProcess,
 };
@@ -41,8 +41,8 @@ Status read_locks(const std::vector<ProcessIdentity>& tasks, carried::State& sta
 bool carries_locks(const carried::State& state);
 bool carries_process_locks(const carried::State& state);
 
-// Leaves the locks of processes to CRIU. Errors: ENOTSUP with the file, if CRIU could not take one
-// while the source has it.
+// Leaves the locks of processes to CRIU. Errors: ENOTSUP with the file, if CRIU could not take a
+// lock while the source has it.
 Status leave_process_locks(carried::State& state);
 
 enum class LockTurn {
@@ -50,9 +50,9 @@ enum class LockTurn {
   kAfterDecision,  // waits for them
 };
 
-// Takes the locks for the restored tasks. Errors: those of with_injected_calls();
-// EBUSY with the file, if another program has the lock; after the decision, if it still has it when
-// `patience` is over.
+// Takes the locks for the restored tasks. Errors: those of with_injected_calls(); EBUSY with the
+// file, if another program has the lock. After the decision, EBUSY only if that program still has
+// the lock when `patience` is over.
 Status take_locks(const carried::State& state, const std::vector<ProcessIdentity>& tasks,
                   LockTurn turn, std::chrono::milliseconds patience);
 

@@ -131,7 +131,7 @@ class AProcessWithALock : public testing::Test {
     ASSERT_TRUE(carries_process_locks(state_));
   }
   void TearDown() override { std::filesystem::remove(path_); }
-  // 0: free.
+  // Returns the pid of the lock's holder; 0: the lock is free.
   pid_t holder() const {
     struct flock asked = all_;
     EXPECT_EQ(fcntl(file_.get(), F_GETLK, &asked), 0);

@@ -102,7 +102,7 @@ Result<OwnershipRecord> SourceHold::note_held() {
   }
   auto tasks = tasks_of_tree(tree.root);
   if (!tasks) return failure(tasks.error());
-  // Before the coordinator learns that the tree is held, and sends the images.
+  // Writes the state before the step Held: after that step, the coordinator sends the images.
   if (Status written = write_carried(*tasks); !written) {
     (void)driver_.take(source_event::GiveUp{written.error().message});
     return failure(written.error());
@@ -180,14 +180,15 @@ bool SourceHold::hold() {
   }
 }
 
-// Does what there is to do if the coordinator does not. A dead CRIU holds nothing.
+// Takes the next step if the coordinator does not. Gives up if CRIU is dead, because a dead CRIU
+// holds nothing.
 void SourceHold::look(OwnershipRecord& record) {
   const bool decided = record.state() >= MigrationState::kCommitted;
   if (why_not_.empty() && !is_alive(criu_)) why_not_ = "CRIU died before the decision";
   auto step = !decided && !why_not_.empty() ? driver_.take(source_event::GiveUp{why_not_})
                                             : driver_.take(source_event::Look{});
   if (!step) {
-    // Nothing is decided that cannot be recorded: the tree is neither released nor killed.
+    // A step that cannot be recorded decides nothing: the tree is neither released nor killed.
     const std::string why = "still held: " + step.error().message;
     if (std::exchange(logged_, why) != why) log(why);
     return;
@@ -203,13 +204,13 @@ void SourceHold::look(OwnershipRecord& record) {
   }
 }
 
-// The tree continues at once. The steps that follow do not delay it.
+// Lets the tree continue at once. The steps that follow do not delay it.
 bool SourceHold::let_run_on(const OwnershipRecord& record) const {
-  // CRIU itself does that if it lives.
+  // If CRIU is alive, it releases the connections itself.
   if (!is_alive(criu_)) release(record);
   if (record.tasks_stopped) {
     if (auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]))) tasks->resume();
-    // CRIU cannot let a task go on that is frozen.
+    // CRIU cannot let a task go on that is frozen in a control group.
     if (Status released = release_from_groups(record.trees[tree_].tasks, id_); !released) {
       log(released.error().message);
     }
@@ -277,7 +278,8 @@ Result<OwnershipRecord> TargetHold::note_ready() const {
   return std::move(step->record);
 }
 
-// The supervisor reports those that crash as soon as they run. It may be dead.
+// Hands the tasks to the supervisor, which reports tasks that crash as soon as they run. The
+// supervisor may be dead.
 void TargetHold::hand_to_supervisor() const {
   const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) return;
@@ -285,8 +287,8 @@ void TargetHold::hand_to_supervisor() const {
   if (!handed) log("a crash would not be noticed: " + handed.error().message);
 }
 
-// Whether somebody has killed a task that has not run, for example the kernel for want of memory.
-// CRIU would wait for that task without an end.
+// Returns whether a task was killed before it ran, for example by the kernel for lack of memory.
+// CRIU would wait for that task forever.
 bool TargetHold::has_lost_a_task() const {
   return !std::all_of(held_.begin(), held_.end(), is_alive);
 }
@@ -334,7 +336,8 @@ bool TargetHold::await_memory() const {
   return true;
 }
 
-// What cannot be applied aborts the move, because the source's copy still has it.
+// Applies the state that CRIU does not carry. If that fails, the move is aborted, because the
+// source's copy still has the state.
 Status TargetHold::apply_carried() const {
   const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) return failure(work.error());
@@ -348,13 +351,13 @@ Status TargetHold::apply_carried() const {
   return taken ? Status{} : note_carried_error(*work, taken.error());
 }
 
-// The supervisor reports it.
+// Writes the error to a file; the supervisor reports it.
 Status TargetHold::note_carried_error(const std::string& work, const Error& error) const {
   std::ofstream(work + kCarriedErrorFile) << error.message << std::flush;
   return failure(error);
 }
 
-// The source's tasks are dead, or about to be.
+// Called after the decision, when the source's tasks are dead or about to be killed.
 Status TargetHold::take_locks_of_source() const {
   const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) return failure(work.error());
@@ -393,8 +396,8 @@ bool TargetHold::hold() {
         break;
     }
     if (!is_alive(criu_) || has_lost_a_task()) return kStopCriu;
-    // Before the vote this node may still abort; after it, it waits without a limit. A rehearsal
-    // is never decided.
+    // Before the vote this node may still abort; after the vote, it waits without a limit. A
+    // rehearsal is never decided.
     const bool may_abort =
         record->state() == MigrationState::kRestoring || record->plan.is_rehearsal;
     if (may_abort && contact_.silent_for() > milliseconds(record->hold_limit_ms)) {

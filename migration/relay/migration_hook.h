@@ -14,8 +14,8 @@ namespace ppmr {
 int64_t read_freeze_began_ns(const std::string& work_directory);
 void note_freeze_began(const std::string& work_directory);
 
-// The file in the target's work directory that says why the hook ended the restore: what CRIU
-// forgets could not be applied, or a process was killed.
+// The file in the target's work directory that says why the hook ended the restore: state that CRIU
+// does not carry could not be applied, or a process was killed.
 inline constexpr const char* kCarriedErrorFile = "/carried-error";
 
 struct MigrationHook {

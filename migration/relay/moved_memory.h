@@ -15,7 +15,7 @@ namespace ppmr {
 bool needs_frozen_pages(const OwnershipRecord& record, const TreeRecord& tree);
 
 // Call after the decision. Until the tree's memory is sealed, its session then survives a peer that
-// is silent for the hold limit. Does nothing if the source's daemon does not answer.
+// is silent for up to the hold limit. Does nothing if the source's daemon does not answer.
 void wait_for_peer(const OwnershipRecord& record, const TreeRecord& tree);
 
 // Calls wait_for_peer(), and blocks until needs_frozen_pages() is false. Also returns when the

@@ -8,7 +8,8 @@
 namespace ppmr {
 namespace {
 
-// The first exchange may wait for the agent to start, others for the scheduler.
+// Several exchanges are needed: the first may wait for the agent to start, others for the
+// scheduler.
 constexpr int kExchanges = 5;
 
 }  // namespace
@@ -33,7 +34,7 @@ std::optional<PeerClock> ask_peer_clock(AgentClient& agent, std::chrono::millise
     exchange.answered_ns = realtime_ns();
     const auto clock = answer ? answer->find("clock_ns") : nlohmann::json::const_iterator();
     if (!answer || clock == answer->end() || !clock->is_number_unsigned()) break;
-    // Half of the range: differences do not overflow.
+    // Accepts only half of the range, so that differences do not overflow.
     const auto peer_ns = clock->get<uint64_t>();
     if (peer_ns > INT64_MAX / 2) break;
     exchange.peer_ns = static_cast<int64_t>(peer_ns);

@@ -1,6 +1,7 @@
-// The clock of the other node. A downtime begins at the source and ends at the target, so it is the
-// difference of two clocks. An exchange of messages shows how far they differ, except for half of
-// its round trip: nobody knows how the round trip divides between the two ways.
+// Estimates the clock of the other node. A downtime begins at the source and ends at the target, so
+// it is the difference of two clocks. An exchange of messages shows how far the clocks differ, with
+// an error of up to half of its round trip: the shares of the two directions in the round trip are
+// unknown.
 #pragma once
 
 #include <chrono>
@@ -25,12 +26,12 @@ struct PeerClock {
   int64_t uncertainty_ns = 0;  // `ahead_ns` is wrong by at most this
 };
 
-// Takes the exchange with the shortest round trip. Ignores those in which our clock went back.
-// nullopt: there is none. Pure.
+// Takes the exchange with the shortest round trip. Ignores exchanges in which our clock went back.
+// Returns nullopt if no other exchange is left. Pure.
 std::optional<PeerClock> estimate_peer_clock(const std::vector<ClockExchange>& exchanges);
 
-// Asks the agent a few times. nullopt: the agent is of an older version, or does not answer.
-// `patience`: for each answer.
+// Asks the agent for its clock a few times. Returns nullopt if the agent is of an older version, or
+// does not answer. `patience`: for each answer.
 std::optional<PeerClock> ask_peer_clock(AgentClient& agent, std::chrono::milliseconds patience);
 
 // Converts the times of the peer's trees to our clock. Times that are not known stay 0. Pure.

@@ -10,7 +10,8 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kNow = 1'800'000'000'000 * kMs;
 
-// A peer whose clock is that far ahead, and a network with these delays.
+// Returns an exchange with a peer whose clock is `ahead_ns` ahead, over a network with these
+// delays.
 ClockExchange exchange(int64_t ahead_ns, int64_t there_ns, int64_t back_ns) {
   return {kNow, kNow + there_ns + ahead_ns, kNow + there_ns + back_ns};
 }

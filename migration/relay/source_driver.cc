@@ -28,8 +28,8 @@ constexpr milliseconds kMemoryInterval{100};
 // A record needs few rounds; a disagreement of both nodes must not become a loop.
 constexpr int kDriveRoundsMax = 1000;
 
-// The target may run only what this node can end for certain: a daemon whose unit leaves out
-// CAP_KILL cannot end processes of other users.
+// Checks that this process has the right to end the tasks: otherwise both nodes could run them. A
+// daemon whose unit leaves out CAP_KILL cannot end processes of other users.
 Status may_signal(const std::vector<ProcessIdentity>& tasks) {
   for (const ProcessIdentity& task : tasks) {
     if (task.pid == 0 || !is_alive(task) || ::kill(task.pid, 0) == 0 || errno != EPERM) continue;
@@ -62,7 +62,7 @@ SourceFacts SourceDriver::facts_of(const OwnershipRecord& record, bool tasks_hel
   facts.coordinator_works = facts.home == Home::kThisBoot && coordinator_works(record);
   facts.tasks_held = tasks_held;
   facts.memory_needed = memory_needed_.value_or(false);
-  // Only a committed record asks for it.
+  // Only the step of a committed record uses memory_needed.
   if (record.state() == MigrationState::kCommitted && facts.home == Home::kThisBoot &&
       !memory_needed_) {
     for (const TreeRecord& tree : record.trees) {
@@ -105,8 +105,8 @@ Result<OwnershipRecord> SourceDriver::carry_out(SourceStep step, AgentClient& ag
         continue;
       }
       obstacle_ = event.error().message;
-      // The target may hear of an abort before everything here goes on. But it may run only after
-      // the tasks here were killed.
+      // The target may receive an abort before everything here goes on. But the target may run the
+      // trees only after the tasks here were killed.
       if (action != SourceAction::kResumeTasks) break;
     }
     for (const SourceEvent& event : events) {
@@ -172,7 +172,8 @@ Status resume_source(const RecordStore& store, const OwnershipRecord& record) {
   if (home_of(record) != Home::kThisBoot) return {};
   std::vector<pid_t> roots;
   Status settled;
-  // First: a CRIU that lost its relay cannot let a task go on that is frozen, and would not end.
+  // Thaws the control groups first: a CRIU that lost its relay cannot continue a frozen task, and
+  // would not end.
   for (const TreeRecord& tree : record.trees) {
     if (Status released = release_from_groups(tree.tasks, record.id); !released) {
       settled = released;

@@ -1,5 +1,5 @@
-// Takes the steps of the protocol at the source, and carries out what they ask for. The
-// coordinator, the hooks and the settler use it; each may do so at any time.
+// Takes the steps of the protocol at the source, and carries out their actions. The coordinator,
+// the hooks and the settler use this class; each may do so at any time.
 #pragma once
 
 #include <chrono>
@@ -13,37 +13,38 @@
 
 namespace ppmr {
 
-// Whose record it is, by node and boot.
+// Returns whose record it is, by node and boot.
 Home home_of(const OwnershipRecord& record);
 
 // Threads: one at a time.
 class SourceDriver {
  public:
-  // Reads since when the coordinator is silent from its own clock, so a step of the node's clock
-  // changes nothing.
+  // From its construction on, measures the silence of the coordinator with the steady clock, so a
+  // step of the node's clock changes nothing.
   SourceDriver(const RecordStore& store, std::string id);
 
   // Takes one step, which is durable on return. Errors: those of source_step() and of the store.
   Result<SourceStep> take(const SourceEvent& event, bool tasks_held = false);
-  // Looks, carries out the actions, and goes on until nothing is left to do or an action is
-  // impossible now. Returns the last record. `patience`: for each request to the target. Errors: as
-  // take().
+  // Takes the step Look, carries out its actions, and goes on until nothing is left to do or an
+  // action is impossible now. Returns the last record. `patience`: for each request to the target.
+  // Errors: those of take().
   Result<OwnershipRecord> drive(AgentClient& agent, std::chrono::milliseconds patience);
-  // As drive(), but begins with `step` instead of looking what the first step is. `until_notified`:
-  // returns as soon as the target knows the decision.
+  // Does what drive() does, but begins with `step` instead of Look. `until_notified`: returns as
+  // soon as the target knows the decision.
   Result<OwnershipRecord> carry_out(SourceStep step, AgentClient& agent,
                                     std::chrono::milliseconds patience,
                                     bool until_notified = false);
-  // The coordinator has opened the tasks before the decision, and kills them without a delay.
+  // Sets the function that kills the tasks. The coordinator has opened the tasks before the
+  // decision, so it can kill them without a delay.
   void kill_with(std::function<Status()> kill) { kill_ = std::move(kill); }
   // Post-copy: how long drive() waits for the memory to move.
   void await_memory_for(std::chrono::milliseconds patience) { memory_patience_ = patience; }
-  // Post-copy: the program that sends the memory knows whether it is still needed here; others ask
-  // the daemon, which takes up to a second.
+  // Post-copy: sets whether the memory is still needed here, for the program that sends the memory.
+  // Otherwise the driver asks the daemon, which takes up to a second.
   void know_memory_needed(bool needed) { memory_needed_ = needed; }
   // Why the last action of drive() was impossible; empty: it was not.
   const std::string& obstacle() const { return obstacle_; }
-  // Whether the coordinator lives and is not silent for longer than the record allows.
+  // Returns whether the coordinator lives and is not silent for longer than the record allows.
   bool coordinator_works(const OwnershipRecord& record) const;
 
  private:
@@ -60,13 +61,14 @@ class SourceDriver {
   std::string obstacle_;
 };
 
-// The target's answer to a request, as an event. Errors: EPROTO.
+// Converts the target's answer to a request to an event. Errors: EPROTO.
 Result<source_event::TargetSays> target_says(const nlohmann::json& answer);
 
-// Lets go on what the migration has stopped: tasks, connections, containers, RDMA. Errors: EBUSY: a
-// CRIU still holds a tree, which its hook will let continue.
+// Continues what the migration has stopped: tasks, connections, containers, RDMA. Errors: EBUSY: a
+// CRIU still holds a tree; its hook will let the tree continue.
 Status resume_source(const RecordStore& store, const OwnershipRecord& record);
-// Sends SIGKILL to all tasks. Errors: some may still be alive; EPERM without the right to end them.
+// Sends SIGKILL to all tasks. After an error, some may still be alive. Errors: EPERM without the
+// right to end them.
 Status kill_tasks_of(const OwnershipRecord& record);
 
 }  // namespace ppmr

@@ -33,7 +33,7 @@ TEST(ResumeSource, UndoesAStopThatIsStillPending) {
   close(ends[1]);
   char byte = 0;
   ASSERT_EQ(read(ends[0], &byte, 1), 1);
-  // Held as CRIU holds a task.
+  // Holds the process as CRIU holds a task.
   ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
   ASSERT_EQ(ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr), 0);
   int status = 0;
@@ -62,7 +62,7 @@ TEST(ResumeSource, UndoesAStopThatIsStillPending) {
   close(ends[0]);
 }
 
-// Its relay was killed a moment ago.
+// The relay of this CRIU was killed a moment ago.
 TEST(ResumeSource, WaitsForTheEndOfCriu) {
   const pid_t criu = fork();
   if (criu == 0) {
@@ -75,7 +75,7 @@ TEST(ResumeSource, WaitsForTheEndOfCriu) {
   TreeRecord tree;
   tree.criu = identify(criu).value();
   record.trees = {tree};
-  // Ends when this thread waits for it.
+  // Ends the CRIU when the main thread waits for its end.
   std::thread ends([criu] {
     for (auto self = read_process_stat(getpid()); self && self->state != 'S';
          self = read_process_stat(getpid())) {

@@ -10,11 +10,11 @@
 namespace ppmr {
 
 // Takes one step, which is durable on return. Fills in the facts that follow from the record and
-// from this node; the caller knows the others. Errors: those of target_step() and of the store.
+// from this node; the caller passes the others. Errors: those of target_step() and of the store.
 Result<TargetStep> take_target_step(const RecordStore& store, const std::string& id,
                                     const TargetEvent& event, TargetFacts facts = {});
 
-// Whether each tree that is not complete has a living supervisor, or will have one that is being
+// Returns whether each tree that is not complete has a living supervisor, or one that is being
 // started.
 bool is_supervised(const OwnershipRecord& record);
 

@@ -32,7 +32,7 @@ constexpr milliseconds kInactivePatience{10'000};
 constexpr milliseconds kInterval{50};
 
 constexpr const char* kPersistent = "/etc/systemd/system";
-// Sorts after the drop-ins of others, so that it has the last word.
+// The name sorts after those of other drop-ins, so that this drop-in overrides them.
 constexpr const char* kFileName = "zz-ppmr-move.conf";
 constexpr std::string_view kFirstWords = "# Written by ppmr for migration ";
 
@@ -49,7 +49,8 @@ std::string first_lines(const OwnershipRecord& record) {
       kFirstWords, record.id);
 }
 
-// Empty: the drop-in is missing, or ppmr did not write it.
+// Returns the ID of the drop-in's migration; empty: the drop-in is missing, or ppmr did not write
+// it.
 std::string migration_of(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -84,7 +85,8 @@ Status install(const OwnershipRecord& record, const std::string& text) {
   return systemctl({"daemon-reload"});
 }
 
-// Leaves the drop-in of another migration alone.
+// Returns whether this migration's drop-in is there; false if it is the drop-in of another
+// migration.
 bool is_installed(const OwnershipRecord& record) {
   return migration_of(path_of(record)) == record.id;
 }
@@ -102,7 +104,7 @@ std::string program_of(pid_t pid) {
   return fs::read_symlink(fmt::format("/proc/{}/exe", pid), error);
 }
 
-// A name of a process may have any characters.
+// Replaces special characters, because the name of a process may have any.
 std::string plain(const std::string& name) {
   std::string text;
   for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
@@ -136,8 +138,8 @@ Result<std::string> unit_property(const std::string& unit, const std::string& pr
   return value;
 }
 
-// The condition keeps timers, sockets, dependencies and hands from starting the unit.
-// A service that was frozen for a moment must not be ended by its watchdog.
+// ConditionPathExists keeps timers, sockets, dependencies and operators from starting the unit.
+// WatchdogSec=0 keeps the watchdog from ending a service that was frozen for a moment.
 std::string unit_drop_in_of_source(const OwnershipRecord& record) {
   return first_lines(record) + fmt::format(
                                    "[Unit]\n"
@@ -153,8 +155,9 @@ std::string unit_drop_in_of_source(const OwnershipRecord& record) {
                                    path_of(record));
 }
 
-// With + the commands run as root and outside of the unit's sandbox. What the unit preloads is for
-// its service: a library that shows it another user would keep ppmr from its records.
+// With +, the commands run as root and outside of the unit's sandbox. UnsetEnvironment removes the
+// libraries that the unit preloads for its service: a library that shows ppmr another user would
+// keep ppmr from its records.
 std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::string& program,
                                    const std::string& state_directory,
                                    const std::string& identifier) {
@@ -277,7 +280,7 @@ Result<UniqueFd> output_of_unit(const OwnershipRecord& record, milliseconds pati
     const auto main = unit_property(unit, "MainPID");
     if (!main) return failure(main.error());
     const pid_t pid = std::atoi(main->c_str());
-    // Before it executes ppmr, its output is that of process 1.
+    // Before the unit's main process executes ppmr, its output is that of process 1.
     if (pid > 0 && program_of(pid) == program_of(getpid())) {
       const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
       UniqueFd output(

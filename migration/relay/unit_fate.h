@@ -9,9 +9,9 @@
 //            processes to that output. `ppmr migration-unit` moves them into the control group,
 //            and when they run it names the main process to systemd and removes the drop-in.
 //
-// Drop-ins, because systemd keeps their rules while ppmr is dead. The one of the source must
-// outlive a restart of its node: the boot would start the unit while the target runs it. Rejected:
-// `systemctl mask`, which a unit file in /etc overrides.
+// ppmr uses drop-ins, because systemd applies them even while ppmr is dead. The drop-in of the
+// source must outlive a restart of the node: otherwise the boot would start the unit while the
+// target runs it. Rejected: `systemctl mask`, which a unit file in /etc overrides.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@
 
 namespace ppmr {
 
-// The texts of the drop-ins. `program`: the path of ppmr. `identifier`: of the lines in the
-// journal, empty: that of the unit.
+// The texts of the drop-ins. `program`: the path of ppmr. `identifier`: the name in the lines of
+// the journal; empty: the unit's own setting.
 std::string unit_drop_in_of_source(const OwnershipRecord& record);
 std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::string& program,
                                    const std::string& state_directory,
@@ -32,10 +32,10 @@ std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::str
 
 // All of these do nothing for a migration without a unit.
 
-// Keeps systemd from starting the unit here again. To be called before a process is touched.
+// Keeps systemd from starting the unit here again. Call it before any process is touched.
 Status hold_unit_at_source(const OwnershipRecord& record);
-// When the processes of a held unit have ended: disables it, and removes the drop-in. Errors: EBUSY
-// if the unit does not become inactive.
+// Disables a held unit whose processes have ended, and removes the drop-in. Errors: EBUSY if the
+// unit does not become inactive.
 Status retire_unit_at_source(const OwnershipRecord& record);
 // Does what source_unit_step() says, if the unit is still held. Errors: EBUSY if the unit does not
 // become inactive.
@@ -44,8 +44,8 @@ Status settle_unit_at_source(const OwnershipRecord& record);
 // settled before its unit is.
 void settle_units_at_source(const RecordStore& store);
 
-// Whether a unit of this name may arrive here. Errors: ENOENT if it is unknown here, EBUSY if it is
-// active.
+// Checks whether a unit of this name may arrive here. Errors: ENOENT if it is unknown here, EBUSY
+// if it is active.
 Status check_unit_is_free(const std::string& unit);
 
 // Starts the unit with `ppmr migration-unit` as its main process. Errors: those of

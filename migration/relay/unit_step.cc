@@ -21,7 +21,7 @@ GuestStep guest_step(const OwnershipRecord& record, bool attached, bool supervis
                         record.state() == MigrationState::kRunning ||
                         record.state() == MigrationState::kFinished;
   if (!restored) return GuestStep::kWait;
-  // Before they run, so that they are never outside of the limits of the unit.
+  // Attaches the processes before they run, so that they never run outside of the unit's limits.
   if (!attached) return GuestStep::kAttach;
   return record.all_trees(TreePhase::kComplete) && !supervised ? GuestStep::kAdopt
                                                                : GuestStep::kWait;

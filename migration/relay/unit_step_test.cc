@@ -53,7 +53,7 @@ GuestStep guest(MigrationState state, TreePhase phase, bool attached, bool super
   return guest_step(record, attached, supervised);
 }
 
-TEST(UnitGuest, AttachesBeforeTheProcessesRunAndAdoptsThemWhenNobodyElseIsTheirParent) {
+TEST(UnitGuest, AttachesBeforeTheProcessesRunAndAdoptsThemWhenTheyHaveNoSupervisor) {
   EXPECT_EQ(guest(kRestoring, TreePhase::kWaiting, false, true), GuestStep::kWait);
   EXPECT_EQ(guest(kReady, TreePhase::kReady, false, true), GuestStep::kAttach);
   EXPECT_EQ(guest(kReady, TreePhase::kReady, true, true), GuestStep::kWait);
