@@ -54,7 +54,7 @@ void remove_at_target(const RecordStore& store, const OwnershipRecord& record) {
   }
 }
 
-// The names of all checkpoints of a tree begin with that of its images.
+// The names of all checkpoints of a tree begin with the name of the checkpoint of its images.
 void remove_at_source(const OwnershipRecord& record, const std::vector<std::string>& checkpoints) {
   if (is_alive(record.coordinator)) return;
   for (const TreeRecord& tree : record.trees) {

@@ -29,8 +29,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDaemonsPatience{5000};
 
-// The daemon that serves the mount now may reach the target at another address, or with another
-// key, than the one that began the migration.
+// Returns the endpoint of the daemon that serves the mount now. It may reach the target at another
+// address, or with another key, than the daemon that served the mount when the migration began.
 nlohmann::json present_endpoint(const OwnershipRecord& record) {
   const auto mount = find_mount(record.mountpoint);
   if (!mount || !mount->remainder.empty()) return record.endpoint;
@@ -144,9 +144,9 @@ void settle_mount(const RecordStore& store, MigrationRole role, const std::strin
   }
 }
 
-// Without a daemon of its own a migration would wait for a person: its source mount was made on
+// A migration whose source mount has no daemon would wait for a person: the mount was made on
 // demand and is gone after a reboot, or its daemon was killed. So the daemon of the node's target
-// mount settles it too.
+// mount settles it, too.
 void settle_orphans(const RecordStore& store, milliseconds patience) {
   const auto records = store.list_unsettled(MigrationRole::kSource);
   if (!records) return;
@@ -159,7 +159,8 @@ void settle_orphans(const RecordStore& store, milliseconds patience) {
   }
 }
 
-// For the status and the metrics of the mount's daemon, which may not read the records.
+// Reports the open migrations to the mount's daemon, for its status and metrics: the daemon may not
+// read the records.
 void report_open(const RecordStore& store, MigrationRole role, const std::string& mountpoint) {
   const auto mount = find_mount(mountpoint);
   const auto open = store.list_unsettled(role);
@@ -176,7 +177,7 @@ void report_open(const RecordStore& store, MigrationRole role, const std::string
 
 int SettleCommand::run() const {
   ignore_sigpipe();
-  // Without the directory there never was a migration, and none is made for looking.
+  // Without the directory there never was a migration. RecordStore::open() would create it.
   if (access(state_directory.c_str(), F_OK) != 0) return to_int(ExitCode::kSuccess);
   const auto store = RecordStore::open(state_directory);
   if (!store) return to_int(ExitCode::kFailure);

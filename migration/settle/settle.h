@@ -1,6 +1,6 @@
-// Brings interrupted migrations to their end, without a person: what the protocol asks of this node
-// for each record that is open. The daemons run it at their start and from time to time
-// (`ppmr migration-settle`); `ppmr migrate` runs it before a move, and `--recover` on request.
+// Brings interrupted migrations to their end, without a person: takes the steps that the protocol
+// requires of this node, for each open record. The daemons run it at their start and from time to
+// time (`ppmr migration-settle`); `ppmr migrate` runs it before a move, and `--recover` on request.
 #pragma once
 
 #include <chrono>
@@ -12,23 +12,23 @@ namespace ppmr {
 
 struct Settled {
   bool open = false;         // something is left to do, which must wait
-  bool unreachable = false;  // ... for the target, which does not answer
+  bool unreachable = false;  // it waits for the target, which does not answer
   std::string what;          // what has become of the migration, in words for the user
 };
 
 // `patience`: for each request to the target.
 Settled settle_source(const RecordStore& store, const OwnershipRecord& record,
                       std::chrono::milliseconds patience);
-// Trees whose restore has failed are restored again.
+// Also restarts restores that have failed.
 Settled settle_target(const RecordStore& store, const OwnershipRecord& record);
 
-// All open records of one mount of this node, or of all if `mountpoint` is empty. Ignores failures,
-// because a later call tries again. Stops at a target that does not answer.
+// Settles all open records of one mount of this node, or of all mounts if `mountpoint` is empty.
+// Ignores failures, because a later call tries again. Stops at a target that does not answer.
 void settle_mount(const RecordStore& store, MigrationRole role, const std::string& mountpoint,
                   std::chrono::milliseconds patience);
 
-// `ppmr migration-settle`: settles the records of a daemon's mount, once. For the target mount also
-// the orphans of this node.
+// `ppmr migration-settle`: settles the records of a daemon's mount, once. For a target mount, it
+// also settles the orphans of this node: source records whose mount has no daemon.
 struct SettleCommand {
   std::string role;  // "source" or "target"
   std::string state_directory;
