@@ -29,7 +29,7 @@ void read_time(const std::string& path, milliseconds& time) {
 
 Status check_max_rate(uint64_t rate_bytes_per_s) {
   if (rate_bytes_per_s == 0 || rate_bytes_per_s >= kMaxRateMinBytesPerS) return {};
-  return failure(EINVAL, fmt::format("a rate must be at least {} MiB per second, or 0 for none",
+  return failure(EINVAL, fmt::format("a rate must be at least {} MiB per second, or 0 for no limit",
                                      kMaxRateMinBytesPerS >> 20));
 }
 

@@ -14,13 +14,14 @@
 
 namespace ppmr {
 
-// A chunk of at most 1 MiB is read at once, and the daemon does not wait for long.
+// The lowest rate. The page reader reads a chunk of up to 1 MiB at once, and the daemon waits only
+// a short time for it.
 constexpr uint64_t kMaxRateMinBytesPerS = uint64_t{1} << 20;
 
 struct ChangedLimits {
-  std::optional<uint64_t> max_rate_bytes_per_s;  // 0: as fast as it goes
-  std::optional<uint64_t> cpu_share_percent;     // 1 to 100: all that is free
-  std::optional<uint64_t> slow_down_percent;     // 0: not
+  std::optional<uint64_t> max_rate_bytes_per_s;  // 0: no limit
+  std::optional<uint64_t> cpu_share_percent;     // 1 to 100; 100: all free time
+  std::optional<uint64_t> slow_down_percent;     // 0: no slow-down
   std::optional<std::chrono::milliseconds> max_downtime;
   std::optional<std::chrono::milliseconds> max_time;
 };
@@ -28,10 +29,10 @@ struct ChangedLimits {
 // Errors: EINVAL for a rate that is too low to copy a chunk in time.
 Status check_max_rate(uint64_t rate_bytes_per_s);
 
-// `directory`: of the record. Errors: of the file system; some limits may be changed then.
+// `directory`: the record's. Errors: those of the file system; some limits may be changed then.
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed);
-// Reads the limits that an operator has changed into `limits`, and leaves the others. The slow-down
-// is read in any case: without its file it is 0.
+// Copies the limits that an operator has changed to `limits`, and leaves the other limits as they
+// are. Always sets the slow-down: without its file it is 0.
 void read_changed_limits(const std::string& directory, LiveLimits& limits);
 // Returns the files that the page reader reads: the rate, and the share of a processor.
 PaceFiles pace_files(const std::string& directory);

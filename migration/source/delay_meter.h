@@ -1,5 +1,5 @@
-// What a live move costs the processes: each second, the part of their time in which they waited
-// for a processor although they were ready.
+// Measures what a live move costs the processes: for each second, the share of their time in which
+// they were ready to run, but waited for a processor.
 #pragma once
 
 #include <sys/types.h>
@@ -30,7 +30,7 @@ class DelayMeter {
   Mutex mutex_;
   CondVar ended_;
   bool is_over_ PPMR_GUARDED_BY(mutex_) = false;
-  std::vector<double> shares_;  // of the thread, until it has ended
+  std::vector<double> shares_;  // only the thread uses it until it has ended
   std::thread thread_;
 };
 

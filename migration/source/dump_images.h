@@ -30,12 +30,12 @@ class DumpImages {
  public:
   // `checkpoint`: the directory in the mount, for the pages files. CRIU writes pages files with
   // numbers up to `links` directly to the checkpoint; bundle() copies the others after the dump.
-  // Errors: of the file system; ENOSYS before Linux 5.2.
+  // Errors: those of the file system; ENOSYS before Linux 5.2.
   static Result<DumpImages> create(std::string checkpoint, size_t links);
 
   std::string path() const;  // the directory for CRIU; valid as long as this object exists
   // Returns a bundle of the files in memory. Copies files that do not fit into the checkpoint.
-  // Errors: of the file system.
+  // Errors: those of the file system.
   Result<UniqueFd> bundle() const;
 
  private:

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kPartBytes = uint64_t{128} << 20;
 constexpr size_t kWriteBytes = size_t{1} << 20;
 constexpr unsigned kRoundsMax = 6;
-// What is sent within some milliseconds.
+// This much is sent within some milliseconds.
 constexpr uint64_t kLittleBytes = uint64_t{4} << 20;
 // While the target puts one part in place, it receives the next one.
 constexpr size_t kSealedMax = 2;
@@ -95,7 +95,8 @@ Status FileParts::put(const FileRecord& record) {
   return flushed ? rest() : flushed;
 }
 
-// For --max-rate and --cpu-share. What the daemon takes to send it is not counted.
+// Rests as --max-rate and --cpu-share require. The processor time of the daemon, which sends the
+// bytes, does not count.
 Status FileParts::rest() {
   if (!is_paced_) return {};
   (void)pace_.wait_after(std::exchange(unpaced_bytes_, 0));
@@ -114,8 +115,8 @@ Status FileParts::seal_part(bool is_last) {
   return is_last ? Status{} : await_taken(kSealedMax);
 }
 
-// The daemon of the source lists a part as long as it has a name here. It learns when the target
-// has removed the part.
+// The daemon of the source lists a part as long as it has a name here. The entry becomes `removed`
+// when the target has removed the part.
 Result<bool> FileParts::was_taken(uint64_t number) const {
   const auto status = ask(place_.mount, to_request(request::Status{}));
   if (!status) return failure(EIO, status.error().message);

@@ -26,9 +26,9 @@ struct FilePartsPlace {
   std::chrono::milliseconds max_time{0};  // no round begins later
   // Returns an error when the migration is over.
   std::function<Status()> go_on;
-  // Returns after a pause. Errors: the migration is over.
+  // Returns at once, or at the end of a pause. Errors: the migration is over.
   std::function<Status()> await_resumed;
-  // Called when a round of the running tree has sent so much.
+  // Called after a round of the running tree, with the bytes that the round has sent.
   std::function<void(uint64_t bytes)> on_round;
 };
 
@@ -45,12 +45,13 @@ class FileParts {
   // Names the shared memory and the deleted files that CRIU must leave out. Valid after catch_up().
   std::string list_of_inodes() const { return segments_.list_of_inodes(); }
 
-  // Sends the files, and then what has changed, until little changes within a round. Errors: of the
-  // file system and of the daemon; ETIMEDOUT if the target does not take the parts.
+  // Sends the files, and then what has changed, until little changes within a round. Errors: those
+  // of the file system and of the daemon; ETIMEDOUT if the target does not take the parts.
   Status copy(pid_t root);
-  // Sends what has changed since. The tree runs. Returns when all is in place at the target.
+  // Sends what the running tree has changed since. Returns when all is in place at the target.
   Status catch_up(pid_t root);
-  // Sends the rest and the names. The tree is frozen. Returns when the target has verified it.
+  // Sends the rest and the names of the frozen tree's files. Returns when the target has verified
+  // them.
   Status send_last(pid_t root);
   // Returns the size of all parts that were sealed.
   uint64_t sent_bytes() const { return sent_bytes_; }
@@ -70,17 +71,17 @@ class FileParts {
   Status flush();
   Status rest();
   Status seal_part(bool is_last);
-  // Waits until the target has put all parts in place but the last few.
+  // Waits until the target has put all parts in place except the last `left`.
   Status await_taken(size_t left);
   Result<bool> was_taken(uint64_t number) const;
   std::string path() const;
 
   FilePartsPlace place_;
   PacedReading pace_;
-  bool is_paced_ = false;       // no tree is frozen yet
+  bool is_paced_ = false;       // the tree runs: --max-rate and --cpu-share apply
   uint64_t unpaced_bytes_ = 0;  // flushed since the last rest
   FileRounds rounds_;
-  bool has_segments_;  // at first
+  bool has_segments_;  // there was shared memory when the object was created
   SegmentRounds segments_;
   UniqueFd file_;         // of the part
   std::string pending_;   // records that are not written yet

@@ -11,8 +11,8 @@
 namespace ppmr {
 namespace {
 
-// Memory that devices may write. It counts as written when they are released, at the end of the
-// rounds (LiveMemory::expect_release_of()).
+// Returns the size of the memory that devices may write. It counts as written when the devices are
+// released, at the end of the rounds (LiveMemory::expect_release_of()).
 uint64_t pinned_bytes(pid_t pid) {
   constexpr std::string_view kPinned = "\nVmPin:";
   const auto status = read_process_file(pid, "status");
@@ -21,7 +21,8 @@ uint64_t pinned_bytes(pid_t pid) {
   return std::strtoull(status->c_str() + at + kPinned.size(), nullptr, 10) * 1024;
 }
 
-// The size of the segments that are not `counted` yet. Their pages need not be in use.
+// Returns the size of the segments that are not in `counted` yet. Not all of their pages need be in
+// use.
 uint64_t system_v_bytes_of(pid_t pid, std::set<uint64_t>& counted) {
   const auto mappings = read_mappings(pid);
   uint64_t bytes = 0;
@@ -45,7 +46,7 @@ std::vector<FrozenMemory> frozen_memory_of(pid_t root) {
     const auto add = [&](const char* kind, uint64_t bytes) {
       if (bytes > 0) found.push_back({process.pid, process.name, kind, bytes});
     };
-    // Locked mappings need not be in use.
+    // Not all pages of locked mappings need be in use.
     add("locked memory", std::min(status->locked_bytes, status->own_memory_bytes));
     add("registered memory", std::min(pinned_bytes(process.pid), status->own_memory_bytes));
     add("huge pages", status->huge_bytes);

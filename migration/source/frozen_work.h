@@ -1,4 +1,4 @@
-// What CRIU and ppmr do with a tree that already stands still, besides the memory that rounds copy.
+// Estimates the work of CRIU and ppmr on a frozen tree, besides the memory that rounds copy.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace ppmr {
 
-// Memory that is sent while the tree stands still, whatever it writes.
+// Memory that no round can copy: it is sent while the tree stands still.
 struct FrozenMemory {
   pid_t pid = 0;
   std::string name;
@@ -19,11 +19,12 @@ struct FrozenMemory {
   uint64_t bytes = 0;
 };
 
-// Returns that of the processes of a tree that runs; a segment of System V memory once. Looks for
-// milliseconds. A tree that has ended has none.
+// Returns the FrozenMemory of the processes of a running tree. Lists a segment of System V memory
+// only once. Takes milliseconds. Returns nothing for a tree that has ended.
 std::vector<FrozenMemory> frozen_memory_of(pid_t root);
 
-// Counts the work for a tree that runs, in milliseconds. A tree that has ended has none.
+// Counts the work for a running tree. Takes milliseconds. Returns no work for a tree that has
+// ended.
 FrozenWork frozen_work_of(pid_t root);
 
 }  // namespace ppmr

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kNames[] = {"before-freeze", "after-run", "after-abort"};
 
-// `ppmr migrate` runs as root: who can change a hook would be root.
+// `ppmr migrate` runs as root, so a user who can change a hook could do anything as root.
 Status check_safe(const std::string& path, const struct stat& found) {
   if (found.st_uid != 0 && found.st_uid != ::geteuid()) {
     return failure(EPERM, fmt::format("{} belongs to user {}: it must belong to root or to the "
@@ -28,7 +28,7 @@ Result<bool> find_hook(const std::string& path) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
     if (errno == ENOENT) return false;
-    return system_failure("hook", path);
+    return system_failure("look at the hook", path);
   }
   if (Status safe = check_safe(path, found); !safe) return failure(safe.error());
   if (!S_ISREG(found.st_mode) || (found.st_mode & S_IXUSR) == 0) {

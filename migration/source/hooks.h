@@ -1,4 +1,4 @@
-// Programs of the operator that run at three moments of a migration: for load balancers, names,
+// Runs programs of the operator at three moments of a migration: for load balancers, names,
 // watchdogs.
 //
 //   before-freeze   the memory is copied, the processes still run. A failure aborts the migration
@@ -8,8 +8,8 @@
 // They are files of these names in the directory of --hook; one that is missing is skipped. They
 // run on the source, as the user of `ppmr migrate`, one at a time, and are killed after
 // --hook-timeout. Their environment has PPMR_MIGRATION (the ID), PPMR_PIDS (the roots), PPMR_TARGET
-// (the address) and PPMR_REASON (of an abort). A migration whose `ppmr migrate` has died is
-// finished by the daemons, which run none.
+// (the address) and PPMR_REASON (of an abort). If `ppmr migrate` has died, the daemons finish the
+// migration, and run no hooks.
 #pragma once
 
 #include <chrono>

@@ -11,37 +11,37 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// What a move stands still for without memory to send: CRIU's description, restore and the
-// decision, 0.1 s for a small process; and what the kernel counts for CRIU in /proc/PID/smaps, 20
-// ms for each GiB (bench/run --only shapes).
+// How long a tree stands still without memory to send. CRIU's description, the restore and the
+// decision take 0.1 s for a small process. The kernel counts pages for CRIU in /proc/PID/smaps,
+// which takes 20 ms for each GiB (bench/run --only shapes).
 constexpr nanoseconds kFixedPart{100'000'000};
 constexpr double kFixedPerByteNs = 20e6 / (1 << 30);
 // A round costs about 10 ms for its page reader and its confirmation. To send less than this
 // while the tree is frozen costs no more.
 constexpr nanoseconds kShortTransfer{5'000'000};
-// A rate is measured with rounds that are long enough.
+// Shorter rounds do not count for the measured rate.
 constexpr uint64_t kMeasuredMinBytes = uint64_t{1} << 20;
 constexpr double kAssumedBytesPerNs = 0.25;
 constexpr double kHeldBackShare = 0.7;
-// Each round holds a copy at the target until the move ends.
+// The target keeps the copy of each round until the move ends.
 constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
 constexpr double kRoomMinTimes = 2.1;
-// What CRIU takes for each further process and thread, while they stand still: 300 processes stood
-// still for 4.2 s, 2,000 threads for 1.8 s (bench/results/shapes).
+// The time that CRIU takes for each further process and thread, while they stand still: 300
+// processes stood still for 4.2 s, 2,000 threads for 1.8 s (bench/results/shapes).
 constexpr nanoseconds kPerProcess{13'500'000};
 constexpr nanoseconds kPerThread{850'000};
 // Shared memory is compared page by page while the processes stand still (processes/files).
 constexpr double kComparedPerByteNs = 35e6 / (1 << 30);
 
-// Whether --max-rate made the round as long as it was, and not the link.
+// Returns whether --max-rate, and not the link, set the length of the round.
 bool was_held_back(const Round& round) {
   const double most_bytes = static_cast<double>(round.max_rate_bytes_per_s) * 1e-9 *
                             static_cast<double>(round.took.count());
   return most_bytes > 0 && static_cast<double>(round.bytes) > kHeldBackShare * most_bytes;
 }
 
-// The rate of what travels frozen, which --max-rate does not hold back.
+// Returns the rate at which the memory of the frozen tree travels, which --max-rate does not limit.
 double rate_of(const std::vector<Round>& rounds) {
   uint64_t bytes = 0;
   nanoseconds took{0};
@@ -56,8 +56,9 @@ double rate_of(const std::vector<Round>& rounds) {
 
 bool shrinks(uint64_t bytes, uint64_t earlier) { return bytes < earlier / 10 * 9; }
 
-// Two steps lead to the most that the user allows. While the rounds halve, the share stays: if the
-// tree ran freely again, they would grow. QEMU's auto-converge has the same threshold of one half.
+// Returns the share for the next round. Two steps lead to the most that the user allows. While each
+// round is at most half of the round before, the share stays: if the tree ran freely again, the
+// rounds would grow. QEMU's auto-converge has the same threshold of one half.
 uint64_t next_slow_down(const Round& last, uint64_t pending_bytes, uint64_t most_percent) {
   if (pending_bytes <= last.bytes / 2) return std::min(last.slow_down_percent, most_percent);
   return std::min(last.slow_down_percent + (most_percent + 1) / 2, most_percent);
@@ -67,7 +68,7 @@ nanoseconds time_to_send(uint64_t bytes, double rate_bytes_per_ns) {
   return nanoseconds{static_cast<int64_t>(static_cast<double>(bytes) / rate_bytes_per_ns)};
 }
 
-// Why a tree stands still for long although little of its memory is left.
+// Returns why a tree stands still for long although little of its memory is left.
 const char* cause_of_fixed(FrozenWork work, double rate_bytes_per_ns) {
   const nanoseconds sent = time_to_send(work.sent_bytes, rate_bytes_per_ns);
   work.compared_bytes = 0;
@@ -77,7 +78,7 @@ const char* cause_of_fixed(FrozenWork work, double rate_bytes_per_ns) {
                       : "CRIU needs long for so many processes and threads";
 }
 
-// How often `bytes` are the memory of the tree.
+// Returns `bytes` as a multiple of the tree's memory.
 double times_memory(uint64_t bytes, uint64_t memory_bytes) {
   return static_cast<double>(bytes) /
          static_cast<double>(std::max(memory_bytes, kSmallMemoryBytes));
@@ -157,7 +158,7 @@ RoundDecision decide_round(const std::vector<Round>& rounds, uint64_t pending_by
                         last.slow_down_percent >= limits.slow_down_percent;
   const uint64_t with_next_bytes = sent_bytes + pending_bytes;
   const bool is_costly = times_memory(with_next_bytes, rounds.front().bytes) > kSentMaxTimesMemory;
-  // During the next round as much may be written again.
+  // During the next round, the tree may write as much again.
   const bool has_room =
       fits_with_rounds(with_next_bytes, pending_bytes, rounds.front().bytes, limits);
   if (!is_short && in_time && !is_stuck && !is_costly && has_room) return decision;

@@ -85,7 +85,7 @@ TEST(LiveRounds, TheFrozenRestHasToFitAsWell) {
   limits.room_times = 2.5;
   EXPECT_TRUE(fits_with_rounds(memory_bytes, memory_bytes / 2, memory_bytes, limits));
   EXPECT_FALSE(fits_with_rounds(memory_bytes, memory_bytes / 2 + 4096, memory_bytes, limits));
-  // A small process is measured by 64 MiB.
+  // A small process counts as one of 64 MiB.
   EXPECT_TRUE(fits_with_rounds(kMib, 64 * kMib, kMib, limits));
 }
 
@@ -112,7 +112,7 @@ TEST(LiveRounds, FreezesIfThePromiseIsKeptAlthoughTheRoundsNoLongerShrink) {
   EXPECT_TRUE(played.last.why.empty());
 }
 
-TEST(LiveRounds, KeepsNoPromiseOfZeroButEnds) {
+TEST(LiveRounds, EndsAlthoughNoMoveCanKeepAPromiseOfZero) {
   const Played played = play(64 * kMib, 100e6, 64 * kMib, 500e6, {.max_downtime = milliseconds(0)});
   EXPECT_EQ(played.last.next, NextStep::kFreeze);
 }
@@ -147,7 +147,7 @@ TEST(LiveRounds, PostCopyOnTimeoutCancelsAMoveThatItWouldShorten) {
   EXPECT_NE(played.last.why, "");
 }
 
-TEST(LiveRounds, WhatFollowsInPostCopyDoesNotCount) {
+TEST(LiveRounds, MemoryThatFollowsInPostCopyDoesNotCount) {
   LiveLimits limits;
   limits.memory_follows = true;
   const Played hot = play(1024 * kMib, 2e9, 1024 * kMib, 500e6, limits);
@@ -158,8 +158,9 @@ TEST(LiveRounds, WhatFollowsInPostCopyDoesNotCount) {
   EXPECT_GT(cooling.rounds.size(), 1U) << "each round leaves less to send after the decision";
 }
 
-// CRIU and the transfer of what no round copies count as well: see frozen_work.h.
-TEST(LiveRounds, ThePromiseCountsAllThatTheTreeStandsStillFor) {
+// The work of CRIU and the transfer of memory that no round copies count as well: see
+// frozen_work.h.
+TEST(LiveRounds, ExpectedDowntimeIncludesAllWorkOnTheFrozenTree) {
   const auto decide = [](const FrozenWork& work) {
     return play(64 * kMib, 0, 0, 500e6, {.on_timeout = OnTimeout::kCancel, .frozen_work = work})
         .last;
@@ -177,7 +178,7 @@ TEST(LiveRounds, ThePromiseCountsAllThatTheTreeStandsStillFor) {
             decide({}).expected_downtime + milliseconds(30));
 }
 
-TEST(LiveRounds, SlowsDownWhatWritesFasterThanTheLink) {
+TEST(LiveRounds, SlowsDownATreeThatWritesFasterThanTheLink) {
   const auto play_with = [](uint64_t percent) {
     return play(1024 * kMib, 600e6, 200 * kMib, 500e6, {.slow_down_percent = percent});
   };
@@ -192,13 +193,13 @@ TEST(LiveRounds, SlowsDownWhatWritesFasterThanTheLink) {
   }
 }
 
-TEST(LiveRounds, SlowsDownNothingThatConverges) {
+TEST(LiveRounds, DoesNotSlowDownATreeWhoseRoundsShrink) {
   const Played played = play(1024 * kMib, 80e6, 64 * kMib, 500e6, {.slow_down_percent = 90});
   for (const Round& round : played.rounds) EXPECT_EQ(round.slow_down_percent, 0U);
 }
 
-// The rest travels frozen, faster than --max-rate lets the rounds.
-TEST(LiveRounds, RateThatIsHeldBackSaysNothingAboutTheFrozenPart) {
+// The memory of the frozen tree travels faster than --max-rate allows the rounds.
+TEST(LiveRounds, RateOfALimitedRoundDoesNotCountForTheFrozenPart) {
   const auto downtime_after = [](uint64_t max_rate_bytes_per_s) {
     const std::vector<Round> rounds = {{100 * kMib, seconds(10), max_rate_bytes_per_s}};
     return decide_round(rounds, 20 * kMib, seconds(10), {}).expected_downtime;

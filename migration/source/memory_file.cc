@@ -131,7 +131,8 @@ Result<Round> MemoryFile::send_round(LiveMemory& live, pid_t root, const RoundOp
                               .first = {},
                               .reader_timeout = kReaderPatience};
   if (!pace.pause.empty()) request.reader_timeout = {};  // a pause can be long
-  // Not before, and not afterwards: the tracker stops threads, too.
+  // Slows the tree down only while the round is sent: before and after that, the tracker stops
+  // threads, too.
   std::optional<SlowDown> slowed(std::in_place, root, options.slow_down_percent, [&] {
     return !pace.pause.empty() && read_number(pace.pause) != 0;
   });

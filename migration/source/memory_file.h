@@ -1,5 +1,6 @@
-// The memory file of one tree, a checkpoint of its own: the rounds of a running tree, one behind
-// the other, then what the frozen tree has that no round has sent (processes/memory).
+// Writes the memory file of one tree, which is a checkpoint of its own. The file has the rounds of
+// the running tree, one behind the other, and then the memory of the frozen tree that no round has
+// sent (processes/memory).
 #pragma once
 
 #include <chrono>
@@ -34,13 +35,14 @@ struct MemoryFilePlace {
   std::string checkpoint;  // the name of the file in the mount
   std::string work;        // a directory for page indexes
   PaceFiles pace;          // of the rounds
-  // Where the file begins in the places of the page index: epochs share them.
+  // The offset in the page index at which this file begins: all epochs of a run share one range of
+  // offsets.
   uint64_t first_offset = 0;
 };
 
 struct RoundOptions {
   bool may_pause = true;
-  uint64_t slow_down_percent = 0;  // of the time the tree stands still; of memory in the mount only
+  uint64_t slow_down_percent = 0;  // share of time that the tree stands still; not for local files
   std::function<void(uint64_t bytes)> on_begin;  // may be empty
 };
 
@@ -51,10 +53,11 @@ enum class SentWhen {
   kInThePool,  // the daemon has read the memory; it is sent while the tree runs
 };
 
-// Errors of writing to the checkpoint then appear at its seal, which the tree waits for anyway.
+// Defers the errors of writes to the checkpoint until its seal, for which the tree waits anyway.
 Status defer_errors(const MountEntry& mount, const std::string& checkpoint);
 
-// Returns when the target has verified the checkpoint. `patience`: without progress.
+// Returns when the target has verified the checkpoint. `patience`: the longest time without
+// progress.
 Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& checkpoint,
                                    std::chrono::milliseconds patience);
 
@@ -62,21 +65,22 @@ Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& c
 class MemoryFile {
  public:
   // The file stays open until the memory is in it, because the target takes a closed file for
-  // complete. Errors: of the file system and of the daemon.
+  // complete. Errors: those of the file system and of the daemon.
   static Result<MemoryFile> create(MemoryFilePlace place);
 
   // Sends what the running tree has written since the round before. Errors: those of
   // LiveMemory::next_round(), of the page reader and of the daemon (EIO).
   Result<Round> send_round(LiveMemory& live, pid_t root, const RoundOptions& options);
   // Removes what the rounds have sent, so that the target has room for all memory once more.
-  // Errors: as create().
+  // Errors: those of create().
   Status start_anew();
   // Starts the page reader of the frozen tree, ahead of time.
   Status prepare_frozen();
-  // `patience`: nullopt: as long as the daemon answers.
+  // Sends the memory of the frozen tree that no round has sent. `patience`: nullopt: waits as long
+  // as the daemon answers.
   Status send_frozen(const FrozenMemoryIndex& index, SentWhen when,
                      std::optional<std::chrono::milliseconds> patience = {});
-  // The memory is complete, or will never be.
+  // Closes the file, because the memory is complete or will never be.
   void close() { file_.reset(); }
 
   const std::string& checkpoint() const { return place_.checkpoint; }
@@ -99,17 +103,16 @@ class MemoryFile {
 };
 
 struct RoundsOptions {
-  // Returns the limits, which may change, and not before the end of a pause. An error ends the
-  // copying.
+  // Returns the present limits. During a pause, returns only at its end. An error ends the copying.
   std::function<Result<LiveLimits>()> limits;
-  std::function<std::chrono::nanoseconds()> time_paused;         // in all so far; may be empty
+  std::function<std::chrono::nanoseconds()> time_paused;         // total so far; may be empty
   std::function<void(unsigned round, uint64_t bytes)> on_begin;  // may be empty
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::function<void(const std::string&)> on_warning;  // a sentence for the user
 };
 
-// Copies memory in rounds until what is left fits the promised downtime. Appends the rounds.
-// Errors: those of MemoryFile::send_round() and of `limits`; ETIME if a limit cancels.
+// Copies memory in rounds until the rest fits the promised downtime. Appends the rounds. Errors:
+// those of MemoryFile::send_round() and of `limits`; ETIME if a limit cancels.
 Status copy_in_rounds(MemoryFile& file, LiveMemory& live, pid_t root, const RoundsOptions& options,
                       std::vector<Round>& rounds);
 

@@ -212,7 +212,8 @@ Status Migration::prepare() {
   target_clock_ = ask_peer_clock(agent_, kFirstContact);
   auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
   if (!begun) return failure(begun.error());
-  // Before anyone knows the ID: later, the rate may be the operator's.
+  // Writes the limits before an operator can know the ID: later, this could overwrite limits that
+  // an operator has set.
   if (settings_.plan.is_live) {
     ChangedLimits limits{.max_downtime = settings_.live.max_downtime};
     const uint64_t rate = settings_.live.max_rate_bytes_per_s;

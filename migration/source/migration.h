@@ -54,13 +54,13 @@ struct TreeOutcome {
   SealedTree sealed;
   MovePlan move;
   // Rehearsal: when the tree ran again here after its dump, and when the move would have been
-  // decided (CLOCK_REALTIME). 0: not.
+  // decided (CLOCK_REALTIME). 0: it was not.
   int64_t goes_on_ns = 0;
   int64_t decided_ns = 0;
   // --max-downtime, if the tree was copied in rounds.
   std::optional<std::chrono::milliseconds> promised_downtime;
-  // The times of the target are converted to the clock of this node, and may be wrong by that much.
-  // Negative: they are those of the target's clock.
+  // The times of the target are converted to the clock of this node, with an error of up to this
+  // value. Negative: the times are on the target's clock.
   int64_t clock_uncertainty_ns = -1;
 };
 
@@ -69,8 +69,8 @@ struct MigrationOutcome {
   std::string message;  // why the migration did not succeed; empty on success
   std::string id;
   std::vector<TreeOutcome> trees;
-  // It stayed because it would have stood still for longer than promised, and --on-timeout does not
-  // allow that.
+  // The trees stayed because they would have stood still for longer than promised, and --on-timeout
+  // does not allow that.
   bool breaks_promise = false;
 };
 
@@ -101,14 +101,15 @@ class Migration {
   Status prepare();
   Status await_all_sealed();
   Status await_ready();
-  // Returns why the dump of a tree cannot go on: somebody has frozen it.
+  // Checks that no other program has frozen a tree: the dump of such a tree could not go on.
   Status check_not_frozen() const;
   Status check_not_over() const;
   Error root_cause(const Error& own);
   Result<OwnershipRecord> look_at_target(std::chrono::milliseconds wait,
                                          std::chrono::milliseconds patience);
   void await_memory_moved();
-  // A failure is a warning: what the hook is about has happened.
+  // Runs a hook about an event that has already happened, so a failure of the hook is only a
+  // warning.
   void run_hook_after(const char* name, const std::string& reason = "");
   // Lets trees that run here, after an abort or as the original of a copy, resume RDMA.
   void resume_rdma_here();
@@ -129,7 +130,8 @@ class Migration {
   // Copies memory of the tree while it runs.
   Status copy(Tree& tree, size_t number);
   Status await_copied();
-  // Runs when all trees are copied, once: no tree is frozen during a pause, and the hook runs last.
+  // Runs once, when all trees are copied. Waits for the end of a pause, releases RDMA, and then
+  // runs the hook.
   Status prepare_freeze();
   Status dump_and_seal(Tree& tree, size_t number);
   Status note_sealed(SourceDriver& driver, const source_event::Sealed& event);

@@ -22,21 +22,22 @@ using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookSlice{1000};
-constexpr milliseconds kFillSlice{300};  // how often the progress of the fill is seen
+constexpr milliseconds kFillSlice{300};  // the interval of the fill's progress
 // The time limit for the target's vote. The processes are frozen in the meantime.
 constexpr milliseconds kVotePatience{5000};
 constexpr milliseconds kNotifyAbortPatience{5000};
-// A vote that was asked for longer ago than this is asked for again.
+// If the request for a vote is older than this, the coordinator asks for the vote again.
 constexpr milliseconds kVoteAge{1000};
 constexpr milliseconds kBetweenTries{200};
 constexpr milliseconds kOnceMore{500};
-// After each attempt to reach the target, an interruption is answered.
+// The time limit of one attempt to reach the target. After each attempt, the coordinator reacts to
+// an interruption.
 constexpr milliseconds kAttempt{5000};
 
 }  // namespace
 
-// The hooks have stopped the tasks. That CRIU still holds every one of them shows that nobody has
-// continued them since.
+// The hooks have stopped the tasks. If CRIU still holds every task, no other program has continued
+// them since.
 Status Migration::check_held() {
   if (settings_.plan.original_goes_on || settings_.plan.is_rehearsal) return {};
   const auto record = store_.read(id_, kRole);
@@ -150,7 +151,7 @@ void Migration::join_dumps() {
   if (end && end->plan.may_run_before_memory()) remove_frozen_groups(end->id);
 }
 
-// A settler does it later if this fails.
+// If this fails, a settler settles the unit later.
 void Migration::settle_unit() const {
   const auto end = store_.read(id_, kRole);
   const Status settled = end ? settle_unit_at_source(*end) : failure(end.error());

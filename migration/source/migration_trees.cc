@@ -1,6 +1,6 @@
 // The threads of the trees: each copies its tree while it runs, waits until all trees are copied,
-// then dumps and seals it. What all trees need once, before the first is frozen, the first thread
-// does that gets there.
+// then dumps and seals it. Before the first tree is frozen, some steps are needed once for all
+// trees. The first thread that reaches such a step takes it.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr MigrationRole kRole = MigrationRole::kSource;
 constexpr milliseconds kLookInterval{250};  // at which a waiting thread sees an interruption
 
-// Their users have stopped them (SIGSTOP, Ctrl-Z). From the freeze on, nobody can tell.
+// Returns the tasks that their users have stopped (SIGSTOP, Ctrl-Z). After the freeze, such tasks
+// cannot be told from the others.
 std::vector<ProcessIdentity> stopped_tasks_of(pid_t root) {
   std::vector<ProcessIdentity> stopped;
   const auto tree = read_tree(root);
@@ -91,7 +92,8 @@ void Migration::note_failure_locked(const Tree& tree, const Error& error) {
 }
 
 // An error before the decision aborts the migration. After the decision, the source's daemon may
-// only have been silent for a while: then the memory follows. Else the target reports the loss.
+// only have been silent for a while: then the memory follows. Otherwise the target reports the
+// loss.
 void Migration::finish_memory(Tree& tree, size_t number) {
   const auto memory = without_exceptions([&] { return tree.dump->finish_memory(); });
   if (!memory) {
@@ -127,8 +129,9 @@ Result<OwnershipRecord> Migration::await_decision() const {
   return record;
 }
 
-// Processes without their devices wait for the end of the move. So they are copied in rounds before
-// their release, if all of them show afterwards what their devices have written.
+// After its release of RDMA, a process waits without its devices for the end of the move. So the
+// rounds copy such processes before the release, if all of them show afterwards what their devices
+// have written.
 void Migration::plan_release_once() {
   std::call_once(plan_of_release_began_, [this] {
     if (!settings_.plan.is_live) return;
@@ -161,7 +164,8 @@ Status Migration::prepare_freeze() {
         if (Status open = check_not_over(); !open) return open;
         std::this_thread::sleep_for(kLookInterval);
       }
-      // Before the hook, which may take away the network that the processes need for the release.
+      // The release comes before the hook, which may take away the network that the processes need
+      // for the release.
       if (Status released = release_rdma_once(); !released) return released;
       return run_hook(settings_.hooks, "before-freeze",
                       {id_, roots(), settings_.endpoint.value("target", ""), ""});
@@ -181,11 +185,11 @@ Status Migration::copy(Tree& tree, size_t number) {
   const auto begun = driver.take(source_event::DumpBegins{number, stopped_tasks_of(root.pid)});
   if (!begun) return failure(begun.error());
   const OwnershipRecord* record = &begun->record;
-  // Processes without their RDMA devices wait for the end of the move: rounds would prolong it.
-  // asked_to_release_: before the copy.
+  // There are no rounds if the processes have released RDMA before the copy (asked_to_release_):
+  // they wait for the end of the move, which rounds would delay.
   const auto limits =
       settings_.plan.is_live && !asked_to_release_ ? std::optional(settings_.live) : std::nullopt;
-  // The names of its checkpoints, for those who show progress.
+  // The names of the tree's checkpoints, for programs that show progress.
   const json places = {{"checkpoint", record->trees[number].checkpoint},
                        {"memory", memory_checkpoint(record->plan, record->trees[number])}};
   const auto report_phase = [&, number, places](const char* phase) {
@@ -244,7 +248,8 @@ Status Migration::dump_and_seal(Tree& tree, size_t number) {
   return {};
 }
 
-// The hook stops the tree while the memory travels. A tree without memory may be sealed first.
+// The hook stops the tree while the memory travels. If a tree has no memory to send, its seal may
+// come before the hook has stopped it.
 Status Migration::note_sealed(SourceDriver& driver, const source_event::Sealed& event) {
   const auto deadline = Clock::now() + settings_.hold_limit;
   for (;;) {

@@ -10,16 +10,16 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// What a move takes besides rounds and downtime: its records, the start of CRIU and of the
-// supervisor before the rounds, and the end of both copies of the records.
+// The time that a move takes besides rounds and downtime: for its records, the start of CRIU and of
+// the supervisor before the rounds, and the end of both copies of the records.
 constexpr milliseconds kAround{300};
-// A page reader is started, and the target confirms.
+// In each round, a page reader starts and the target confirms.
 constexpr nanoseconds kPerRound{10'000'000};
-// decide_round() assumes the same.
+// The rate if it is unknown. decide_round() assumes the same rate.
 constexpr double kAssumedBytesPerS = 0.25e9;
-// What the target wants at once of a post-copy move, and what it takes to say so.
+// The time for the pages that the target wants at once in a post-copy move, and for its requests.
 constexpr nanoseconds kPostCopyStart{150'000'000};
-// Rounds of less memory say little about the way to the target.
+// Rounds of less memory say little about the rate to the target.
 constexpr uint64_t kTellingBytes = uint64_t{16} << 20;
 
 nanoseconds time_of(uint64_t bytes, double bytes_per_s) {
@@ -28,21 +28,22 @@ nanoseconds time_of(uint64_t bytes, double bytes_per_s) {
 
 milliseconds rounded(nanoseconds time) { return std::chrono::round<milliseconds>(time); }
 
-// How long the processes stand still if they send this much meanwhile.
+// Returns how long the processes stand still if `frozen_bytes` are sent in this time.
 nanoseconds downtime_of(uint64_t frozen_bytes, uint64_t memory_bytes, double bytes_per_s) {
   const RoundDecision nothing_left =
       decide_round({{memory_bytes, time_of(memory_bytes, bytes_per_s)}}, 0, {}, {});
   return nothing_left.expected_downtime + time_of(frozen_bytes, bytes_per_s);
 }
 
-// Plays rounds until the move would freeze the processes, or cancel. Returns the rest of their
-// memory. A tree that stands still for a share of the time writes for the rest of it.
+// Simulates rounds until the move would freeze the processes, or cancel. Returns the bytes of their
+// memory that are left to send. A tree that stands still for a share of the time writes for the
+// rest of it.
 uint64_t play_rounds(const WriteSample& sample, const LiveLimits& limits, MoveEstimate& estimate,
                      nanoseconds& elapsed) {
   const auto max_rate = static_cast<double>(limits.max_rate_bytes_per_s);
   const double rate =
       max_rate > 0 ? std::min(max_rate, estimate.rate_bytes_per_s) : estimate.rate_bytes_per_s;
-  // Copying keeps a processor busy, and rests in between.
+  // With --cpu-share, copying keeps a processor busy, and rests in between.
   const uint64_t share = limits.cpu_share_percent;
   const auto with_rests = [&](nanoseconds works) {
     return share > 0 ? works * 100 / static_cast<int64_t>(share) : works;
@@ -99,7 +100,7 @@ WriteSample sum_of(const std::vector<WriteSample>& samples) {
 
 namespace {
 
-// With post-copy, after the rounds of `first`.
+// Estimates a move that begins again with post-copy, after the rounds of `first`.
 MoveEstimate begun_again(EstimateInput input, const MoveEstimate& first) {
   input.limits.on_timeout = OnTimeout::kFreeze;
   input.limits.memory_follows = true;

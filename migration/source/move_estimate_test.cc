@@ -159,7 +159,7 @@ TEST(WrittenWithin, GrowsEvenlyBetweenTheLooksAndBeyond) {
   EXPECT_EQ(written_within({1000, {}}, nanoseconds(5)), 0U);
 }
 
-TEST(WrittenWithin, SumsWhatMovesTogether) {
+TEST(WrittenWithin, SumsTheSamplesOfTreesThatMoveTogether) {
   const WriteSample one{1000, {{nanoseconds(10), 100}, {nanoseconds(20), 200}}};
   const WriteSample other{50, {{nanoseconds(10), 10}}};
   const WriteSample sum = sum_of({one, other});
@@ -178,7 +178,7 @@ OwnershipRecord moved(const std::string& target, uint64_t bytes, int64_t took_ns
   return record;
 }
 
-TEST(RateOfEarlierMoves, IsThatOfTheNewestToThisTargetWithEnoughMemory) {
+TEST(RateOfEarlierMoves, IsThatOfTheNewestMoveToThisTargetWithEnoughMemory) {
   constexpr int64_t kSecond = 1'000'000'000;
   const std::vector<OwnershipRecord> records = {
       moved("a:1", 900 * kMib, kSecond), moved("a:1", 100 * kMib, kSecond),

@@ -77,7 +77,7 @@ void MoveReport::follow_pause() {
   if (began_ns > 0) event({{"event", "paused"}});
 }
 
-// The record has the pause for `ppmr timeline`.
+// Adds the pause to the record, for `ppmr timeline`.
 void MoveReport::end_pause() {
   if (pause_began_ns_ == 0) return;
   const PauseRecord pause{std::exchange(pause_began_ns_, 0), realtime_ns()};

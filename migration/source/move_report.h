@@ -1,5 +1,6 @@
-// What a move tells those who watch it: events for the command that started it, notes for `ppmr
-// migrations`, pauses in its record. Nothing depends on it: what cannot be told is not told.
+// Reports the progress of a move: events for the command that started it, notes for `ppmr
+// migrations`, pauses in its record. Nothing depends on the reports: a report that fails is left
+// out.
 #pragma once
 
 #include <functional>
@@ -18,13 +19,13 @@ struct ReportedTree {
   std::string name;
 };
 
-// Threads: any for event(), warning() and those of one tree, one thread for each tree; one thread
+// Threads: any for event() and warning(); one thread for each tree for round_begins(); one thread
 // for the rest.
 class MoveReport {
  public:
   using OnEvent = std::function<void(const nlohmann::json& event)>;
 
-  // `on_event` is called from several threads at once; it may be null. `store` lives longer.
+  // `on_event` may be null; several threads call it at once. `store` outlives this object.
   MoveReport(const RecordStore& store, std::string id, std::vector<ReportedTree> trees,
              OnEvent on_event);
 
@@ -33,8 +34,8 @@ class MoveReport {
   void event(nlohmann::json event, std::optional<size_t> tree = {}) const;
   void warning(const std::string& sentence, std::optional<size_t> tree = {}) const;
 
-  // Reports that a round of one tree begins. `round`: counted from 0. `bytes`: what it will send,
-  // about.
+  // Reports that a round of one tree begins. `round`: counted from 0. `bytes`: about how much it
+  // will send.
   void round_begins(size_t tree, unsigned round, uint64_t bytes);
   // Reports the phase of each tree at the target, and how much of its memory is missing there.
   void fill(const std::vector<TreePhase>& phases, const std::vector<uint64_t>& missing_bytes);

@@ -50,7 +50,7 @@ Result<MovedUnit> find_moved_unit(const std::string& name) {
     return failure(EINVAL, fmt::format("{}: {}", unit.record.name, why));
   };
   if (!is_service_name(unit.record.name)) return refuse("not the name of a service");
-  // Another name of the unit would not be found in its control group.
+  // Continues with the unit's main name: its control group does not have the other names.
   const auto id = unit_property(unit.record.name, "Id");
   if (!id || !is_service_name(*id)) return refuse(id ? "no service" : id.error().message);
   unit.record.name = *id;

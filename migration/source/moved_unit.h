@@ -12,13 +12,14 @@ namespace ppmr {
 struct MovedUnit {
   UnitRecord record;
   pid_t main_pid = 0;  // the root of its processes
-  // Tell CRIU to leave out the control group and the output of the unit: systemd gives them to its
-  // copy.
+  // Make CRIU leave out the control group and the output of the unit: systemd provides both for the
+  // copy of the unit.
   std::vector<std::string> criu_options;
 };
 
-// Asks systemd. `name`: with or without ".service", or another name of the unit. Errors: EINVAL, of
-// systemctl and of the file system; the message says why the unit cannot move, and what to do.
+// Asks systemd for the facts of a unit. `name`: with or without ".service", or another name of the
+// unit. Errors: EINVAL; those of systemctl and of the file system. The message says why the unit
+// cannot move, and what to do.
 Result<MovedUnit> find_moved_unit(const std::string& name);
 
 }  // namespace ppmr

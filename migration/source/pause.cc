@@ -39,8 +39,8 @@ bool is_pause_excluded(const std::string& directory) {
   return read_number(freeze_file(directory)) > 0;
 }
 
-// The pause is written before the freeze is looked for, and in exclude_pause() the other way round.
-// So at least one of the two sees the other.
+// begin_pause() writes the pause, and then looks for a freeze. exclude_pause() writes the freeze,
+// and then looks for a pause. So at least one of the two sees the other.
 Status begin_pause(const std::string& directory) {
   if (is_pause_excluded(directory)) return failure(EBUSY, "its processes are being frozen");
   if (pause_began_ns(directory) > 0) return failure(EALREADY, "it is paused already");

@@ -1,6 +1,6 @@
 // A running `ppmr protect` holds a lock on a file in /run/ppmr that says which process it protects.
-// Both copy the memory of a running process, and only one can follow what the process writes: so a
-// move of that process is refused, with the name of the protection.
+// A protection and a move both follow what a running process writes, and only one of them can do so
+// at a time. So ppmr refuses a move of a protected process, and names the protection.
 #pragma once
 
 #include <functional>
@@ -22,11 +22,12 @@ struct ProtectionClaim {
   pid_t protector = 0;   // pid of `ppmr protect`
 };
 
-// Locks the file of this name, and empties it: what an earlier holder has claimed is over. The lock
-// ends with the descriptor. Errors: EBUSY while another process has it; of the file system.
+// Locks the file of this name, and empties it, because the claim of an earlier holder is over. The
+// lock ends with the descriptor. Errors: EBUSY while another process has it; those of the file
+// system.
 Result<UniqueFd> lock_protection(const std::string& name,
                                  const std::string& directory = kProtectionDirectory);
-// Writes the claim into the locked file. Errors: of the file system.
+// Writes the claim into the locked file. Errors: those of the file system.
 Status claim_protection(const UniqueFd& lock, const ProtectionClaim& claim);
 
 // Returns a claim whose holder lives and that shares a process with `wanted`. Leaves out files that
@@ -36,7 +37,8 @@ std::optional<ProtectionClaim> find_protection(
     const std::function<std::vector<ProcessIdentity>(const ProcessIdentity& root)>& tasks_of,
     const std::string& directory = kProtectionDirectory);
 
-// Returns who protects the process, and what the operator does before a move.
+// Returns a text with the process that holds the claim, and what the operator must do before a
+// move.
 std::string describe_protection(const ProtectionClaim& claim);
 
 }  // namespace ppmr

@@ -44,8 +44,9 @@ std::string time_since(int64_t began_ns, int64_t now_ns) {
   return fmt::format("{} s", std::max<int64_t>(now_ns - began_ns, 0) / 1'000'000'000);
 }
 
-// This lock is held only while a record is created, before any process is touched, and nobody waits
-// for it without a limit: a coordinator that is stopped here blocks nothing that holds a process.
+// A coordinator holds this lock only while it creates a record, before it touches a process. Other
+// coordinators wait for the lock with a time limit. So a coordinator that is stopped here blocks no
+// program that holds a process.
 Result<UniqueFd> lock_beginnings(const std::string& directory) {
   const std::string path = directory + "/beginning.lock";
   UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -69,12 +70,13 @@ Status check_not_protected(const std::vector<ProcessIdentity>& roots) {
     wanted.insert(wanted.end(), tasks.begin(), tasks.end());
   }
   const auto claim = find_protection(wanted, live_tasks_of);
-  // `ppmr protect` makes the checks of a move for a partner that comes late.
+  // Accepts the claim of this process: `ppmr protect` also makes these checks, for a partner that
+  // it reaches late.
   if (!claim || claim->protector == getpid()) return {};
   return failure(EALREADY, describe_protection(*claim));
 }
 
-// A process that has ended here may run at a target.
+// Checks that the roots have not moved: a process that has ended here may run at a target.
 Status check_not_moved(const RecordStore& store, const OwnershipRecord& record) {
   for (const TreeRecord& tree : record.trees) {
     const ProcessIdentity root{tree.root, tree.root_start_time};
@@ -123,7 +125,7 @@ std::string describe_rival(const OwnershipRecord& rival, int64_t now_ns) {
   for (const TreeRecord& tree : rival.trees) {
     trees += fmt::format("{}{} ({})", trees.empty() ? "" : ", ", tree.root, tree.name);
   }
-  // A live move spends all but the last moment of this state with its processes running.
+  // In this state, the processes of a live move run until the last moment.
   const bool copies = rival.plan.is_live && rival.state() == MigrationState::kDumping;
   return fmt::format("migration {} moves process {}: {} for {}, begun {} ago by pid {}", rival.id,
                      trees, copies ? "copying memory" : to_string(rival.state()),

@@ -1,5 +1,6 @@
-// Other migrations of the same processes. Two coordinators must not dump one process: CRIU of the
-// second would find it traced, and a message that it stays here could be false.
+// Finds other migrations of the same processes. Two coordinators must not dump one process: the
+// CRIU of the second would find the process traced, and the message that the process stays here
+// could be false.
 #pragma once
 
 #include <functional>
@@ -23,13 +24,14 @@ std::optional<OwnershipRecord> find_rival(const std::vector<OwnershipRecord>& re
 // Returns what the other migration is doing: its id, its state and since when.
 std::string describe_rival(const OwnershipRecord& rival, int64_t now_ns);
 
-// Errors: EALREADY: another migration of this node moves one of these trees, or `ppmr protect`
-// protects it; the message describes it.
+// Checks that no other program uses the trees. Errors: EALREADY: another migration of this node
+// moves one of these trees, or `ppmr protect` protects it; the message describes it.
 Status check_rivals(const RecordStore& store, const std::vector<ProcessIdentity>& roots);
 
-// Creates the record of a migration, unless another one moves a process of its trees, or has moved
-// it (EALREADY). Of several coordinators that begin at once, the first succeeds. Errors: ETIMEDOUT
-// if another coordinator is stopped while it begins; those of RecordStore::create().
+// Creates the record of a migration. If several coordinators of the same process begin at once, the
+// first succeeds. Errors: EALREADY if another migration moves, or has moved, a process of the
+// trees; ETIMEDOUT if another coordinator is stopped while it begins; those of
+// RecordStore::create().
 Result<OwnershipRecord> create_without_rivals(const RecordStore& store, OwnershipRecord record);
 
 }  // namespace ppmr

@@ -41,10 +41,12 @@ constexpr milliseconds kShortWait{50};
 // If CRIU still runs this long after the decision, it may be blocked on a mount whose daemon is
 // stopped.
 constexpr milliseconds kEndPatience{5000};
-// Links for processes and shared memories that a tree makes before it is frozen. A link takes 4 us.
+// Spare links, for processes and shared memory that a tree makes before it is frozen. Creating a
+// link takes 4 us.
 constexpr size_t kSpareLinks = 32;
 
-// Errors of a round that leave the process as it was: a move without rounds is still possible.
+// Returns whether this error of a round leaves the process as it was, so that a move without rounds
+// is still possible.
 bool prevents_only_rounds(int error) {
   return error == EOPNOTSUPP || error == EPERM || error == EBUSY || error == ETIMEDOUT ||
          error == ENOTTY || error == ENOSYS;
@@ -83,7 +85,7 @@ Status TreeDump::make_directories() {
   return {};
 }
 
-// Access to a mount whose daemon is stopped would block.
+// Checks that the daemon answers, because access to a mount whose daemon is stopped would block.
 Status TreeDump::check_daemon() const {
   auto alive = ask(options_.mount, to_request(request::Status{}));
   if (!alive) return failure(EIO, alive.error().message);
@@ -100,7 +102,7 @@ void TreeDump::remove_checkpoint() {
   std::filesystem::remove(options_.mount.mountpoint + "/" + memory_name(), ignored);
 }
 
-// CRIU, which already waits, leaves out what this list names.
+// Writes the list of the file systems that CRIU, which already waits, must leave out.
 Status TreeDump::find_files() {
   auto files = FileParts::open({.mount = options_.mount,
                                 .checkpoint = options_.record.checkpoint,
@@ -121,7 +123,8 @@ Status TreeDump::find_files() {
   return {};
 }
 
-// CRIU's library reads the list when CRIU comes to shared memory.
+// Sends what has changed, and writes the list of shared memory. CRIU's library reads the list when
+// CRIU comes to shared memory.
 Status TreeDump::catch_up_files() {
   if (!files_) return {};
   if (Status sent = files_->catch_up(options_.record.root); !sent) return sent;
@@ -145,7 +148,8 @@ Status TreeDump::await_resumed() const {
   return {};
 }
 
-// In every mode: even a tree that stands still while its memory is copied need not wait for files.
+// Copies files in every mode: even a tree that stands still while its memory is sent need not wait
+// for its files.
 Status TreeDump::copy_files() { return files_ ? files_->copy(options_.record.root) : Status{}; }
 
 // Copies memory in rounds while the tree runs. If that is not possible, all memory is sent while
@@ -168,7 +172,8 @@ Status TreeDump::or_send_frozen(const Status& copied) {
   return {};
 }
 
-// A user who does not want to wait for a long freeze does not want this one either.
+// Checks whether the user allows a long freeze. With --on-timeout cancel or post-copy, the user
+// does not.
 Status TreeDump::may_send_frozen(const std::string& why) const {
   if (!options_.live_limits || options_.live_limits->on_timeout == OnTimeout::kFreeze) return {};
   if (options_.plan.may_run_before_memory()) return {};
@@ -213,7 +218,7 @@ Status TreeDump::copy_round() {
   const auto begins = [&](uint64_t bytes) {
     if (options_.on_round_begins) options_.on_round_begins(number, bytes);
   };
-  // Other trees may be frozen.
+  // This round must not pause, because other trees may be frozen.
   const auto round =
       memory_->send_round(live_, options_.record.root, {.may_pause = false, .on_begin = begins});
   if (!round) return failure(round.error());
@@ -250,8 +255,8 @@ Status TreeDump::prepare() {
   return {};
 }
 
-// Containers are dumped through runc: it passes CRIU the options that a container needs, and
-// forgets the container after the dump.
+// Returns the command that dumps a container. It runs runc, which passes CRIU the options that a
+// container needs, and forgets the container after the dump.
 Result<std::vector<std::string>> TreeDump::checkpoint_command(const std::string& images) const {
   std::string configuration = runc_configuration(options_.criu_options);
   if (options_.plan.moves_memory_apart())
@@ -386,7 +391,8 @@ bool TreeDump::has_room_for(uint64_t sent_bytes, uint64_t rest_bytes) const {
   return fits_with_rounds(sent_bytes, rest_bytes, rounds_.front().bytes, *options_.live_limits);
 }
 
-// The tree has written more since the last round than the target has room for.
+// Discards the rounds, because the tree has written more since the last round than the target has
+// room for.
 Status TreeDump::start_anew() {
   const char* const why = "the target has no room for copies of what was written meanwhile";
   if (Status allowed = may_send_frozen(why); !allowed) return allowed;
@@ -454,8 +460,7 @@ bool TreeDump::is_abandoned() const {
   return !check_thawed(options_.record.root);
 }
 
-// Once the migration is decided, removes what can keep CRIU from ending: a SIGSTOP, or a stopped
-// daemon.
+// After the decision, removes what can keep CRIU from ending: a SIGSTOP, or a stopped daemon.
 void TreeDump::unblock_criu() {
   auto record = store_.read(options_.id, kRole);
   const bool decided =

@@ -35,7 +35,7 @@ struct TreeDumpOptions {
   std::function<void(unsigned round, uint64_t bytes)> on_round_begins;
   std::function<void(unsigned round, uint64_t bytes)> on_round;
   std::function<void()> on_freeze;  // CRIU is about to freeze the tree
-  // Files in memory and shared memory: a round has sent so much.
+  // Called after a round of files in memory and shared memory, with the bytes that it has sent.
   std::function<void(uint64_t bytes)> on_files_round;
   // A sentence for the user: why the move is not live, or does not keep its promise.
   std::function<void(const std::string&)> on_warning;
