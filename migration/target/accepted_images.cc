@@ -55,7 +55,8 @@ Status note_parent_death(const TreeRecord& tree, AcceptedImages& accepted) {
                  "without this request");
 }
 
-// CRIU waits already, and reads the file when it begins to restore.
+// Writes the file of inherited state. CRIU waits already, and reads the file when it begins to
+// restore.
 Status leave_inherited(const std::optional<carried::State>& state, const std::string& work) {
   const std::string path = work + "/" + kInherited;
   const auto nodes = read_whole_file(kNodesOfMemory);  // none without CONFIG_NUMA
@@ -68,7 +69,8 @@ Status leave_inherited(const std::optional<carried::State>& state, const std::st
   return file ? Status{} : system_failure("write", path);
 }
 
-// CRIU traces the root already if it is no child of CRIU.
+// If the root is not a child of CRIU, CRIU itself traces it, so the hook cannot take the locks of
+// processes.
 Status note_locks(bool is_container, const std::string& path, carried::State& state,
                   AcceptedImages& accepted) {
   if (carries_process_locks(state) && (is_container || accepted.needs_parent)) {

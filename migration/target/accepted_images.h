@@ -1,5 +1,5 @@
-// The images of a tree that this node has judged: the restart policy accepts them, and what the
-// supervisor must know of them before the restore.
+// The images of a tree that the restart policy of this node accepts, and what the supervisor must
+// know about them before the restore.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,11 @@ struct AcceptedImages {
   bool needs_parent = false;
 };
 
-// Opens the sealed checkpoint, with that inode, of a tree; leaves in the work directory what the
-// hook applies, which has no access to the checkpoint. Errors: EPERM if the policy does not accept
-// the tree, which the log of the target's daemon gets to know; ENOTSUP for a container whose first
-// process needs its parent; those of SealedImages.
+// Opens the sealed checkpoint of a tree, and checks its images. `inode`: of the checkpoint's
+// directory. Writes the state that the hook applies to the work directory, because the hook has no
+// access to the checkpoint. Errors: EPERM if the policy does not accept the tree (also in the log
+// of the target's daemon); ENOTSUP for a container whose first process needs its parent; those of
+// SealedImages.
 Result<AcceptedImages> accept_images(const OwnershipRecord& record, size_t tree, uint64_t inode,
                                      const std::string& work);
 

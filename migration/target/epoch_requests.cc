@@ -32,7 +32,8 @@ Error replaced(const std::string& name, const std::string& takeover) {
           fmt::format("{} was taken over and runs at the partner: migration {}", name, takeover)};
 }
 
-// The source shows what its partner's disk has. The path of the file is not its business.
+// Adds to an answer what the disk has, because the source shows it. Leaves out the path of the
+// file, which the source does not need.
 json with_disk(json answer, const LockedEpochs& locked) {
   if (auto on_disk = locked.on_disk()) {
     on_disk->file.clear();
@@ -41,8 +42,8 @@ json with_disk(json answer, const LockedEpochs& locked) {
   return answer;
 }
 
-// Nothing has arrived. The disk may have an epoch of an earlier process, which an operator can
-// still want.
+// Discards the directory of a source that was refused: nothing has arrived. Keeps it if the disk
+// has an epoch of an earlier process, which an operator may still need.
 void forget_refused(LockedEpochs& locked) {
   if (!locked.on_disk()) (void)locked.discard();
 }
@@ -71,7 +72,7 @@ json EpochRequests::answer(const json& request) const {
   return std::move(*answer);
 }
 
-// After a restart of this node only the record knows.
+// Looks for a takeover in the records: after a restart of this node, only they show it.
 Status EpochRequests::check_replaced(const std::string& name, const ProtectedTree& tree) const {
   const auto taken_over = find_taken_over(records_, name, context_.peer, tree);
   if (!taken_over) return failure(taken_over.error());
@@ -147,7 +148,7 @@ Result<json> EpochRequests::open(const json& request) const {
     return failure(possible.error());
   }
   remove_failed(locked->state().name);
-  // A version that does not know units and containers answers without them.
+  // A version of ppmr without support of units and containers answers without `manager`.
   const EpochState& state = locked->state();
   json answer = {{"newest", state.newest.number},
                  {"run", state.run},
@@ -157,7 +158,7 @@ Result<json> EpochRequests::open(const json& request) const {
   return with_disk(std::move(answer), *locked);
 }
 
-// What stops a takeover is refused while the source is alive.
+// Refuses a manager that would prevent a takeover, while the source is still alive.
 Status EpochRequests::check_manager(const TreeManager& manager) const {
   if (manager.unit.name.empty()) return {};
   const auto policy = parse_restart_policy(context_.restart_policy);
@@ -168,7 +169,8 @@ Status EpochRequests::check_manager(const TreeManager& manager) const {
   return check_unit_is_free(manager.unit.name);
 }
 
-// The boot of a lost node has started its unit again, while the copy runs here.
+// Returns whether the copy of the tree runs here as a unit. The boot of the lost node may then have
+// started the unit there again.
 bool EpochRequests::runs_as_unit(const EpochState& state) {
   if (state.manager.unit.name.empty()) return false;
   const Status free = check_unit_is_free(state.manager.unit.name);
@@ -187,7 +189,8 @@ Result<std::string> EpochRequests::control_socket() const {
   return mount->mount.source;
 }
 
-// A source that ended in the middle of an epoch has left parts of it in the image store.
+// Removes the parts of an epoch that a source has left in the image store, because it ended in the
+// middle of the epoch.
 void EpochRequests::remove_failed(const std::string& name) const {
   const auto socket = control_socket();
   if (!socket) return;
@@ -200,7 +203,7 @@ void EpochRequests::remove_failed(const std::string& name) const {
   }
 }
 
-// The checkpoint must come from the peer that asks.
+// Returns the inode of a sealed checkpoint, which must come from the peer that makes the request.
 Result<uint64_t> EpochRequests::sealed_inode(const std::string& socket,
                                              const std::string& checkpoint) const {
   const auto answer =

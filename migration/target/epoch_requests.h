@@ -1,11 +1,13 @@
-// The migration agent's requests of `ppmr protect` (migration/protect). Each may be repeated.
+// Answers the requests of `ppmr protect` (migration/protect) for the migration agent. Each request
+// may be repeated.
 //
 //   epoch-open     before the first epoch of a run      may this source use the name?
 //   epoch-contact  while nothing else is sent           is the source still the one that may run?
 //   epoch-seal     when both checkpoints are sealed     keeps the epoch, removes the checkpoints
 //   epoch-close    the tree has ended by itself         forgets its epochs
 //
-// Every answer with "replaced" means: the tree runs at this node, the source must end its copy.
+// An answer with "replaced" means that the tree runs at this node, and that the source must end its
+// copy.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -38,7 +40,8 @@ class EpochRequests {
   Result<nlohmann::json> contact(const nlohmann::json& request) const;
   Result<nlohmann::json> seal(const nlohmann::json& request) const;
   Result<nlohmann::json> close(const nlohmann::json& request) const;
-  // Locks the epochs of the tree for its source, which is alive.
+  // Locks the epochs of the tree for a request of its source. The request shows that the source is
+  // alive, so this aborts a takeover that is not decided.
   Result<LockedEpochs> lock_for_source(const nlohmann::json& request) const;
   Status check_replaced(const std::string& name, const ProtectedTree& tree) const;
   Status check_manager(const TreeManager& manager) const;

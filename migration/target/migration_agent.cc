@@ -146,7 +146,8 @@ json Agent::audited(const json& request, const std::string& outcome, json answer
   return answer;
 }
 
-// A coordinator repeats these requests, so only requests of another peer are of interest.
+// Writes only refusals of another peer into the audit trail, because a coordinator repeats these
+// requests.
 json Agent::audited_refusal(const json& request, json answer) const {
   const bool is_foreign = !answer.value("ok", false) && answer.value("errno", 0) == EACCES;
   return is_foreign ? audited(request, "", std::move(answer)) : answer;
@@ -257,7 +258,8 @@ json Agent::look(const json& request) const {
   return answer;
 }
 
-// A supervisor that waits for a tree ends its wait if nothing arrives, but not during a pause.
+// Notes a contact of the coordinator, and a pause. A supervisor that waits for a tree ends its wait
+// if nothing arrives, but not during a pause.
 void Agent::note_contact(const OwnershipRecord& record, bool is_paused) const {
   store_.note_contact(record.id, kRole);
   if (!is_paused) return;
@@ -278,7 +280,8 @@ json Agent::carry_out(const TargetStep& step) const {
   return answer_of(is_over(step.record.state()) ? note_seen(step.record) : step.record);
 }
 
-// The source learns the outcome with this answer. If the answer is lost, it asks again.
+// Notes that the source has seen the outcome, which this answer contains. If the answer is lost,
+// the source asks again.
 OwnershipRecord Agent::note_seen(const OwnershipRecord& record) const {
   if (record.peer_notified) return record;
   const auto noted = store_.change(record.id, kRole, [](OwnershipRecord& latest) -> Status {
@@ -288,8 +291,8 @@ OwnershipRecord Agent::note_seen(const OwnershipRecord& record) const {
   return noted ? *noted : record;
 }
 
-// What a confirmed vote needs, and what is missing of it. A target that is ready may not abort by
-// itself, so its record says `ready` even after the images are gone.
+// Returns what is missing for a confirmed vote; empty: nothing. A target that is ready may not
+// abort by itself, so its record says `ready` even after the images are gone.
 std::string Agent::missing(const OwnershipRecord& record) const {
   for (const TreeRecord& tree : record.trees) {
     for (const std::string& path : {images_path(record, tree), memory_path(record, tree)}) {

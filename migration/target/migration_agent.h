@@ -14,8 +14,9 @@
 
 namespace ppmr {
 
-// What the vote of an agent of this process's parent counts for: the boot of this node, and the
-// daemon (by its helper, which starts the agents). What a vote promises is in the memory of both.
+// Returns the incarnation of this target: the boot of the node, and the daemon (by its helper,
+// which is the parent of this process). A vote counts in one incarnation only: what it promises is
+// in the memory of the node and of the daemon.
 std::string incarnation_here();
 
 struct MigrationAgent {

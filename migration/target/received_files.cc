@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kSlice{250};
 constexpr milliseconds kDaemonPatience{5000};
-// Stays free when a part is put in place.
+// This much memory must stay free when a part is put in place.
 constexpr uint64_t kReserveBytes = uint64_t{128} << 20;
 
 uint64_t available_bytes() {
@@ -118,12 +118,12 @@ void ReceivedFiles::receive() {
 }
 
 Status ReceivedFiles::finish(const std::function<bool()>& is_over) {
-  // A failed receive_parts() may have seen no whole part.
+  // After a failed receive_parts(), parts_ may be 0 although the tree has files.
   if (!has_ended_ && parts_ == 0) {
     const Status any = wait_for(file_part_name(place_.checkpoint, 0), milliseconds{0});
     const bool has_none = !any && any.error().errno_value == ETIMEDOUT && parts_ == 0;
     if (has_none && !has_ended_) {
-      stops_ = true;  // the thread ends by itself, up to a slice later: nobody waits for that
+      stops_ = true;  // the thread ends by itself, up to a slice later
       return {};
     }
   }

@@ -1,6 +1,6 @@
 // Puts the files in memory and the shared memory of a tree in place while they arrive
-// (migration/source/file_parts.h), in a thread of its own. Each part is removed from the store as
-// soon as it is in place.
+// (migration/source/file_parts.h), in a thread of its own. The thread removes each part from the
+// store as soon as the part is in place.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct ReceivedFilesPlace {
   std::string checkpoint;  // the name of the tree's checkpoint
   std::string owner;       // the peer that may send it
   std::string directory;   // for the mounts, see processes/files/tmpfs_builder.h
-  // Peers whose trees may not have files of root send no files either, only shared memory.
+  // false: trees of this peer may not have files of root, so the peer may send only shared memory.
   bool is_allowed = false;
 };
 
@@ -40,7 +40,7 @@ class ReceivedFiles {
   Status finish(const std::function<bool()>& is_over);
   // Call it after finish().
   std::vector<BuiltSegment> take_segments() { return std::move(segments_); }
-  // What has failed; success: nothing yet.
+  // Returns what has failed; success: nothing so far.
   Status failed() const { return has_ended_ ? result_ : Status{}; }
   // A value that changes while parts arrive.
   uint64_t parts() const { return parts_; }
@@ -55,7 +55,7 @@ class ReceivedFiles {
   std::atomic<uint64_t> parts_ = 0;
   std::atomic<bool> has_ended_ = false;
   Status result_;                       // valid if has_ended_
-  std::vector<BuiltSegment> segments_;  // as above
+  std::vector<BuiltSegment> segments_;  // valid if has_ended_
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-// The shared memory of a tree that waits for its restore (processes/files/segment_builder.h). This
-// process has a descriptor of each memory, and CRIU opens it there. The daemon has another, for a
-// further attempt after the death of this process.
+// Keeps the shared memory of a tree that waits for its restore (processes/files/segment_builder.h).
+// This process has a descriptor of each shared memory; CRIU opens it in /proc. The daemon has
+// another descriptor, for a further attempt after the death of this process.
 #pragma once
 
 #include <string>
@@ -20,12 +20,13 @@ struct ReceivedMemoryPlace {
 // Threads: one.
 class ReceivedMemory {
  public:
-  // Takes what has arrived. Errors: of the daemon.
+  // Takes what has arrived. Errors: those of the daemon.
   Status keep(const ReceivedMemoryPlace& place, std::vector<BuiltSegment> memory);
   // Takes what an earlier supervisor has given to the daemon. Errors: as above.
   Status fetch(const ReceivedMemoryPlace& place);
-  // Lists the memories for the next attempt of CRIU. What an earlier attempt has sealed is replaced
-  // by a copy, because CRIU seals it again. Errors: ENOMEM; of the file system.
+  // Lists the shared memory for the next attempt of CRIU. Replaces each memory that an earlier
+  // attempt has sealed by a copy, because CRIU seals it again. Errors: ENOMEM; those of the file
+  // system.
   Status offer_to_criu(const std::string& work);
 
  private:

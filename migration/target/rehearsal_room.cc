@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 // Each entry costs a mount, some 10 us.
 constexpr size_t kEntriesMax = 4096;
 
-// Makes an entry of the shield that is the entry of the directory. A socket is not shown: nothing
-// may connect to it, and CRIU would remove it.
+// Shows an entry of the directory in the shield. Leaves out sockets: no process may connect to
+// them, and CRIU would remove them.
 Status show_entry(const fs::path& entry, const fs::path& shown) {
   struct stat at {};
   if (lstat(entry.c_str(), &at) != 0) return {};  // it has been removed meanwhile
@@ -40,7 +40,7 @@ Status show_entry(const fs::path& entry, const fs::path& shown) {
   return errno == ENOENT ? Status{} : system_failure("show in a rehearsal", entry.c_str());
 }
 
-// The directories in which the sockets are bound, each once.
+// Returns the directories in which the sockets are bound, each once.
 Result<std::vector<std::string>> socket_directories(const std::string& images,
                                                     const ImageBundle* bundle) {
   const auto tree = read_tree_images(images, bundle);

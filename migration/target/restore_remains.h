@@ -21,8 +21,8 @@ namespace ppmr {
 Result<bool> settle_remains(const TreeRecord& tree, const std::string& work_directory, CriuEnd end);
 
 // Removes the checkpoints of a tree from the target's store, if they belong to the record's peer.
-// Leaves the epoch of a tree that is taken over.
-// Errors: of the mount and its daemon, EPERM for the checkpoint of another peer.
+// Leaves the epoch of a tree that is taken over. Errors: those of the mount and its daemon, EPERM
+// for the checkpoint of another peer.
 Status remove_checkpoint(const OwnershipRecord& record, const TreeRecord& tree);
 
 // Unmounts the files in memory that were put in place for a tree. A tree that runs keeps its own

@@ -23,11 +23,11 @@ class SealedImages {
     uint64_t inode = 0;  // inode of the checkpoint when it was sealed
   };
 
-  // Opens the images. Errors: of the file system and of the daemon; ESTALE if the checkpoint was
-  // replaced; ELOOP if it has symbolic links that CRIU does not make.
+  // Opens the images. Errors: those of the file system and of the daemon; ESTALE if the checkpoint
+  // was replaced; ELOOP if it has symbolic links that CRIU does not make.
   static Result<SealedImages> open(Place place);
 
-  // Opens the images of an epoch (migration/epochs): no daemon has them. Errors: of the file
+  // Opens the images of an epoch (migration/epochs): no daemon has them. Errors: those of the file
   // system; ELOOP.
   static Result<SealedImages> open_epoch(const std::string& directory);
 

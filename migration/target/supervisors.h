@@ -8,8 +8,8 @@
 
 namespace ppmr {
 
-// Starts a supervisor in its own POSIX session (setsid(2)). Its output is written to the work
-// directory. Errors: of the file system and of spawn().
+// Starts a supervisor in its own POSIX session (setsid(2)). Its output goes to the work directory.
+// Errors: those of the file system and of spawn().
 Status start_supervisor(const RecordStore& store, const std::string& id, size_t tree);
 
 // Starts a supervisor for each tree that is not complete and whose supervisor has ended. A

@@ -62,7 +62,8 @@ OwnershipRecord record_of(const EpochState& state, const SealedEpoch& epoch) {
   return record;
 }
 
-// CRIU refuses a file whose size is not that of the dump, and the tree has written since.
+// Removes the sizes of files from the images: CRIU refuses a file whose size has changed since the
+// dump, and the tree has run on and written.
 Status forget_sizes(const std::string& epoch) {
   const std::string image = epoch + "/images/files.img";
   const std::string changed = epoch + "/files.img";
@@ -71,7 +72,7 @@ Status forget_sizes(const std::string& epoch) {
   return system_failure("replace", image);
 }
 
-// An aborted restore may still have the pids.
+// Waits for the supervisor of an aborted restore, which may still have the pids.
 void await_supervisor(const RecordStore& records, const std::string& id) {
   const auto record = records.read(id, kRole);
   if (!record || record->state() != MigrationState::kAborted) return;
@@ -109,7 +110,8 @@ Status check_pids(const EpochState& state, const TreeTasks& tasks) {
   return {};
 }
 
-// A container has pids and, normally, a network of its own.
+// Checks that this node can give a copy the pids and addresses of the tree. A container has pids
+// and, normally, a network of its own.
 Status check_shared(const EpochState& state, const std::string& images) {
   if (!state.manager.container.name.empty()) return {};
   const auto tasks = read_tasks(images + "/pstree.img");
@@ -131,13 +133,14 @@ Status check_shared(const EpochState& state, const std::string& images) {
   return {};
 }
 
-// Of a copy, under its lock.
+// Returns whether a copy is abandoned. Call it under the lock of the copy.
 bool is_abandoned(const RecordStore& records, const LockedEpochs& copy) {
   if (copy.exists()) return is_abandoned_copy(copy.state(), takeover_state(records, copy.state()));
   return !copy.on_disk();  // an older version may have protected a process under this name
 }
 
-// Nobody decides about a copy whose command has ended. A living one notes its contact all the time.
+// Returns whether the command that makes this copy has ended: no program then decides about the
+// copy. A living command notes its contact all the time.
 bool has_lost_its_command(const RecordStore& records, const LockedEpochs& copy) {
   const EpochState& state = copy.state();
   const auto takeover = takeover_state(records, state);
@@ -150,7 +153,7 @@ bool has_lost_its_command(const RecordStore& records, const LockedEpochs& copy) 
   return silent > kCommandSilence;
 }
 
-// `locked`: of the tree. It has an epoch that may be taken over.
+// Starts the restore of an epoch. `locked`: the epochs of the tree, of which one may be taken over.
 Result<OwnershipRecord> begin(const RecordStore& records, LockedEpochs& locked, uint64_t number) {
   EpochState state = locked.state();
   const auto epoch = find_epoch(state, number);
@@ -326,7 +329,7 @@ Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochS
   auto locked = epochs.lock(name);
   if (!locked) return failure(locked.error());
   if (locked->state().takeover != id) {
-    return failure(ECANCELED, "the source has asked for its process meanwhile: it is alive");
+    return failure(ECANCELED, "the source has sent a request in the meantime, so it is alive");
   }
   const auto ready = records.read(id, kRole);
   if (!ready) return ready;

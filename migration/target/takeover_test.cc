@@ -108,7 +108,7 @@ class CopyTest : public testing::Test {
     ASSERT_TRUE(sealed) << sealed.error().message;
   }
 
-  // What a takeover does once its copy is prepared.
+  // Does what a takeover does after it has prepared its copy.
   void begin(LockedEpochs& copy, MigrationState reached) {
     OwnershipRecord record;
     record.id = random_migration_id();
@@ -141,7 +141,7 @@ class CopyTest : public testing::Test {
   std::optional<RecordStore> records_;
 };
 
-TEST_F(CopyTest, SecondOneIsJudgedWhenTheFirstHasBegun) {
+TEST_F(CopyTest, SecondCopyIsJudgedAfterTheFirstHasBegun) {
   auto first = std::make_optional(prepare_copy(*records_, *epochs_, "db", 0));
   ASSERT_TRUE(*first) << first->error().message;
   const std::string run = (*first)->state().run;
@@ -152,7 +152,7 @@ TEST_F(CopyTest, SecondOneIsJudgedWhenTheFirstHasBegun) {
     if (!copy) refused = copy.error();
     has_answer = true;
   });
-  // It has the lock of the original when it waits for that of the copy.
+  // The second call has the lock of the original while it waits for the lock of the copy.
   while (!has_answer && epochs_->try_lock("db")) std::this_thread::yield();
   EXPECT_FALSE(has_answer) << "it has replaced the first one";
   begin(**first, MigrationState::kRestoring);
@@ -172,7 +172,7 @@ TEST_F(CopyTest, UnreadableStateIsNotReplaced) {
   EXPECT_EQ(fs::file_size(state), 1u);
 }
 
-TEST_F(CopyTest, WhatIsLeftOfOneIsDiscarded) {
+TEST_F(CopyTest, RemainsOfACopyAreDiscarded) {
   ASSERT_TRUE(epochs_->lock("db@copy")) << "killed while it copies";
   discard_abandoned_copies(*records_, *epochs_);
   EXPECT_FALSE(is_there());
@@ -190,7 +190,7 @@ TEST_F(CopyTest, WhatIsLeftOfOneIsDiscarded) {
   EXPECT_TRUE(epochs_->read("db"));
 }
 
-TEST_F(CopyTest, OneThatIsMadeOrRestoredIsLeftAlone) {
+TEST_F(CopyTest, CopyThatIsBeingMadeOrRestoredIsLeftAlone) {
   auto copy = std::make_optional(prepare_copy(*records_, *epochs_, "db", 0));
   ASSERT_TRUE(*copy);
   discard_abandoned_copies(*records_, *epochs_);
@@ -202,7 +202,7 @@ TEST_F(CopyTest, OneThatIsMadeOrRestoredIsLeftAlone) {
   EXPECT_EQ(find_running_copy(*records_, *epochs_, "db"), 0) << "it is not decided";
 }
 
-TEST_F(CopyTest, OneWhoseCommandWasKilledDuringTheRestoreIsDiscarded) {
+TEST_F(CopyTest, CopyWhoseCommandWasKilledDuringTheRestoreIsDiscarded) {
   std::string id;
   {
     auto copy = prepare_copy(*records_, *epochs_, "db", 0);

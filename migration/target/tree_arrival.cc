@@ -59,8 +59,8 @@ Status TreeArrival::begin() {
   return {};
 }
 
-// Of all trees: a tree waits until the others are copied, too. Returns nothing if the daemon does
-// not answer.
+// Returns the progress of all trees, because a tree waits until the others are copied, too. Returns
+// nullopt if the daemon does not answer.
 std::optional<TreeArrival::Progress> TreeArrival::progress(const std::string& socket) const {
   std::set<std::string> names;
   for (const TreeRecord& tree : record_.trees) {

@@ -1,5 +1,5 @@
-// What arrives of a tree before its restore: the sealed images, the files in memory and the shared
-// memory (received_files.h), and in post-copy the promise of room for its memory.
+// Receives what arrives of a tree before its restore: the sealed images, the files in memory and
+// the shared memory (received_files.h), and in post-copy the promise of room for its memory.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,8 @@ inline constexpr const char* kPausedFile = "/paused-at";
 // The socket of the target's daemon. Errors: those of find_mount().
 Result<std::string> control_socket_of(const OwnershipRecord& record);
 
-// Whether the tree comes from an epoch that this node keeps. Its source sends nothing any more.
+// Returns whether the tree comes from an epoch that this node keeps. If so, its source sends
+// nothing.
 bool is_taken_over(const TreeRecord& tree);
 
 // Nothing arrives of a tree that is taken over: the calls succeed at once. Threads: one.
@@ -32,15 +33,15 @@ class TreeArrival {
   // `work`: the work directory of the restore. `read` returns the latest record.
   TreeArrival(const OwnershipRecord& record, size_t tree, std::string work, ReadRecord read);
 
-  // Files in memory and shared memory arrive from now on. Errors: of the daemon.
+  // Begins to receive files in memory and shared memory. Errors: those of the daemon.
   Status begin();
   // Waits until the source has sealed the checkpoint. Rounds and the dump may take any time, but
   // must not stall for longer than the hold limit, unless an operator pauses them. Returns the
-  // inode of its directory; 0 for a tree that is taken over. Errors: ECANCELED if the migration was
-  // aborted in the meantime; ETIMEDOUT without progress; of the daemon.
+  // inode of the checkpoint's directory; 0 for a tree that is taken over. Errors: ECANCELED if the
+  // migration was aborted in the meantime; ETIMEDOUT without progress; those of the daemon.
   Result<uint64_t> await_sealed() const;
-  // The memory must come from the peer that asks for the restore. It may still be on its way.
-  // Errors: EPERM.
+  // Checks that the memory comes from the peer that asks for the restore. The memory may still be
+  // on its way. Errors: EPERM.
   Status check_owner_of_memory() const;
   // Returns when all files and shared memory are in place. `is_over` ends the wait. Errors: those
   // of ReceivedFiles and ReceivedMemory.
@@ -48,9 +49,9 @@ class TreeArrival {
   // Call it before each attempt to restore. Errors: those of ReceivedMemory.
   Status offer_to_criu() { return shared_memory_.offer_to_criu(work_); }
   // Reserves room in the image store for the memory, which arrives after the decision. `images`:
-  // the path of the images. Errors: ENOSPC; of the daemon.
+  // the path of the images. Errors: ENOSPC; those of the daemon.
   Status keep_room_for_memory(const std::string& images) const;
-  // Ends what arrives, and removes what is in place.
+  // Stops receiving, and removes what is in place.
   void discard();
   // Removes the mounts that were built: a tree that runs has its own.
   void remove_mounts() const;

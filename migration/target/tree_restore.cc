@@ -66,14 +66,15 @@ constexpr milliseconds kUnitPatience{10'000};
 // How long CRIU may take to end after an abort. Normally the hook makes CRIU fail. But CRIU 3.17
 // waits without end for a process that was killed during its restore.
 constexpr milliseconds kAbortPatience{5000};
-// CRIU 4.2, too, waits without end if one is killed after the decision, before CRIU lets it run.
+// CRIU 4.2, too, waits without end for a process that was killed after the decision and before CRIU
+// lets it run.
 constexpr milliseconds kDeathPatience{3000};
 // How long the supervisor watches a tree that runs, before it reports that the tree has moved.
 constexpr milliseconds kFirstSteps{100};
 
 void log(const std::string& sentence) { print_to(stdout, "{}\n", sentence); }
 
-// A rehearsal starts no unit.
+// Returns /dev/null in place of the output of a unit, because a rehearsal starts no unit.
 Result<UniqueFd> discarded_output() {
   UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return system_failure("open", "/dev/null");
@@ -95,7 +96,7 @@ class TreeRestore {
   Result<OwnershipRecord> change(const RecordStore::Change& change) const {
     return store_.change(id_, kRole, change);
   }
-  // Waits for what arrives, and judges it.
+  // Waits for the images and the files, and checks the images.
   Status await_arrival();
   bool is_container() const { return !record_.trees[tree_].container.name.empty(); }
   Status prepare();
@@ -105,7 +106,7 @@ class TreeRestore {
   bool was_aborted_for(milliseconds time);
   // Returns why CRIU should be ended; empty: it should go on.
   std::string why_criu_is_in_vain();
-  // `error`: of restore_once().
+  // `error`: the error of restore_once().
   CriuEnd end_of_criu(const Error& error) const;
   Result<std::unique_ptr<Restore>> restore_once();
   // Settles the remains of the last restore and sets runs_. On an error the supervisor gives up.
@@ -134,7 +135,7 @@ class TreeRestore {
   std::optional<TreeArrival> arrival_;      // none: there is no work directory
   std::optional<AcceptedImages> accepted_;  // none: not yet
   std::optional<HeldCriu> prepared_;
-  int64_t sealed_ns_ = 0;  // when this supervisor learned of the seal; 0: not yet
+  int64_t sealed_ns_ = 0;  // when this supervisor saw the seal; 0: not yet
   int64_t restore_began_ns_ = 0;
   pid_t running_root_ = 0;
   Clock::time_point runs_since_;
@@ -221,10 +222,11 @@ Result<std::unique_ptr<CriuProcess>> TreeRestore::start_runc(const std::string& 
                              .show = log});
 }
 
-// runc makes its directory of the container before it starts CRIU, and its record of it afterwards.
-// If it is killed in between, runc lists no container, and refuses to make another of that name.
+// runc makes the directory of the container before it starts CRIU, and the record of the container
+// afterwards. If runc is killed in between, it lists no container, and refuses to make another one
+// of that name.
 Status TreeRestore::note_start_of_runc(const Runc& runc, const std::string& name) const {
-  if (runc.has_directory(name)) return {};  // somebody else's: runc will say that the name is taken
+  if (runc.has_directory(name)) return {};  // runc will report that the name is taken
   return leave_mark(work_, RelayMark::kRuntimeStarted, read_boot_id());
 }
 
@@ -239,10 +241,11 @@ std::string TreeRestore::why_criu_is_in_vain() {
   if (was_aborted_for(kAbortPatience)) return "its migration was aborted";
   const auto record = read();
   if (!record) return "";
-  // The hook has recorded those that live. Before it does, the migration ends with its time limit.
+  // The hook has recorded the tasks that were alive. If CRIU blocks before that, the time limit
+  // ends the migration.
   const auto& tasks = record->trees[tree_].tasks;
   const auto dead = std::find_if_not(tasks.begin(), tasks.end(), is_alive);
-  // A child may end as soon as CRIU lets it run, which needs no longer to wait for it.
+  // A child may end as soon as CRIU lets it run. CRIU then does not wait for it any more.
   const bool may_end = dead != tasks.begin() && may_have_run(work_, CriuEnd::kInVain);
   if (dead == tasks.end() || may_end) {
     saw_death_.reset();
@@ -275,7 +278,7 @@ Result<std::unique_ptr<Restore>> TreeRestore::restore_once() {
                        .memory = memory_path(record_, record_.trees[tree_]),
                        .bundle = accepted_->images.bundle_path(),
                        .post_copy = record_.plan.may_run_before_memory(),
-                       // The original of a rehearsal goes on, and writes.
+                       // The original of a rehearsal goes on, and writes files.
                        .any_file_sizes = record_.plan.is_rehearsal,
                        .leaves_locks = accepted_->has_locks,
                        .leaves_process_locks = accepted_->has_process_locks,
@@ -308,8 +311,9 @@ Status TreeRestore::settle() {
   auto record = read();
   if (!record) return failure(record.error());
   record_ = std::move(*record);
-  // A CRIU that an earlier supervisor started still holds the tree, and now lets it run. To kill it
-  // instead is to restore again, from a checkpoint that may be gone.
+  // A CRIU that an earlier supervisor started still holds the tree, and now lets it run. If this
+  // supervisor killed CRIU instead, it would have to restore the tree again, from a checkpoint that
+  // may be gone.
   if (record_.state() == MigrationState::kRunning) {
     if (const auto criu = FrozenTasks::open({record_.trees[tree_].criu})) {
       (void)criu->await_end(kLetGoPatience);
@@ -322,8 +326,8 @@ Status TreeRestore::settle() {
   return {};
 }
 
-// The next restore must not be judged by the tasks of the last one. Without this step it is ended
-// if it takes long, and tried again.
+// Removes the tasks of the last restore from the record. Otherwise why_criu_is_in_vain() would take
+// them for dead tasks of the next restore, and end that restore if it takes long.
 void TreeRestore::forget_tasks() {
   auto forgotten = change([this](OwnershipRecord& record) -> Status {
     record.trees[tree_].tasks.clear();
@@ -340,7 +344,8 @@ void TreeRestore::report_outcome(const std::string& outcome, const std::string& 
                  {.outcome = outcome, .reason = reason, .sealed_ns = sealed_ns_, .work = work_});
 }
 
-// What has happened to the tree must not be forgotten because the disk is full for a while.
+// Repeats the step while the disk is full or fails: the record must show what has happened to the
+// tree.
 void TreeRestore::insist(const TargetEvent& event) const {
   for (;;) {
     const auto step = take_target_step(store_, id_, event);
@@ -367,8 +372,8 @@ void TreeRestore::note_running(pid_t pid) {
   report_outcome("running");
 }
 
-// Asks those processes of the tree that released RDMA for the move. A process that does not reply
-// resumes by itself after a time limit of its own.
+// Asks the processes of the tree that released RDMA for the move to use it again. A process that
+// does not reply resumes by itself after a time limit of its own.
 void TreeRestore::let_resume_rdma() const {
   const auto record = read();
   if (!record || record->trees[tree_].tasks.empty()) return;
@@ -498,7 +503,7 @@ int TreeRestore::run() {
   });
   if (!begun) return log(begun.error().message), to_int(ExitCode::kFailure);
   record_ = std::move(*begun);
-  // The namespaces of a container are its own, and its port is attached only after a decision.
+  // A container has namespaces of its own, and its port is attached only after a decision.
   const bool is_alone = record_.plan.is_rehearsal && !is_container();
   if (!record_.plan.original_goes_on && !is_alone) return supervise();
   auto kept = run_in_own_pid_namespace(
@@ -525,13 +530,14 @@ Status TreeRestore::record_namespace_init(pid_t child) const {
   return {};
 }
 
-// This process is process 1 of a pid namespace. Its end is the end of what it has restored.
+// This process is process 1 of a pid namespace. When it ends, the kernel kills the processes that
+// it has restored.
 int TreeRestore::rehearse() {
   if (Status alone = enter_lonely_network(); !alone) return give_up(alone.error());
   return supervise();
 }
 
-// What was restored runs. CRIU has let it go, or an earlier supervisor has seen it.
+// Continues with a tree that runs: CRIU has let it go, or an earlier supervisor has seen it run.
 int TreeRestore::watch_running() {
   if (record_.plan.is_rehearsal) return give_up({EPERM, "what was rehearsed must not run"});
   note_running(record_.trees[tree_].root);

@@ -30,7 +30,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr MigrationRole kRole = MigrationRole::kTarget;
 constexpr milliseconds kWait{100};
-// A supervisor that stays as the parent of its tree does not end.
+// How long this process waits for supervisors: one that stays as the parent of its tree does not
+// end.
 constexpr milliseconds kSupervisorPatience{5000};
 constexpr milliseconds kInterval{20};
 constexpr milliseconds kNotifyPatience{10'000};
@@ -84,7 +85,7 @@ void write_pid_file(const std::string& path, const std::string& pid) {
   }
 }
 
-// Names the first tree's root as the main process, and waits until systemd knows.
+// Names the first tree's root as the main process, and waits until systemd shows it as such.
 Status hand_to_systemd(const OwnershipRecord& record) {
   const std::string main = std::to_string(record.trees.front().root);
   if (const auto file = unit_property(record.unit.name, "PIDFile"); file && !file->empty()) {
@@ -108,7 +109,7 @@ bool is_supervised(const OwnershipRecord& record) {
 }
 
 // Returns false if systemd does not take over. This process must not end then: systemd would end
-// the others with it.
+// the other processes of the unit with it.
 bool adopt(const OwnershipRecord& record) {
   attach(record);
   if (Status handed = hand_to_systemd(record); !handed) {
@@ -159,7 +160,8 @@ int UnitGuestCommand::run() const {
         if (adopt(*record)) return to_int(ExitCode::kSuccess);
         break;
       case GuestStep::kEnd:
-        // A unit that is stopped becomes inactive. One whose main process ends has failed.
+        // Stops the unit, which then becomes inactive. If this main process ended first, the unit
+        // would have failed.
         (void)run_successfully({"systemctl", "--quiet", "stop", "--no-block", record->unit.name},
                                kSystemctlPatience);
         pause();
