@@ -6,7 +6,7 @@
 
 namespace ppmr {
 
-// CLOCK_REALTIME in nanoseconds.
+// Returns CLOCK_REALTIME in nanoseconds.
 inline int64_t realtime_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);

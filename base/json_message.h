@@ -12,11 +12,11 @@
 //     }
 //   };
 //
-// A request is {"op":kName, and the fields}. Fields that a struct does not name are ignored, so
-// that a newer sender can add some. A field may be a number, a string, an optional, a time in
-// milliseconds, a struct with fields(), or a vector or map of those. A number with a fraction
-// must not be negative: parse_json() refuses a message with a number that fits no unsigned integer.
-// Leave out an unknown number (an empty optional); do not send -1.
+// A request is a JSON object with "op": kName and the fields of the struct. Fields that a struct
+// does not name are ignored, so that a newer sender can add some. A field may be a number, a
+// string, an optional, a time in milliseconds, a struct with fields(), or a vector or map of those.
+// A number with a fraction must not be negative: parse_json() refuses a message with a number that
+// fits no unsigned integer. Leave out an unknown number (an empty optional); do not send -1.
 #pragma once
 
 #include <cerrno>

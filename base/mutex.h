@@ -164,8 +164,8 @@ class PPMR_SCOPED_CAPABILITY ReaderLock {
   bool holds_ = true;
 };
 
-// A std::condition_variable for a Mutex. wait*() is called with the mutex held, and returns with
-// it held. Without a predicate it may return early (spurious wake-up).
+// A std::condition_variable for a Mutex. Call wait*() with the mutex held; it returns with the
+// mutex held. Without a predicate it may return early (spurious wake-up).
 // Threads: any. All threads that wait at the same time pass the same mutex.
 class CondVar {
  public:

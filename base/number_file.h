@@ -1,4 +1,4 @@
-// A number in a file that one program replaces while others read it.
+// Reads and writes a number in a file that one program replaces while others read it.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace ppmr {
 // Opens a file, in this process or through another process that may open it.
 using OpenFile = std::function<Result<UniqueFd>(const std::string& path)>;
 
-// Without O_NONBLOCK, opening a FIFO blocks.
+// Uses O_NONBLOCK, because otherwise opening a FIFO blocks.
 inline Result<UniqueFd> open_to_read(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return system_failure("open", path);

@@ -44,12 +44,12 @@ struct EpochOptions {
   std::string checkpoint;  // a name that no other epoch has
   std::string work;        // directory for logs and page indexes
   ProcessIdentity root;
-  std::string container;  // of runc, whose first process is the root; empty: none
+  std::string container;  // of runc; its first process is the root; empty: none
   LiveLimits limits;
   std::vector<std::string> criu_options;
   std::chrono::milliseconds seal_patience{0};
   std::function<Status()> go_on;  // called after each round; an error ends the epoch
-  std::function<void(const std::string&)> on_warning;  // all memory was sent while it was frozen
+  std::function<void(const std::string&)> on_warning;  // a warning for the user
   // Used if the tree is one part of a whole whose parts are frozen together; empty otherwise.
   ContainerPort port;                     // cut while CRIU reads the connections and holds the tree
   std::function<Status()> before_freeze;  // the tree runs, and the rounds are over

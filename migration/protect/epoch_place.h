@@ -12,7 +12,7 @@
 
 namespace ppmr {
 
-// An epoch that counts, for those who watch the protection.
+// A report of an epoch that enough partners keep, for the user, `ppmr status` and the metrics.
 struct EpochReport {
   SealedEpoch epoch;
   std::chrono::steady_clock::time_point began;

@@ -8,7 +8,7 @@
 //   go      --------------->   it runs on; the epoch is kept here, then at the partner
 //           <-------- kept
 //
-// With `hold` it does not run on after `go`:
+// With `hold` the container does not run on after `go`:
 //
 //   go      --------------->   the epoch is kept here
 //           <-------- kept

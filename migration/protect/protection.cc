@@ -77,7 +77,7 @@ struct Protection::Run {
   WorkDirectory work;
   LiveMemory live;
   uint64_t kept_bytes = 0;  // the end of the newest epoch that is kept
-  bool has_failed = false;  // the last epoch
+  bool has_failed = false;  // true: the last epoch failed
 };
 
 Status Protection::make_place() {

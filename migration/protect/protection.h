@@ -140,7 +140,7 @@ class Protection {
   std::vector<std::string> criu_options_;
   LiveLimits limits_;      // with the fixed part of the last pause
   uint64_t number_ = 0;    // of the newest epoch that the partner keeps
-  bool has_sent_ = false;  // an epoch of this process
+  bool has_sent_ = false;  // true: this process has sent an epoch
 };
 
 }  // namespace ppmr

@@ -11,7 +11,7 @@
 namespace ppmr {
 
 enum class SealPolicy {
-  kAll,     // every partner has it, or a later one
+  kAll,     // every partner has the epoch, or a later one
   kQuorum,  // more than half of them
   kAny,     // one of them
 };

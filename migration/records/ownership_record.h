@@ -43,7 +43,7 @@ enum class MigrationState {
   kCommitted,  // source: the decision is durable: only the target may run the trees
   kRestoring,  // target: waits for checkpoints and restores them
   kReady,      // target: every tree is restored and held in the post-restore hook; in doubt
-  kRunning,    // target: knows that the source's copy never runs again; lets the trees run
+  kRunning,    // target: the source's copy never runs again; the trees may run
   kFinished,   // this node has nothing left to do
   kAborted,    // the trees continue at the source
 };
@@ -155,8 +155,8 @@ struct OwnershipRecord {
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
                      // of the checkpoints that this migration may use
   std::string peer_node_id;  // target: `node_id` of the source; see is_same_source()
-  nlohmann::json endpoint;  // source: the target's agent, see parse_endpoint()
-  std::string node_id;      // of the record's node, see read_node_id()
+  nlohmann::json endpoint;   // source: the target's agent, see parse_endpoint()
+  std::string node_id;       // of the record's node, see read_node_id()
   std::string boot_id;  // of the record's node: the ProcessIdentities are valid in this boot only
   std::string incarnation;  // of the target, see TargetFacts; source: of the target that prepared
   std::string mountpoint;   // on this node
@@ -171,7 +171,7 @@ struct OwnershipRecord {
   std::vector<TreeRecord> trees;
   std::vector<PauseRecord> pauses;  // source: pauses that are over
   bool tasks_stopped = false;       // source: SIGSTOP may have been sent to the tasks
-  bool tasks_resumed = false;       // source: what the migration had stopped goes on after an abort
+  bool tasks_resumed = false;       // source: the stopped tasks go on after an abort
   // Source: the target was notified of the outcome. Target: the source has seen the outcome.
   bool peer_notified = false;
   uint64_t confirmations = 0;  // target: how often it has confirmed its vote

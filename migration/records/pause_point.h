@@ -1,5 +1,5 @@
-// A seam for tests, chosen at link time: the shipped binary has a pause_point() that does nothing,
-// //tests:ppmr has one that waits (tests/pause_point.cc).
+// A function for tests, chosen at link time: the shipped binary has a pause_point() that does
+// nothing, //tests:ppmr has one that waits (tests/pause_point.cc).
 #pragma once
 
 #include <string>

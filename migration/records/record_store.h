@@ -34,7 +34,7 @@ class RecordStore {
   // Creates the directory (0700) if it is missing. Errors: those of the file system; EPERM if other
   // users may write to it.
   static Result<RecordStore> open(const std::string& directory);
-  // Checks a directory like open(), but creates nothing. A missing one passes.
+  // Checks a directory like open(), but creates nothing. A missing directory passes.
   static Status check(const std::string& directory);
 
   const std::string& directory() const { return directory_; }

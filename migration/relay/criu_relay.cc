@@ -98,7 +98,7 @@ class Relay {
   UniqueFd runtime_;  // the runtime's socket; invalid: the runtime has ended, or there is none
   const UniqueFd criu_;
   const pid_t criu_pid_;
-  // Set once the record lets CRIU continue. From then on, no failure of the runtime may stop CRIU.
+  // Set when the record lets CRIU continue. From then on, no failure of the runtime may stop CRIU.
   bool decided_ = false;
   bool left_resumed_mark_ = true;  // false: the mark kResumed could not be written
 };

@@ -9,8 +9,9 @@
 namespace ppmr {
 
 // Takes one step, which is durable on return. `decide(record)` returns the step: a
-// Result<SourceStep> or Result<TargetStep>. It may be called again with a newer record. A step that
-// changes nothing is not written. Errors: those of `decide` and of the store.
+// Result<SourceStep> or Result<TargetStep>. The function may call `decide` again with a newer
+// record. It does not write a step that changes nothing. Errors: those of `decide` and of the
+// store.
 template <typename Step, typename Decide>
 Result<Step> take_durable_step(const RecordStore& store, const std::string& id, MigrationRole role,
                                const Decide& decide) {

@@ -47,7 +47,7 @@ Status leave_process_locks(carried::State& state);
 
 enum class LockTurn {
   kBeforeVote,     // leaves locks of shared files to the source
-  kAfterDecision,  // waits for them
+  kAfterDecision,  // waits for the locks
 };
 
 // Takes the locks for the restored tasks. Errors: those of with_injected_calls(); EBUSY with the

@@ -66,7 +66,7 @@ class ALockedFile : public testing::Test {
     ASSERT_TRUE(read_locks(tasks_, state_));
   }
   void TearDown() override { std::filesystem::remove(path_); }
-  // The lock goes to another open file description, as if another program had it.
+  // Moves the lock to another open file description, as if another program had it.
   UniqueFd lose_to_another() {
     flock(file_.get(), LOCK_UN);
     UniqueFd other(open(path_.c_str(), O_RDWR | O_CLOEXEC));
@@ -105,7 +105,7 @@ TEST_F(ALockedFile, ThatBothNodesShareIsLeftToTheSourceUntilItsEnd) {
 }
 
 TEST_F(ALockedFile, ThatAnotherProgramAtTheTargetHasStopsTheMove) {
-  state_.mutable_process(0)->mutable_lock(0)->set_inode(1);  // the source's is another file
+  state_.mutable_process(0)->mutable_lock(0)->set_inode(1);  // the source's file is another one
   const UniqueFd other = lose_to_another();
   const Status taken = take_locks(state_, tasks_, LockTurn::kBeforeVote, 0ms);
   ASSERT_FALSE(taken);

@@ -28,7 +28,7 @@ std::optional<bool> ask_for_need(const OwnershipRecord& record, const TreeRecord
   const auto mount = find_mount(record.mountpoint);
   if (!mount) return mount.error().errno_value != ENODEV;
   const std::string& daemon = mount->mount.source;
-  // While the source sends the memory, the daemon refuses.
+  // The daemon refuses this request while the source sends the memory.
   (void)call(daemon, to_request(request::Commit{memory, {}}), kSealPatience);
   const auto status = call(daemon, to_request(request::Status{}), kPatience);
   if (!status) {

@@ -30,7 +30,7 @@ std::string unit_drop_in_of_target(const OwnershipRecord& record, const std::str
                                    const std::string& state_directory,
                                    const std::string& identifier);
 
-// All of these do nothing for a migration without a unit.
+// All functions below do nothing for a migration without a unit.
 
 // Keeps systemd from starting the unit here again. Call it before any process is touched.
 Status hold_unit_at_source(const OwnershipRecord& record);

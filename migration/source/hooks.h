@@ -32,8 +32,8 @@ struct HookFacts {
   std::string reason;
 };
 
-// Errors: those of stat(2); EINVAL for a path that cannot be used; EACCES for what cannot be
-// executed; EPERM if others than this user or root may change what would run.
+// Errors: those of stat(2); EINVAL for a path that cannot be used; EACCES for a hook that cannot be
+// executed; EPERM if a user other than this one or root may change the directory or a hook.
 Status check_hooks(const HookSettings& settings);
 
 // Returns when the hook `name` has ended. Errors: EPERM as above; ETIMEDOUT; ECHILD with what it

@@ -22,7 +22,7 @@ class ReceivedMemory {
  public:
   // Takes what has arrived. Errors: those of the daemon.
   Status keep(const ReceivedMemoryPlace& place, std::vector<BuiltSegment> memory);
-  // Takes what an earlier supervisor has given to the daemon. Errors: as above.
+  // Takes what an earlier supervisor has given to the daemon. Errors: those of the daemon.
   Status fetch(const ReceivedMemoryPlace& place);
   // Lists the shared memory for the next attempt of CRIU. Replaces each memory that an earlier
   // attempt has sealed by a copy, because CRIU seals it again. Errors: ENOMEM; those of the file
