@@ -32,10 +32,12 @@ Status note_state_of(const LockedEpochs& locked, uint64_t number) {
 }
 
 Result<EpochState> read_noted_state(const std::string& directory) {
-  const auto text = read_whole_file(directory + kStateFile);
+  const std::string path = directory + kStateFile;
+  const auto text = read_whole_file(path);
   if (!text) return failure(text.error());
   const auto packed = parse_json(*text);
-  return packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
+  if (!packed.is_object()) return failure(EPROTO, path + " is not the state of an epoch: not JSON");
+  return parse_epoch_state(packed);
 }
 
 Status adopt_epoch(LockedEpochs& locked, const std::string& name, uint64_t number,

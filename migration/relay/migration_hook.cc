@@ -320,7 +320,8 @@ bool TargetHold::let_run_here() const {
 // is over, or if the pager has ended.
 bool TargetHold::await_memory() const {
   auto record = store_.read(id_, MigrationRole::kTarget);
-  if (!record || tree_ >= record->trees.size()) return true;
+  if (!record) return log(record.error().message), false;
+  if (tree_ >= record->trees.size()) return log("the record has no such tree"), false;
   if (!record->plan.moves_memory_apart() || record->plan.may_run_before_memory()) return true;
   const auto work = store_.make_work_directory(id_, MigrationRole::kTarget, tree_);
   if (!work) return log(work.error().message), false;
