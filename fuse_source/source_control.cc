@@ -211,8 +211,9 @@ nlohmann::json SourceMount::status() {
   if (auto status = outlet->status(); !status) peer["error"] = status.error().message;
   result["peers"] = nlohmann::json::array({peer});
 
-  if (const VerbsSource* verbs = sessions_->verbs()) {
-    const VerbsSource::Counters rdma = verbs->counters();
+  const SourceDevices* const devices = sessions_->devices();
+  if (devices != nullptr && devices->verbs() != nullptr) {
+    const VerbsSource::Counters rdma = devices->verbs()->counters();
     result["rdma"] = {{"rails", rdma.rails},
                       {"registered_bytes", rdma.registered_bytes},
                       {"registered_regions", rdma.registered_regions},

@@ -1,6 +1,5 @@
 #include "fuse_source/target_sessions.h"
 
-#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -22,9 +21,11 @@ Result<std::unique_ptr<TargetSessions>> TargetSessions::create(
   }
   std::unique_ptr<TargetSessions> sessions(new TargetSessions(options, pool, std::move(connector)));
   if (options.discard) return sessions;
-  if (Status opened = sessions->open_verbs(options.transport); !opened) {
-    return failure(opened.error());
-  }
+  auto devices =
+      SourceDevices::open(options.transport.mode, options.transport.rails, pool.memory().size());
+  if (!devices) return failure(devices.error());
+  sessions->devices_ = std::move(*devices);
+  sessions->sender_.transport = sessions->devices_->transport();
   return sessions;
 }
 
@@ -36,25 +37,6 @@ TargetSessions::TargetSessions(const SourceOptions& options, BufferPool& pool,
       sender_(options.sender),
       pool_(pool),
       connector_(std::move(connector)) {}
-
-Status TargetSessions::open_verbs(const TransportOptions& options) {
-  SourceTransport transport;
-  transport.mode = options.mode;
-  if (transport.mode != TransportMode::kTcp) {
-    fabric_ = make_verbs_fabric(pool_.memory().size());
-    auto verbs = VerbsSource::create(*fabric_, options.rails);
-    if (verbs) {
-      verbs_ = std::move(*verbs);
-    } else if (transport.mode == TransportMode::kVerbs || !options.rails.devices.empty()) {
-      return failure(verbs.error());
-    } else {
-      transport.why_no_verbs = verbs.error().message;
-    }
-  }
-  transport.verbs = verbs_.get();
-  sender_.transport = transport;
-  return {};
-}
 
 Status TargetSessions::start(SenderEvents events) {
   {

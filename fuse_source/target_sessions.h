@@ -10,9 +10,9 @@
 #include "buffer_pool/buffer_pool.h"
 #include "fuse_source/reconnector.h"
 #include "fuse_source/source_options.h"
+#include "rdma_stream/session/devices.h"
 #include "rdma_stream/session/outlet.h"
 #include "rdma_stream/session/sender.h"
-#include "rdma_stream/verbs/verbs_source.h"
 
 namespace ppmr {
 
@@ -51,8 +51,8 @@ class TargetSessions {
   // Returns the outlet of the newest session. Not null after start().
   std::shared_ptr<Outlet> present();
   OutletTotals totals();
-  // Returns null if bytes travel over TCP.
-  const VerbsSource* verbs() const { return verbs_.get(); }
+  // Null with --discard.
+  const SourceDevices* devices() const { return devices_.get(); }
 
  private:
   // Passes the events of all sessions to `events`, until stop() closes the gate.
@@ -63,7 +63,6 @@ class TargetSessions {
 
   TargetSessions(const SourceOptions& options, BufferPool& pool,
                  std::unique_ptr<Connector> connector);
-  Status open_verbs(const TransportOptions& options);
   Result<std::shared_ptr<Outlet>> connect();
 
   const bool discards_;
@@ -72,8 +71,7 @@ class TargetSessions {
   SenderOptions sender_;
   BufferPool& pool_;
   const std::unique_ptr<Connector> connector_;
-  std::unique_ptr<Fabric> fabric_;
-  std::unique_ptr<VerbsSource> verbs_;
+  std::unique_ptr<SourceDevices> devices_;
   const std::shared_ptr<EventGate> gate_ = std::make_shared<EventGate>();
 
   Mutex one_at_a_time_;  // held while a session opens

@@ -12,6 +12,7 @@
 #include "daemon/control/control_socket.h"
 #include "daemon/control/requests.h"
 #include "fuse_target/target_mount.h"
+#include "rdma_stream/verbs/verbs_target.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -213,7 +214,9 @@ nlohmann::json TargetMount::status() const {
                            {"peers", peers},
                            {"checkpoints", checkpoints}};
   if (keeper_) status["keep"] = describe(keeper_->report(), options_.keep_directory);
-  if (verbs_) status["rdma"] = describe(verbs_->counters(), verbs_->traffic());
+  if (VerbsTarget* const verbs = devices_->verbs()) {
+    status["rdma"] = describe(verbs->counters(), verbs->traffic());
+  }
   return status;
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "rdma_stream/verbs/verbs_fabric.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
@@ -47,23 +46,23 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
         std::clamp<size_t>(store.limit_bytes / kExtentBytes / 16, 1, kNameExtentsMax) *
         kExtentBytes;
   }
-  if (auto opened = open_verbs(options, store.limit_bytes, parts); !opened) {
-    return failure(opened.error());
-  }
+  auto devices = TargetDevices::open(options.transport.mode, options.transport.rails,
+                                     store.limit_bytes, kRegionBytes);
+  if (!devices) return failure(devices.error());
+  parts.devices = std::move(*devices);
   if (options.lock_memory) {
     if (Status lockable = check_lockable(store.limit_bytes, options.confinement); !lockable) {
       return failure(lockable.error());
     }
   }
-  store.region_mapped = [verbs = parts.verbs.get(), lock = options.lock_memory](
+  store.region_mapped = [devices = parts.devices.get(), lock = options.lock_memory](
                             uint32_t region, std::span<std::byte> memory) {
     if (lock && ::mlock2(memory.data(), memory.size(), MLOCK_ONFAULT) != 0) {
       spdlog::error("--mlock: images may be swapped out: mlock: {}", std::strerror(errno));
     }
-    if (verbs != nullptr) verbs->region_mapped(region, memory);
+    devices->region_mapped(region, memory);
   };
-  // An RDMA device has the regions registered, so they must stay.
-  store.gives_back = parts.verbs == nullptr;
+  store.gives_back = !parts.devices->keeps_memory();
   auto memory =
       StoreMemory::create(store, [upstream = parts.upstream.get()] { upstream->space_freed(); });
   if (!memory) return failure(memory.error());
@@ -81,30 +80,11 @@ Result<std::unique_ptr<TargetMount>> TargetMount::create(TargetOptions options,
   return mount;
 }
 
-// Opens the RDMA devices. The store registers each region when it is mapped.
-Status TargetMount::open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts) {
-  if (options.transport.mode == TransportMode::kTcp) return {};
-  parts.fabric = make_verbs_fabric(limit_bytes);
-  auto verbs = VerbsTarget::create(*parts.fabric, options.transport.rails,
-                                   (limit_bytes + kRegionBytes - 1) / kRegionBytes);
-  if (verbs) {
-    parts.verbs = std::move(*verbs);
-    return {};
-  }
-  if (options.transport.mode == TransportMode::kVerbs || !options.transport.rails.devices.empty()) {
-    return failure(verbs.error());
-  }
-  parts.why_no_verbs = verbs.error().message;
-  spdlog::info("using tcp only: {}", parts.why_no_verbs);
-  return {};
-}
-
 TargetMount::TargetMount(TargetOptions options, Parts parts)
     : options_(std::move(options)),
       upstream_(std::move(parts.upstream)),
       spill_(std::move(parts.spill)),
-      fabric_(std::move(parts.fabric)),
-      verbs_(std::move(parts.verbs)),
+      devices_(std::move(parts.devices)),
       memory_(std::move(parts.memory)),
       loans_(std::move(parts.loans)),
       storage_{*memory_, spill_.get(), options_.consume,
@@ -115,9 +95,7 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
       agents_(options_.helper),
       keeper_(make_keeper()),
       front_end_(tree_, parking_, *upstream_, *memory_, keeper_.get(), options_.consume,
-                 options_.wait_for_files) {
-  why_no_verbs_ = std::move(parts.why_no_verbs);
-}
+                 options_.wait_for_files) {}
 
 void TargetMount::start_receiver(std::unique_ptr<Listener> listener) {
   ReceiverOptions receiver;
@@ -130,7 +108,7 @@ void TargetMount::start_receiver(std::unique_ptr<Listener> listener) {
       audit->write(event);
     };
   }
-  receiver.transport = {options_.transport.mode, verbs_.get(), why_no_verbs_};
+  receiver.transport = devices_->transport();
   if (options_.allow_restart) {
     receiver.serve_agent = [this](Connection& connection, const std::string& node_name) {
       return serve_agent(connection, node_name);
@@ -161,7 +139,7 @@ TargetMount::~TargetMount() {
   agents_.stop();
   upstream_->detach();  // waits for the receiver's calls in progress, such as space_freed()
   receiver_.reset();
-  if (verbs_) verbs_->close();  // deregisters the memory before it is unmapped
+  devices_->close();
 }
 
 Status TargetMount::serve(const std::function<void()>& mounted) {

@@ -23,8 +23,8 @@
 #include "fuse_target/operations.h"
 #include "fuse_target/store/loans.h"
 #include "rdma_stream/connection/connection.h"
+#include "rdma_stream/session/devices.h"
 #include "rdma_stream/session/receiver.h"
-#include "rdma_stream/verbs/verbs_target.h"
 
 namespace ppmr {
 
@@ -79,13 +79,10 @@ class TargetMount final : public ServedMount {
     std::unique_ptr<Upstream> upstream = std::make_unique<Upstream>();
     std::unique_ptr<Listener> listener;
     std::unique_ptr<SpillDirectory> spill;
-    std::unique_ptr<Fabric> fabric;
-    std::unique_ptr<VerbsTarget> verbs;
-    std::string why_no_verbs = "--transport tcp";
+    std::unique_ptr<TargetDevices> devices;
     std::unique_ptr<StoreMemory> memory;
     std::unique_ptr<Loans> loans;
   };
-  static Status open_verbs(const TargetOptions& options, size_t limit_bytes, Parts& parts);
   TargetMount(TargetOptions options, Parts parts);
   nlohmann::json status() const;
   nlohmann::json commit(const request::Commit& request);
@@ -104,7 +101,6 @@ class TargetMount final : public ServedMount {
   void start_receiver(std::unique_ptr<Listener> listener);
 
   const TargetOptions options_;
-  std::string why_no_verbs_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
 
   std::atomic<bool> draining_{false};
@@ -117,8 +113,7 @@ class TargetMount final : public ServedMount {
   // the memory of its files.
   const std::unique_ptr<Upstream> upstream_;
   const std::unique_ptr<SpillDirectory> spill_;
-  const std::unique_ptr<Fabric> fabric_;
-  const std::unique_ptr<VerbsTarget> verbs_;  // null: TCP only
+  const std::unique_ptr<TargetDevices> devices_;
   const std::unique_ptr<StoreMemory> memory_;
   const std::unique_ptr<Loans> loans_;
   const ImageStorage storage_;
