@@ -1,5 +1,5 @@
-// Connections that wait until a program accepts them. CRIU carries some of them, and ends others
-// without a word.
+// Connections that wait until a program accepts them. CRIU carries some of them, and drops others
+// without a message.
 #pragma once
 
 #include <compare>
@@ -21,14 +21,14 @@ enum class BacklogKind {
 
 struct Backlog {
   BacklogKind kind = BacklogKind::kTcp;
-  uint64_t socket = 0;  // of the tree
+  uint64_t socket = 0;  // inode of the tree's socket
   std::string name;     // "127.0.0.1:80", "/run/socket", "@abstract"; empty: unnamed
 
   auto operator<=>(const Backlog&) const = default;
 };
 
-// `own`: the inodes of the sockets of one tree, which CRIU dumps alone. Unix connections without
-// data between them move, and are not in the result. Pure.
+// `own`: the inodes of the sockets of one tree. CRIU dumps each tree alone. Unix connections
+// without data between them move, and are not in the result. Pure.
 std::set<Backlog> find_backlogs(const std::set<uint64_t>& own,
                                 const std::vector<InternetSocket>& internet_sockets,
                                 const UnixSockets& unix_sockets);

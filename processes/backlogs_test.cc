@@ -66,7 +66,7 @@ Waiting over_unix() {
   return {address, static_cast<socklen_t>(sizeof(sa_family_t) + 1 + name.size())};
 }
 
-TEST(Backlogs, OfATcpSocketEndWhenTheProgramAccepts) {
+TEST(Backlogs, TcpBacklogEndsWhenTheProgramAccepts) {
   const Waiting waiting = over_tcp();
   const auto found = backlogs_of(waiting.both());
   ASSERT_EQ(found.size(), 1u);
@@ -77,12 +77,12 @@ TEST(Backlogs, OfATcpSocketEndWhenTheProgramAccepts) {
   EXPECT_TRUE(backlogs_of(waiting.both()).empty());
 }
 
-TEST(Backlogs, OfOtherProgramsAreNotFound) {
+TEST(Backlogs, BacklogsOfOtherProgramsAreNotFound) {
   const Waiting tcp = over_tcp(), local = over_unix();
   EXPECT_TRUE(backlogs_of({}).empty());
 }
 
-TEST(Backlogs, OfAUnixSocketAreFoundWithData) {
+TEST(Backlogs, UnixConnectionWithDataIsFound) {
   const Waiting waiting = over_unix();
   EXPECT_TRUE(backlogs_of(waiting.both()).empty()) << "CRIU carries it";
   ASSERT_EQ(send(waiting.client.get(), "data", 4, 0), 4);
@@ -93,7 +93,7 @@ TEST(Backlogs, OfAUnixSocketAreFoundWithData) {
   EXPECT_TRUE(backlogs_of(waiting.both()).empty());
 }
 
-TEST(Backlogs, OfAUnixSocketAreFoundIfOneEndDoesNotMove) {
+TEST(Backlogs, UnixConnectionIsFoundIfOneEndDoesNotMove) {
   const Waiting waiting = over_unix();
   EXPECT_EQ(kinds_of(backlogs_of({inode_of(waiting.listener)})),
             std::set{BacklogKind::kUnixFromElsewhere});

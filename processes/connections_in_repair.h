@@ -1,7 +1,7 @@
 // TCP connections in the kernel's repair mode (TCP_REPAIR in tcp(7)), in which CRIU reads them.
 //
 // A connection in repair mode sends nothing, and its process gets EPERM when it reads. CRIU ends
-// the mode before it lets the process go. A CRIU that was killed leaves it on.
+// the mode before it lets the process go. If CRIU is killed, the mode stays on.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ std::string text_of(const ConnectionEnd& end);
 // Errors: EACCES; those of pidfd_getfd(2).
 Result<std::vector<TcpConnection>> read_connections(const std::vector<ProcessIdentity>& tasks);
 
-// Lets the connection go on. The kernel sends a probe, so its peer sends again what was lost.
+// Ends the repair mode. The kernel then sends a probe, so the peer retransmits what was lost.
 // Errors: those of setsockopt(2), with both ends.
 Status end_repair(const TcpConnection& connection);
 

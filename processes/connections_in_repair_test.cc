@@ -70,7 +70,7 @@ TEST(ConnectionsInRepair, AreFoundOnceAndGoOn) {
   for (const TcpConnection& one : *afterwards) EXPECT_FALSE(one.is_in_repair);
 }
 
-TEST(ConnectionsInRepair, OfAProcessThatHasEndedAreNone) {
+TEST(ConnectionsInRepair, EndedProcessHasNoConnections) {
   TestProcess process;
   const ProcessIdentity task = identify(process.pid()).value();
   process.end();

@@ -84,7 +84,7 @@ std::vector<GroupDirectory> find_group_directories(std::string_view groups,
                                                    std::string_view mountinfo) {
   const auto mounts = parse_group_mounts(mountinfo);
   std::vector<GroupDirectory> directories;
-  // A line: "6:freezer,cpu:/path", of version 2 "0::/path".
+  // A line of version 1: "6:freezer,cpu:/path". The line of version 2: "0::/path".
   for (const std::string& line : split(groups, '\n')) {
     const size_t first = line.find(':');
     const size_t second = line.find(':', first == std::string::npos ? first : first + 1);
@@ -148,7 +148,7 @@ std::optional<std::string> find_freezer_of(pid_t pid) {
 
 Status check_thawed(pid_t root) {
   const auto tree = read_tree(root);
-  if (!tree) return {};  // it has ended
+  if (!tree) return {};  // the process has ended
   for (const ProcessStat& process : *tree) {
     const auto freezer = find_freezer_of(process.pid);
     if (!freezer) continue;

@@ -16,9 +16,9 @@ namespace ppmr {
 // A directory of a control group, with the directories above it up to the mount point.
 struct GroupDirectory {
   std::string mountpoint;
-  std::string path;                      // of the group itself, at or below the mount point
+  std::string path;                      // the group itself, at or below the mount point
   bool is_unified = false;               // cgroup v2
-  std::vector<std::string> controllers;  // of version 1
+  std::vector<std::string> controllers;  // only in version 1
   bool has(std::string_view controller) const;
 };
 
@@ -27,16 +27,16 @@ struct GroupDirectory {
 std::vector<GroupDirectory> find_group_directories(std::string_view groups,
                                                    std::string_view mountinfo);
 
-// Returns the process's group of version 2; a node may have it beside version 1. Errors: ENOTSUP if
-// there is none that is visible here; those of read_process_file().
+// Returns the process's group of version 2. A node may have both versions. Errors: ENOTSUP if there
+// is none that is visible here; those of read_process_file().
 Result<GroupDirectory> unified_group_of(pid_t pid);
 
 // Returns the file whose content freezes the process, "/sys/fs/cgroup/x/cgroup.freeze". A group
 // above the process's own group may be the frozen one. nullopt: none is frozen.
 std::optional<std::string> find_freezer(const std::vector<GroupDirectory>& directories);
 std::optional<std::string> find_freezer_of(pid_t pid);
-// Checks the process and its descendants. Errors: EBUSY with the process and the command that thaws
-// its group.
+// Fails if the process or a descendant is in a frozen control group. Errors: EBUSY with the process
+// and the command that thaws its group.
 Status check_thawed(pid_t root);
 // Returns the command that thaws the group.
 std::string thaw_command(const std::string& freezer);

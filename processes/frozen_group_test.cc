@@ -1,4 +1,4 @@
-// Real processes: a task with a handler for SIGTERM, held by a tracer like CRIU's.
+// Real processes: a task with a handler for SIGTERM, held by a tracer as CRIU would hold it.
 #include "processes/frozen_group.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ class FrozenGroupTest : public testing::Test {
     waitpid(pid, nullptr, __WALL);
     pid = 0;
   }
-  // Returns 0 if there is none within 10 s.
+  // Returns 0 if no report arrives within 10 s.
   char next_report() const {
     pollfd fd{reports_, POLLIN, 0};
     char byte = 0;
@@ -102,7 +102,7 @@ class FrozenGroupTest : public testing::Test {
     return poll(&fd, 1, 0) == 1;
   }
   void stop_pending() const { FrozenTasks::open(tasks_)->stop(); }
-  // What systemd does to stop a unit, and the end of CRIU.
+  // Sends the signals with which systemd stops a unit, then kills the tracer as if CRIU had died.
   void stop_unit_and_kill_tracer() {
     kill(task_, SIGTERM);
     kill(task_, SIGCONT);
@@ -135,7 +135,7 @@ class FrozenGroupTest : public testing::Test {
   GTEST_SKIP() << "NOT TESTED: frozen groups: it needs writable control groups of version 2: " \
                << (frozen).error().message
 
-// Why the group is needed.
+// Shows why the group is needed: a pending SIGSTOP alone does not hold the task.
 TEST_F(FrozenGroupTest, PendingSigstopDoesNotOutliveSigcont) {
   stop_pending();
   stop_unit_and_kill_tracer();
@@ -175,7 +175,7 @@ TEST_F(FrozenGroupTest, SigkillEndsATaskInTheGroup) {
   auto tasks = FrozenTasks::open(tasks_);
   tasks->kill();
   tasks->await_end();
-  end(tracer_);  // it would have to reap the task first
+  end(tracer_);  // a live tracer would have to reap the task first
   end(task_);
   remove_frozen_groups(kId);
   EXPECT_NE(access(inside.c_str(), F_OK), 0);

@@ -40,7 +40,8 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
 }
 
 void FrozenTasks::signal(int number) const {
-  // Ignores errors: the task has ended, or (kill_tasks_of() checks it) the caller has no CAP_KILL.
+  // Ignores errors: the task has ended, or the caller has no CAP_KILL, which kill_tasks_of()
+  // checks.
   for (const Task& task : tasks_) {
     (void)syscall(SYS_pidfd_send_signal, task.pidfd.get(), number, nullptr, 0);
   }

@@ -18,7 +18,7 @@ namespace {
 
 ProcessIdentity identity_of(const TestProcess& process) { return *identify(process.pid()); }
 
-// waitpid() of the parent reports when a child gets SIGSTOP or SIGCONT.
+// waitid() reports to the parent when SIGSTOP has stopped a child, or SIGCONT has continued it.
 bool await_stopped(pid_t pid) {
   siginfo_t info{};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED) == 0;

@@ -25,11 +25,11 @@ constexpr const char* kLoopback = "lo";
 constexpr size_t kInterfacesMax = 64;
 constexpr size_t kAddressesMax = 1024;
 
-// What the sockets of a restored tree may name.
+// The interfaces and addresses that the sockets of a restored tree may name.
 struct Surroundings {
   std::vector<std::string> interfaces;  // without the loopback device
-  std::vector<in_addr> addresses;       // without those of 127.0.0.0/8
-  std::vector<in6_addr> addresses6;     // those that are valid without an interface
+  std::vector<in_addr> addresses;       // without 127.0.0.0/8
+  std::vector<in6_addr> addresses6;     // only those that are valid without an interface
 };
 
 void note_address(const sockaddr& address, Surroundings& found) {
@@ -76,8 +76,9 @@ bool set_up(int socket, const std::string& name) {
   return ioctl(socket, SIOCSIFFLAGS, &request) == 0;
 }
 
-// Such a device has no driver that sends, and stays until its namespace ends. Sockets that are
-// bound to an interface, and members of multicast groups, need only its name.
+// Makes a TAP device that no program serves, so it sends nothing. It stays until its namespace
+// ends. Sockets that are bound to an interface, and members of multicast groups, need only the name
+// of the interface.
 void make_interface(int socket, const std::string& name) {
   const UniqueFd tun(open("/dev/net/tun", O_RDWR | O_CLOEXEC));
   ifreq request = request_for(name);
@@ -113,7 +114,7 @@ bool set_address(int socket, unsigned long request, const std::string& name, in_
   return ioctl(socket, request, &change) == 0;
 }
 
-// As an alias of the loopback device, without a network around it.
+// Adds the address as an alias of the loopback device, with a netmask of 32 bits.
 bool add_address(int socket, size_t number, in_addr address) {
   const std::string alias = std::string(kLoopback) + ":" + std::to_string(number);
   return set_address(socket, SIOCSIFADDR, alias, address) &&

@@ -15,7 +15,7 @@ namespace ppmr {
 struct Parent {
   pid_t pid = 0;
   pid_t parent = 0;                // 0: none that /proc shows
-  std::string name;                // of the process: "runsv"
+  std::string name;                // name of the process: "runsv"
   std::string program;             // name of its executable, without directories; empty: unknown
   std::vector<std::string> words;  // command line
   bool waits = false;              // blocked until a child ends

@@ -1,5 +1,5 @@
-// Shows processes as /proc shows them. An answer is a snapshot. If the process ends during the
-// call, the function fails with ESRCH and returns no partial answer.
+// Reads processes from /proc. A result is a snapshot. If the process ends during the call, the
+// function fails with ESRCH and returns no partial result.
 #pragma once
 
 #include <sys/types.h>
@@ -38,11 +38,11 @@ struct ProcessStatus {
   pid_t tracer = 0;
   int seccomp_mode = 0;  // 0: none, 1: strict, 2: filter
   int threads = 1;
-  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, that of the caller first
+  std::vector<pid_t> namespace_pids;  // the pid in each pid namespace, first in the caller's
   uint64_t capabilities = 0;          // effective, one bit each
   uint64_t pending_signals = 0;       // pending for process or first thread; bit 0 is signal 1
   uint64_t own_memory_bytes = 0;      // resident or swapped out, without pages of files
-  uint64_t locked_bytes = 0;          // mappings, by mlock(2)
+  uint64_t locked_bytes = 0;          // mappings locked by mlock(2)
   uint64_t huge_bytes = 0;            // resident huge pages of hugetlbfs
   bool is_pending(int signal) const { return (pending_signals >> (signal - 1) & 1) != 0; }
 };
@@ -69,8 +69,8 @@ struct Mapping {
 Result<ProcessStat> parse_process_stat(std::string_view text);
 ProcessStatus parse_process_status(std::string_view text);  // missing fields keep their default
 std::vector<Mapping> parse_mappings(std::string_view text);
-// Reads /proc/PID/smaps_rollup: like own_memory_bytes, but each page is divided by the number of
-// processes that share it.
+// Parses the text of /proc/PID/smaps_rollup. Counts the same pages as own_memory_bytes, but divides
+// each page by the number of processes that share it.
 uint64_t parse_memory_share_bytes(std::string_view text);
 
 // Errors of all functions below: ESRCH when there is no such process, EACCES without permission.

@@ -11,8 +11,8 @@
 namespace ppmr {
 namespace {
 
-// Trees may change while they are read, so they are read until two passes agree, at most this many
-// times.
+// Trees may change while ppmr reads them. So it reads them until two passes agree, at most this
+// many times.
 constexpr int kPassesMax = 5;
 
 Status check_movable(const ProcessTable& table, pid_t pid) {
@@ -59,7 +59,7 @@ Status check_same_roots(const std::vector<ProcessTree>& then, const std::vector<
   return {};
 }
 
-// The trees of one moment, and the roots that have none.
+// The trees at one moment, and the roots that have ended.
 struct TreesOfRoots {
   std::vector<ProcessTree> trees;
   std::map<pid_t, Error> ended;  // key: the root
@@ -95,7 +95,8 @@ std::vector<pid_t> topmost(const ProcessTable& table, const std::vector<pid_t>& 
   return roots;
 }
 
-// Gives each relation to the trees that must not move because of it, or that it warns about.
+// Excludes each tree that must not move because of a relation. A relation that only warns becomes a
+// finding.
 IndependentTrees split(const ProcessTable& table, std::vector<ProcessTree> trees,
                        const std::vector<Relation>& relations, const TreeOptions& options) {
   IndependentTrees result;

@@ -41,7 +41,7 @@ Result<std::vector<ProcessTree>> find_trees(const ProcessTable& table,
 
 struct TreeOptions {
   bool external_unix_sockets = false;  // CRIU gets --ext-unix-sk
-  bool journal_is_bridged = false;     // the target connects them to its journal
+  bool journal_is_bridged = false;     // the target connects journal sockets to its journal
 };
 
 struct TreeSelection {
@@ -62,14 +62,14 @@ struct ExcludedTree {
 };
 
 struct IndependentTrees {
-  std::vector<ProcessTree> trees;  // those that can move, each without the others
+  std::vector<ProcessTree> trees;  // trees that can move, each without the others
   std::vector<ExcludedTree> excluded;
   std::vector<Finding> findings;  // warnings about `trees`
 };
 
-// Like select_trees() for each pid alone, but reads /proc for all of them together. A tree that has
-// ended, or that shares objects with any other process, is excluded; it does not stop the others.
-// Errors: EINVAL as find_trees(); EACCES.
+// Selects each tree as select_trees() does for its pid alone, but reads /proc for all of them
+// together. A tree that has ended, or that shares objects with any other process, is excluded; it
+// does not stop the others. Errors: EINVAL as find_trees(); EACCES.
 Result<IndependentTrees> select_independent_trees(const std::vector<pid_t>& pids,
                                                   const TreeOptions& options);
 

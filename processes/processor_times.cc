@@ -41,7 +41,7 @@ ProcessorTimes ProcessorMeter::since_last() {
       threads_.emplace(thread, *now);
       const auto known = before.find(thread);
       const ProcessorTimes then = known == before.end() ? ProcessorTimes{} : known->second;
-      if (now->ran < then.ran || now->waited < then.waited) continue;  // its id is used again
+      if (now->ran < then.ran || now->waited < then.waited) continue;  // a new thread has the id
       sum.ran += now->ran - then.ran;
       sum.waited += now->waited - then.waited;
     }

@@ -1,5 +1,6 @@
 // How long the threads of a tree had a processor, and how long they waited for one although they
-// were ready: /proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst of the kernel.
+// were ready. Source: /proc/PID/task/TID/schedstat, which Documentation/scheduler/sched-stats.rst
+// of the kernel describes.
 #pragma once
 
 #include <sys/types.h>
@@ -16,23 +17,24 @@ struct ProcessorTimes {
   std::chrono::nanoseconds waited{0};
 };
 
-// Parses the content of such a file. nullopt: malformed, or the kernel does not count.
+// Parses the content of a schedstat file. nullopt: malformed, or the kernel does not count.
 std::optional<ProcessorTimes> parse_schedstat(std::string_view text);
 
-// The part of its time in which a ready thread waited; 0 if none was ready. Pure.
+// Returns the share of their time, 0 to 1, that ready threads waited for a processor; 0 if no
+// thread was ready. Pure.
 double waiting_share(const ProcessorTimes& times);
 
 // Threads: one.
 class ProcessorMeter {
  public:
   explicit ProcessorMeter(pid_t root) : root_(root) { (void)since_last(); }
-  // Returns the sum over the threads of the tree since the last call. A thread that was made
-  // meanwhile counts from its begin; one that has ended does not count.
+  // Returns the times since the last call, summed over the threads of the tree. Counts a new thread
+  // from its start. Does not count a thread that has ended.
   ProcessorTimes since_last();
 
  private:
   pid_t root_;
-  std::map<pid_t, ProcessorTimes> threads_;  // when last seen
+  std::map<pid_t, ProcessorTimes> threads_;  // at the last call
 };
 
 }  // namespace ppmr

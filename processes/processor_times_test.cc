@@ -27,7 +27,7 @@ TEST(ProcessorTimes, ReadsTheFileOfTheKernel) {
   }
 }
 
-TEST(ProcessorTimes, ShareIsThatOfReadyThreads) {
+TEST(ProcessorTimes, WaitingShareCountsOnlyReadyThreads) {
   EXPECT_EQ(waiting_share({}), 0) << "nothing was ready";
   EXPECT_EQ(waiting_share({milliseconds(3), milliseconds(1)}), 0.25);
   EXPECT_EQ(waiting_share({milliseconds(0), milliseconds(5)}), 1);

@@ -168,8 +168,8 @@ Status Search::read_trees() {
 }
 
 Status Search::find_connections() {
-  // To list the sockets of a namespace, the kernel searches all its buckets, which takes some
-  // milliseconds.
+  // To list the sockets of a namespace, the kernel searches all buckets of a hash table, which
+  // takes some milliseconds.
   const bool have_sockets = std::any_of(objects_.begin(), objects_.end(), [](const auto& object) {
     return object.first.starts_with("socket:[");
   });

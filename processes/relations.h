@@ -10,7 +10,7 @@
 
 namespace ppmr {
 
-// Where the output of services goes (StandardOutput=journal).
+// The socket to which systemd connects the output of services (StandardOutput=journal).
 inline constexpr const char* kJournalSocket = "/run/systemd/journal/stdout";
 
 enum class RelationKind {

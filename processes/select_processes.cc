@@ -56,7 +56,8 @@ Result<uid_t> find_user(const std::string& user) {
   return entry->pw_uid;
 }
 
-// In the one hierarchy of version 2, or in one of version 1, each with a directory.
+// Checks the hierarchy of version 2, and the hierarchies of version 1, each of which has its own
+// directory in the root.
 bool exists_in_a_hierarchy(const std::string& cgroup) {
   const std::filesystem::path root(kCgroupRoot);
   std::error_code error;
@@ -129,7 +130,7 @@ class Selection {
   std::optional<uid_t> user_;
   std::optional<Pattern> pattern_;
   ProcessTable table_;
-  std::map<pid_t, std::string> unmovable_;  // with the reason
+  std::map<pid_t, std::string> unmovable_;  // pid -> why it cannot move
 };
 
 Status Selection::parse(const ProcessSelector& selector) {

@@ -137,7 +137,7 @@ std::vector<InternetSocket> parse_internet_sockets(std::string_view text,
         !parse_end(remote, socket.remote_address, socket.remote_port))
       continue;
     std::from_chars(state.data(), state.data() + state.size(), socket.state, 16);
-    // "SENT:RECEIVED"; of a listening socket, what has arrived are connections.
+    // "SENT:RECEIVED". The second number of a listening socket counts connections.
     const size_t received = queues.find(':') + 1;
     if (socket.listens() && received != 0) {
       std::from_chars(queues.data() + received, queues.data() + queues.size(), socket.waiting, 16);

@@ -35,18 +35,19 @@ struct UnixSocket {
   std::string path;   // bound path; "@x": in the abstract namespace
   uint64_t peer = 0;  // inode of the connected socket; 0: none
   bool listens = false;
-  uint32_t unread_bytes = 0;           // it has sent them, and its peer has not read them
+  uint32_t unread_bytes = 0;           // bytes that it has sent and its peer has not read
   std::vector<uint64_t> waiting = {};  // sockets whose connections the program has not accepted
 };
-using UnixSockets = std::map<uint64_t, UnixSocket>;  // by inode
+using UnixSockets = std::map<uint64_t, UnixSocket>;  // key: inode
 
 std::vector<InternetSocket> parse_internet_sockets(std::string_view text,
                                                    const std::string& protocol);
 
 // Lists the sockets in the network namespace of the process. Errors: ESRCH, EACCES.
 Result<std::vector<InternetSocket>> read_internet_sockets(pid_t pid);
-// Uses netlink (sock_diag(7)), because /proc/net/unix does not show peers. Errors: ESRCH, EACCES;
-// EPERM without permission to enter the network namespace.
+// Lists the Unix sockets in the network namespace of the process. Uses netlink (sock_diag(7)),
+// because /proc/net/unix does not show peers. Errors: ESRCH, EACCES; EPERM without permission to
+// enter the network namespace.
 Result<UnixSockets> read_unix_sockets(pid_t pid);
 
 }  // namespace ppmr

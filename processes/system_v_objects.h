@@ -1,6 +1,6 @@
-// System V semaphores and message queues (sysvipc(7)) that processes use. A process holds only
-// their numbers, and in the IPC namespace of the node they do not move with it: after a move its
-// calls fail, or reach those of another program.
+// System V semaphores and message queues (sysvipc(7)) that processes use. A process has only their
+// numbers. If it uses the IPC namespace of the node, the objects do not move with it. After a move
+// its calls fail, or reach objects of another program.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,9 @@ struct SystemVObject {
   pid_t pid = 0;     // the process that has used it
 };
 
-// Returns those of the caller's IPC namespace that one of the processes was the last to use, as far
-// as the caller may read them. Who has used one before is not known. Threads: any.
+// Returns the objects in the caller's IPC namespace that one of the processes was the last to use.
+// Skips objects that the caller may not read. The kernel does not record earlier users. Threads:
+// any.
 std::vector<SystemVObject> find_system_v_objects(const std::set<pid_t>& pids);
 
 }  // namespace ppmr

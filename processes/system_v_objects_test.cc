@@ -29,7 +29,7 @@ class SystemVObjects : public testing::Test {
   const int queue_ = msgget(IPC_PRIVATE, 0600);
 };
 
-TEST_F(SystemVObjects, AreThoseThatTheProcessesUse) {
+TEST_F(SystemVObjects, IncludeObjectsThatTheProcessesUse) {
   ASSERT_GE(semaphores_, 0);
   ASSERT_GE(queue_, 0);
   const TestProcess user([this] {
@@ -43,7 +43,7 @@ TEST_F(SystemVObjects, AreThoseThatTheProcessesUse) {
   EXPECT_THAT(found, Contains("message queue " + std::to_string(queue_)));
 }
 
-TEST_F(SystemVObjects, AreNoneOfAnotherProcess) {
+TEST_F(SystemVObjects, DoNotIncludeObjectsOfAnotherProcess) {
   const TestProcess stranger;
   EXPECT_THAT(find_system_v_objects({stranger.pid()}), IsEmpty());
 }

@@ -21,7 +21,7 @@
 namespace ppmr {
 namespace {
 
-// Of include/uapi/linux/pidfd.h.
+// struct pidfd_info of include/uapi/linux/pidfd.h.
 struct PidfdInfo {
   uint64_t mask = 0;
   uint64_t control_group = 0;
@@ -32,7 +32,8 @@ static_assert(sizeof(PidfdInfo) == 64);
 constexpr uint64_t kInfoExit = 1 << 3;
 constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 
-// The kernel knows it when somebody has reaped the process.
+// Returns the exit status of a process that its parent has reaped. The kernel keeps it in the
+// pidfd.
 std::optional<int> status_of_reaped(int pidfd) {
   PidfdInfo info;
   info.mask = kInfoExit;
@@ -40,7 +41,7 @@ std::optional<int> status_of_reaped(int pidfd) {
   return info.exit_code;
 }
 
-// It is the last number in /proc/PID/stat.
+// The exit status is the last number in /proc/PID/stat.
 std::optional<int> status_of_zombie(pid_t pid) {
   const auto stat = read_process_stat(pid);
   if (!stat || !stat->is_dead()) return std::nullopt;
@@ -50,13 +51,14 @@ std::optional<int> status_of_zombie(pid_t pid) {
   return static_cast<int>(strtol(text.c_str() + last, nullptr, 10));
 }
 
-// Tasks, each with its pidfd beside it in the packet.
+// The data of a packet of tasks. The packet also passes one pidfd for each task.
 struct HandedTasks {
   uint32_t count = 0;
   std::array<ProcessIdentity, kDescriptorsMax> tasks{};
 };
 
-// The directory's path may be too long for a socket's address.
+// The address of the socket in a directory. It names the directory by a descriptor, because the
+// path may be too long for a socket's address.
 struct Address {
   explicit Address(const std::string& directory)
       : held(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {

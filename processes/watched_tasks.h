@@ -1,8 +1,8 @@
-// Watches processes that are no children of this one, and tells which of them have crashed.
+// Watches processes that are not children of this one, and reports which of them have crashed.
 //
-// One process watches, another one hands over: it knows the tasks while they cannot run yet, so
-// that none can crash unseen. The kernel keeps what was handed over in a socket until the watcher
-// reads it, and neither waits for the other.
+// One process watches. Another process hands the tasks over while they cannot run yet, so that none
+// can crash unseen. The kernel keeps the tasks in a socket until the watcher reads them, so neither
+// process waits for the other.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,9 @@
 
 namespace ppmr {
 
-// Whether the status, as of waitpid(2), is that of a process which a fault of its own has ended:
-// SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS, SIGTRAP, SIGABRT. Other signals may be how programs end
-// their children. Pure.
+// Returns whether a status from waitpid(2) means that a fault of the process itself has ended it:
+// SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS, SIGTRAP, SIGABRT. Programs may end their children with
+// other signals. Pure.
 bool is_crash(int status);
 
 struct CrashedTask {
@@ -29,13 +29,12 @@ struct CrashedTask {
 class WatchedTasks {
  public:
   WatchedTasks() = default;  // watches nothing
-  // Takes tasks over from now on, at a socket in this directory. Errors: those of socket(2),
-  // bind(2).
+  // Takes over tasks at a socket in this directory. Errors: those of socket(2), bind(2).
   static Result<WatchedTasks> listen(const std::string& directory);
 
-  // Returns the first task of those handed over that has crashed. One that its parent has reaped is
-  // found since Linux 6.15 only. Errors, if none of the others has crashed: EMFILE if this process
-  // cannot watch so many; those of recvmsg(2).
+  // Returns the first handed-over task that has crashed. Before Linux 6.15 it misses a task that
+  // its parent has reaped. Errors, if no watched task has crashed: EMFILE if this process cannot
+  // watch so many tasks; those of recvmsg(2).
   Result<std::optional<CrashedTask>> crashed();
 
  private:
@@ -45,8 +44,8 @@ class WatchedTasks {
   std::vector<std::pair<ProcessIdentity, UniqueFd>> tasks_;
 };
 
-// Hands the tasks to the process that listens in this directory. Never blocks. Leaves out those
-// that have ended. Errors: ENOENT or ECONNREFUSED if none listens; ENOBUFS or EAGAIN if the kernel
+// Hands the tasks to the process that listens in this directory. Never blocks. Skips tasks that
+// have ended. Errors: ENOENT or ECONNREFUSED if no process listens; ENOBUFS or EAGAIN if the kernel
 // has no room for more; those of pidfd_open(2).
 Status hand_over_tasks(const std::string& directory, const std::vector<ProcessIdentity>& tasks);
 

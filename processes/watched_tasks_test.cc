@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-// It writes no core, and no sanitizer turns its faults into an exit.
+// Makes a process write no core, and keeps sanitizers from turning its faults into an exit.
 const std::function<void()> kWithoutCore = [] {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
@@ -25,7 +25,7 @@ void end_by(const TestProcess& process, int signal) {
   ASSERT_EQ(waitid(P_PID, id, &info, WEXITED | WNOWAIT), 0);
 }
 
-// bazel removes it.
+// The directory of the socket. bazel removes it.
 const std::string& directory() {
   static const std::string path = testing::TempDir();
   return path;
@@ -49,7 +49,7 @@ TEST(WatchedTasks, AreCrashedByFaultsOnly) {
   EXPECT_FALSE(is_crash(SIGSEGV << 8)) << "an exit code";
 }
 
-TEST(WatchedTasks, TellTheOneThatHasCrashed) {
+TEST(WatchedTasks, ReportTheTaskThatHasCrashed) {
   const TestProcess lives(kWithoutCore), crashes(kWithoutCore);
   WatchedTasks watched = watch({*identify(lives.pid()), *identify(crashes.pid())});
   EXPECT_FALSE(*watched.crashed());
@@ -60,12 +60,12 @@ TEST(WatchedTasks, TellTheOneThatHasCrashed) {
   EXPECT_EQ(found->signal, SIGSEGV);
 }
 
-TEST(WatchedTasks, TellTheOneThatItsParentHasReaped) {
+TEST(WatchedTasks, ReportACrashedTaskThatItsParentHasReaped) {
   TestProcess crashes(kWithoutCore);
   const pid_t pid = crashes.pid();
   WatchedTasks watched = watch({*identify(pid)});
   end_by(crashes, SIGABRT);
-  crashes.end();  // and reaps it
+  crashes.end();  // reaps the process
   const auto found = *watched.crashed();
   if (!found) GTEST_SKIP() << "NOT TESTED: how a reaped process has ended (Linux 6.15)";
   EXPECT_EQ(found->pid, pid);
@@ -85,14 +85,14 @@ TEST(WatchedTasks, AreFoundAlthoughTheWatcherLooksOnlyAfterTheCrash) {
   EXPECT_EQ(found->pid, crashes.pid());
 }
 
-TEST(WatchedTasks, AreHandedOverToNobodyIfNoneListens) {
+TEST(WatchedTasks, CannotBeHandedOverIfNoProcessListens) {
   const std::string none = directory() + "/none";
   EXPECT_EQ(hand_over_tasks(none, {identify_self()}).error().errno_value, ENOENT);
   { ASSERT_TRUE(WatchedTasks::listen(directory())); }
   EXPECT_EQ(hand_over_tasks(directory(), {identify_self()}).error().errno_value, ECONNREFUSED);
 }
 
-TEST(WatchedTasks, TellNothingOfThoseThatOthersHaveEnded) {
+TEST(WatchedTasks, DoNotReportTasksThatOthersHaveEnded) {
   TestProcess ended(kWithoutCore);
   WatchedTasks watched = watch({*identify(ended.pid())});
   end_by(ended, SIGTERM);

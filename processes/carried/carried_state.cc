@@ -25,7 +25,7 @@ namespace {
 
 using Pids = std::vector<int32_t>;
 
-// The pids of a thread as those see them who move with it: without the namespaces above its root.
+// The pids of a thread inside its tree: without the pid namespaces above the root's.
 class PidsInTree {
  public:
   static Result<PidsInTree> of(const std::vector<ProcessIdentity>& tasks) {
@@ -218,7 +218,7 @@ Result<std::vector<std::string>> apply_carried_state(const carried::State& state
   if (!inherited) return failure(inherited.error());
   for (const std::string& name : unlike(inherited->agreed, state.inherited())) {
     warnings.push_back(fmt::format(
-        "the restored processes have not the {} of the original: this node refuses it", name));
+        "the restored processes do not have the {} of the original: this node refuses it", name));
   }
   return warnings;
 }
@@ -263,8 +263,8 @@ Result<std::optional<carried::State>> load_carried_state(const std::string& path
   carried::State state;
   if (!state.ParseFromString(*bytes)) {
     return failure(EPROTO, path +
-                               ": not a file of ppmr: the source has another version, or it is "
-                               "damaged");
+                               ": not a file of ppmr: the source has another version of ppmr, or "
+                               "the file is damaged");
   }
   return state;
 }

@@ -3,8 +3,8 @@
 // outside while CRIU holds the restored tree at the target. docs/faithful.md lists who carries
 // what.
 //
-// What the target already has is not set again, so that a value which CRIU restores needs no
-// rights.
+// Does not set a value that the restored task already has. So ppmr needs no rights for a value that
+// CRIU restores.
 #pragma once
 
 #include <map>
@@ -21,22 +21,23 @@ namespace ppmr {
 // The name of the file among CRIU's images.
 inline constexpr const char* kCarriedStateFile = "carried-state.img";
 
-// `tasks`: the root comes first. Errors: ESRCH for a task that has ended; EACCES.
+// Reads the state of frozen tasks. `tasks`: the root comes first. Errors: ESRCH for a task that has
+// ended; EACCES.
 Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks);
 
 // Applies the state to the restored tasks. Returns warnings: what this node cannot have, for
 // example a CPU that it lacks. Errors: what could not be applied, with the process and the reason;
-// ESRCH: a process of the state is not among the tasks, which are without zombies.
+// ESRCH if a process of the state is not among `tasks`. `tasks` has no zombies.
 Result<std::vector<std::string>> apply_carried_state(const carried::State& state,
                                                      const std::vector<ProcessIdentity>& tasks);
 
-// Returns the tasks by their pids as those see them who move with them: without the namespaces
-// above the root's. A process has the same pids on both nodes, and in the state. Errors: ESRCH.
+// Returns the tasks by their pids inside the tree: without the pid namespaces above the root's. A
+// process has the same pids on both nodes, and in the state. Errors: ESRCH.
 Result<std::map<std::vector<int32_t>, ProcessIdentity>> tasks_by_pids(
     const std::vector<ProcessIdentity>& tasks);
 
-// Returns what in the state only a privileged user may set, for a target that restores only
-// processes of users; empty: nothing.
+// Returns the name of a value in the state that only a privileged user may set; empty: there is
+// none. A target that restores only processes of ordinary users needs this.
 std::string privilege_in(const carried::State& state);
 
 // Errors: of the file system.

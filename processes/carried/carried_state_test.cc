@@ -67,7 +67,7 @@ std::vector<ProcessIdentity> tasks_of(const TestProcess& process) {
   return {identify(process.pid()).value()};
 }
 
-// Carries from one process to the other, as if the other had the same pid.
+// Carries the state of one process to the other, as if the other had the same pid.
 Result<std::vector<std::string>> carry(const TestProcess& from, const TestProcess& to) {
   auto state = read_carried_state(tasks_of(from));
   if (!state) return failure(state.error());
@@ -131,7 +131,8 @@ TEST(CarriedState, OptionsOfSocketsAreCarried) {
   EXPECT_EQ(get(to.pid(), kTcp, IPPROTO_TCP, TCP_CONGESTION), reno);
 }
 
-// The processor time of this thread: that of other programs does not count.
+// Returns the processor time that this thread spends on the work, without the time of other
+// programs.
 std::chrono::nanoseconds time_of(const std::function<void()>& work) {
   const auto now = [] {
     timespec time{};
@@ -154,9 +155,9 @@ constexpr int kSlower = 10;
 constexpr int kSlower = 1;
 #endif
 
-// A tree stands still meanwhile. The budget is 5 ms for 100 sockets, on a machine on which a call
-// of getsockopt(2) takes 0.25 us: the time of 200 calls for each socket.
-TEST(CarriedState, OfAHundredSocketsIsCarriedWithinTheBudget) {
+// The tree is frozen while ppmr reads its sockets. The budget is 5 ms for 100 sockets, on a machine
+// on which a call of getsockopt(2) takes 0.25 us: the time of 200 calls for each socket.
+TEST(CarriedState, StateOfAHundredSocketsIsCarriedWithinTheBudget) {
   constexpr int kSockets = 100, kCallsPerSocket = 200 * kSlower;
   const auto open_many = [] {
     for (int i = 0; i < kSockets; ++i) {

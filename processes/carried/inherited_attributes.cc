@@ -38,14 +38,14 @@ constexpr const char* kMemoryPolicy = "memory policy (NUMA)";
 
 const std::array<std::pair<const char*, uint32_t>, 7> kModes = {
     {{"default", MPOL_DEFAULT},
-     {"prefer (many)", MPOL_PREFERRED_MANY},  // before the name that it begins with
+     {"prefer (many)", MPOL_PREFERRED_MANY},  // before "prefer", its prefix
      {"prefer", MPOL_PREFERRED},
      {"bind", MPOL_BIND},
      {"interleave", MPOL_INTERLEAVE},
      {"local", MPOL_LOCAL},
      {"weighted interleave", kWeightedInterleave}}};
 
-// The first line, and no more: the kernel looks at the pages of each mapping that it shows.
+// Reads only the first line, because the kernel inspects the pages of each mapping that it lists.
 std::string first_line_of_numa_maps(pid_t thread) {
   const std::string path = fmt::format("/proc/{}/numa_maps", thread);
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -158,7 +158,7 @@ Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& t
     if (name == kMemoryPolicy) read.agreed.clear_memory_policy();
     read.lost.push_back(name + ", in which its tasks differ");
   }
-  // What CRIU itself maps would become executable, too.
+  // CRIU's own mappings would become executable, too.
   if ((read.agreed.personality() & READ_IMPLIES_EXEC) != 0) {
     read.agreed.clear_personality();
     read.lost.push_back(std::string(kPersonality) + ", which makes all of its data executable");

@@ -1,9 +1,8 @@
 // Attributes that only a task itself can set, and that its children inherit: personality, memory
 // policy (NUMA), I/O flusher, merging of equal pages (KSM), signal for memory that has failed. CRIU
-// forgets them. The process that
-// becomes CRIU at the target sets them (restart_loader/criu/inherited_calls.cc), so that all
-// restored tasks have them. That works for trees whose tasks agree, as those of `numactl` and
-// `setarch` do.
+// forgets them. The process that becomes CRIU at the target sets them
+// (restart_loader/criu/inherited_calls.cc), so that all restored tasks have them. This works only
+// if the tasks of the tree agree, for example in a tree that `numactl` or `setarch` has started.
 #pragma once
 
 #include <optional>
@@ -21,18 +20,20 @@ namespace ppmr {
 // "prefer=static:2", "interleave:0,2". nullopt: a policy that this version does not know.
 std::optional<carried::MemoryPolicy> parse_memory_policy(const std::string& line);
 
-// What the tasks of a tree inherit. `lost`: the attributes that cannot be carried, each with the
-// reason, as phrases for messages; in `agreed` they are as in a new process.
+// What the tasks of a tree inherit. `lost`: phrases for messages, one for each attribute that
+// cannot be carried, with the reason. In `agreed` these attributes have the values of a new
+// process.
 struct InheritedAttributes {
   carried::Inherited agreed;
   std::vector<std::string> lost;
 };
 
-// Reads them of each thread that lives. Errors: ESRCH, EACCES.
+// Reads the attributes of each live thread of the tasks. Errors: ESRCH, EACCES.
 Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks);
 
-// The text that restart_loader/criu/inherited_calls.cc reads; empty: nothing is to be set. Leaves
-// out the nodes of memory that are not in `nodes` ("0-3"); without any, the policy is the default.
+// Returns the text that restart_loader/criu/inherited_calls.cc reads; empty: there is nothing to
+// set. Leaves out NUMA nodes that are not in `nodes` ("0-3"). If none remains, the policy is the
+// default one.
 std::string inherited_text(const carried::Inherited& wanted, const std::string& nodes);
 
 // Returns the names of the attributes that differ.

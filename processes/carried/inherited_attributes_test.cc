@@ -28,7 +28,7 @@ bool has_numa() { return access("/proc/self/numa_maps", R_OK) == 0; }
 
 ProcessIdentity identity(const TestProcess& process) { return identify(process.pid()).value(); }
 
-TEST(InheritedAttributes, AreThoseOfANewProcessIfNobodySetsThem) {
+TEST(InheritedAttributes, HaveTheDefaultsInANewProcess) {
   const TestProcess process;
   const auto read = read_inherited({identity(process)});
   ASSERT_TRUE(read);
@@ -50,7 +50,7 @@ TEST(InheritedAttributes, AreReadFromAProcess) {
   EXPECT_THAT(read->agreed.memory_policy().node(), ElementsAre(0u));
 }
 
-TEST(InheritedAttributes, TellsAnIoFlusher) {
+TEST(InheritedAttributes, IncludeTheIoFlusherFlag) {
   if (prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) < 0) GTEST_SKIP() << "needs CAP_SYS_RESOURCE";
   const TestProcess process([] {
     if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) abort();
@@ -58,7 +58,7 @@ TEST(InheritedAttributes, TellsAnIoFlusher) {
   EXPECT_TRUE(read_inherited({identity(process)})->agreed.is_io_flusher());
 }
 
-TEST(InheritedAttributes, TellHowAProcessLearnsOfMemoryThatHasFailed) {
+TEST(InheritedAttributes, IncludeTheSignalForMemoryThatHasFailed) {
   const auto failure_of = [](unsigned long policy) {
     const TestProcess process([policy] {
       if (prctl(PR_MCE_KILL, PR_MCE_KILL_SET, policy, 0, 0) != 0) abort();
@@ -69,7 +69,7 @@ TEST(InheritedAttributes, TellHowAProcessLearnsOfMemoryThatHasFailed) {
   EXPECT_EQ(failure_of(PR_MCE_KILL_EARLY), 2u);
 }
 
-TEST(InheritedAttributes, LoseThoseInWhichTasksDiffer) {
+TEST(InheritedAttributes, LoseAttributesInWhichTasksDiffer) {
   const TestProcess plain;
   const TestProcess fixed([] { personality(ADDR_NO_RANDOMIZE); });
   const auto read = read_inherited({identity(fixed), identity(plain)});
@@ -105,7 +105,7 @@ TEST(InheritedAttributes, ParsesMemoryPolicies) {
   EXPECT_FALSE(parse_memory_policy(""));
 }
 
-TEST(InheritedAttributes, AreTheTextThatCriuReads) {
+TEST(InheritedAttributes, BecomeTheTextThatCriuReads) {
   carried::Inherited wanted;
   wanted.set_personality(ADDR_NO_RANDOMIZE);
   wanted.set_merges_pages(true);

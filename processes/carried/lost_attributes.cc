@@ -17,7 +17,8 @@ constexpr const char* kPolicies = "memory policy (NUMA) of single mappings (mbin
 constexpr const char* kLocking =
     "locking of future mappings, if it has asked for that (mlockall(MCL_FUTURE))";
 
-// Fields that only the process itself can set, and that are those of every process otherwise.
+// Fields that only the process itself can change. They are equal in all processes that have not
+// changed them.
 constexpr std::array<std::pair<const char*, const char*>, 3> kCompared = {
     {{"Speculation_Store_Bypass", "speculative store bypass (prctl(PR_SET_SPECULATION_CTRL))"},
      {"SpeculationIndirectBranch", "speculation of branches (prctl(PR_SET_SPECULATION_CTRL))"},
@@ -86,7 +87,8 @@ std::vector<std::string> lost_in_status(std::string_view status, std::string_vie
   std::vector<std::string> phrases;
   const bool has_filter = !is_zero(field_of(status, "Seccomp").value_or("0"));
   for (const auto& [name, phrase] : kCompared) {
-    // The kernel may restrict the speculation of a thread because of its filter, which moves.
+    // The kernel may restrict the speculation of a thread because of its seccomp filter. CRIU
+    // carries the filter.
     if (has_filter && std::string_view(name).starts_with("Speculation")) continue;
     if (field_of(status, name) != field_of(plain, name)) phrases.emplace_back(phrase);
   }
@@ -107,7 +109,7 @@ Result<LostAttributes> read_lost_attributes(pid_t pid) {
   const std::string plain = read_process_file(getpid(), "status").value_or("");
   for (const pid_t thread : *threads) {
     const auto status = read_process_file(thread, "status");
-    if (!status) continue;  // it has ended
+    if (!status) continue;  // the thread has ended
     for (std::string& phrase : lost_in_status(*status, plain)) {
       const bool is_new =
           std::find(lost.phrases.begin(), lost.phrases.end(), phrase) == lost.phrases.end();

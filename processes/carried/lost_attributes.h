@@ -1,4 +1,5 @@
-// What /proc shows of a process, and neither CRIU nor ppmr carries. The dry run names it.
+// Attributes of a process that /proc shows and that neither CRIU nor ppmr carries. The dry run
+// reports them.
 #pragma once
 
 #include <sys/types.h>
@@ -14,21 +15,22 @@ namespace ppmr {
 struct LostAttributes {
   // Phrases for messages: "memory policy (NUMA) of single mappings (mbind)".
   std::vector<std::string> phrases;
-  // It has mappings that cannot be changed any more (mseal(2)); those of the kernel do not count.
+  // The process has sealed mappings (mseal(2)). Mappings of the kernel do not count.
   bool has_seals = false;
-  // It has mappings that it protects by a key (pkey_mprotect(2)).
+  // The process has mappings with a protection key (pkey_mprotect(2)).
   bool has_protection_keys = false;
 };
 
-// Reads /proc/PID/smaps. Sets has_seals and has_protection_keys.
+// Parses the text of /proc/PID/smaps. Sets has_seals and has_protection_keys.
 void parse_protected_mappings(std::string_view smaps, LostAttributes& lost);
-// Reads /proc/PID/numa_maps: whether mappings have different memory policies, so not only that of
-// their task.
+// Parses the text of /proc/PID/numa_maps. Returns whether mappings have different memory policies:
+// then some mapping has another policy than its task.
 bool has_policies_of_mappings(std::string_view numa_maps);
-// Reads /proc/TID/status of a thread, and that of a process with nothing special.
+// Compares `status`, the text of /proc/TID/status of a thread, with `plain`, the text for a process
+// without such attributes. Returns phrases for messages.
 std::vector<std::string> lost_in_status(std::string_view status, std::string_view plain);
 
-// Reads them of a process and its threads. Errors: ESRCH, EACCES.
+// Reads the lost attributes of a process and its threads. Errors: ESRCH, EACCES.
 Result<LostAttributes> read_lost_attributes(pid_t pid);
 
 }  // namespace ppmr

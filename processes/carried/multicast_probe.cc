@@ -12,7 +12,7 @@
 namespace ppmr {
 namespace {
 
-// The copy is there when the call returns, except on a machine that is very busy.
+// The copy of the datagram has arrived when the send call returns, except on a very busy machine.
 constexpr int kPatienceMs = 50;
 
 sockaddr_in all_hosts(in_port_t port) {
@@ -59,14 +59,14 @@ bool has_pending_error(int socket) {
   return poll(&wanted, 1, 0) != 0;
 }
 
-// The datagram would leave a time stamp in the socket.
+// Returns whether the probe's datagram would leave a time stamp in the socket.
 bool keeps_times_of_sent_datagrams(int socket) {
   constexpr int kOfSent = SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SOFTWARE |
                           SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_ACK;
   return (number_of(socket, SOL_SOCKET, SO_TIMESTAMPING) & kOfSent) != 0;
 }
 
-// Sets an option while it lives.
+// Sets an option of a socket, and restores the old value at the end of the scope.
 class SetForNow {
  public:
   SetForNow(int socket, int name, int value)

@@ -3,10 +3,10 @@
 //
 // So the socket sends an empty datagram to the group of all hosts, with a TTL of 0: such a datagram
 // does not leave the host. A socket of this process gets a copy of it, and with it the interface.
-// The interface that a new socket with the same address uses is the usual one, which nobody has to
-// choose.
+// The usual interface is the one that a new socket with the same address uses. A socket that uses
+// it needs no choice at the target.
 //
-// Rejected: a warning for each such socket, because most of them choose nothing.
+// Rejected: a warning for each UDP socket that may have chosen an interface. Most have chosen none.
 #pragma once
 
 #include <netinet/in.h>
@@ -17,13 +17,13 @@
 
 namespace ppmr {
 
-// For sockets of the network namespace of this process. Threads: one.
+// Probes sockets of the network namespace of this process. Threads: one.
 class MulticastProbe {
  public:
-  // Returns the index of the interface; 0: the usual one. The process of the socket is frozen. Does
-  // not look at, and returns 0 for, sockets without a port, which have sent nothing; those with a
-  // pending error or datagram, or with time stamps of what they send; and those that are connected
-  // to one other host.
+  // Returns the index of the interface; 0: the usual one. The caller has frozen the process of the
+  // socket. Does not probe these sockets, and returns 0: a socket without a port, because it has
+  // sent nothing; one with a pending error or datagram; one that keeps time stamps of what it
+  // sends; and one that is connected to one host.
   uint32_t interface_of(int socket);
 
  private:
@@ -31,7 +31,7 @@ class MulticastProbe {
   uint32_t interface_of_datagram(int socket);
 
   UniqueFd receiver_;
-  sockaddr_in address_{};  // of the receiver
+  sockaddr_in address_{};  // the receiver's address
 };
 
 }  // namespace ppmr

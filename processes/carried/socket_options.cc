@@ -89,7 +89,7 @@ enum class Kind {
   kPacket,
   kNetlink
 };
-// Whether a user may set it for a socket of their own.
+// Which users may set the option of their own socket.
 enum class Right { kUser, kPrivileged };
 
 struct KnownOption {
@@ -103,12 +103,12 @@ struct KnownOption {
 
 #define OPTION(level, name, ...) \
   KnownOption { level, name, #name, __VA_ARGS__ }
-// Those that CRIU 4.2 forgets, in the order in which they are set. Each can be set to the value
-// that was read. tests/lab/socket_sweep.py finds which others there are.
+// The options that CRIU 4.2 forgets, in the order in which apply_socket() sets them. Each can be
+// set to the value that was read. tests/lab/socket_sweep.py finds further options.
 constexpr std::array kOptions = {
     OPTION(SOL_SOCKET, SO_DEBUG, Kind::kAll, Right::kPrivileged),
     OPTION(SOL_SOCKET, SO_REUSEADDR, Kind::kAll),
-    OPTION(SOL_SOCKET, SO_REUSEPORT, Kind::kIp),  // CRIU leaves it on connections
+    OPTION(SOL_SOCKET, SO_REUSEPORT, Kind::kIp),  // CRIU leaves it on for connections
     OPTION(SOL_SOCKET, SO_LINGER, Kind::kAll, Right::kUser, sizeof(linger)),
     OPTION(SOL_SOCKET, SO_TIMESTAMP_OLD, Kind::kAll),
     OPTION(SOL_SOCKET, SO_TIMESTAMPNS_OLD, Kind::kAll),
@@ -232,7 +232,7 @@ std::optional<std::string> value_of(int socket, int level, int name, socklen_t s
   return std::string(value.data(), size);
 }
 
-// A socket that has not chosen an MSS shows one that the kernel has computed, and may refuse.
+// A socket whose program has not chosen an MSS shows a computed one, which the kernel may refuse.
 bool can_be_set_as_mss(const std::string& value) {
   constexpr int kMssMin = 88;     // TCP_MIN_MSS, include/net/tcp.h
   constexpr int kMssMax = 32767;  // MAX_TCP_WINDOW
@@ -261,7 +261,7 @@ struct SocketKind {
     switch (kind) {
       case Kind::kAll:
         return true;
-      case Kind::kIp:  // those of IPv6, too: they can have peers of IPv4
+      case Kind::kIp:  // also IPv6 sockets, because they can have IPv4 peers
         return is_internet();
       case Kind::kIpDatagram:
         return is_internet() && !is_tcp();
@@ -381,10 +381,11 @@ Status set_ip_options(int socket, const std::string& options) {
   return system_failure("set the socket option", "IP_OPTIONS");
 }
 
-// CRIU restores a connection with connect(2) on a socket in repair mode, and then sets the MSS that
-// the peer announced. The kernel has computed the MSS of the route before that, with the default of
-// 536 bytes, and keeps it as long as the MTU of the route stays the same: the connection would send
-// segments of 524 bytes for good. A change of the IP options makes the kernel compute it again.
+// CRIU restores a connection with connect(2) on a socket in repair mode. The kernel then computes
+// the MSS of the route from the default of 536 bytes. CRIU sets the MSS that the peer announced
+// only after that. The kernel keeps the computed MSS as long as the MTU of the route stays the
+// same, so the connection would send segments of 524 bytes for good. A change of the IP options
+// makes the kernel compute the MSS again.
 Status renew_mss(int socket, const SocketKind& kind, const std::string& options) {
   if (kind.family == AF_INET6 && setsockopt(socket, IPPROTO_IPV6, IPV6_RTHDR, nullptr, 0) != 0) {
     return system_failure("renew", "the MSS of a TCP connection over IPv6");
@@ -471,7 +472,7 @@ void read_socket(int socket, const std::vector<MulticastGroup>& groups, Multicas
   for (const KnownOption& known : kOptions) {
     if (!kind.has(known.kind)) continue;
     const auto value = value_of(socket, known.level, known.name, known.size_bytes);
-    if (!value) continue;  // this kernel does not know it
+    if (!value) continue;  // this kernel does not know the option
     if (known.kind == Kind::kTcpWithoutPeer && known.name == TCP_MAXSEG &&
         !can_be_set_as_mss(*value)) {
       continue;
@@ -489,7 +490,8 @@ void read_socket(int socket, const std::vector<MulticastGroup>& groups, Multicas
     }
   }
   if (kind.is_tcp() || (kind.family != AF_INET && kind.family != AF_INET6)) return;
-  // A socket of IPv6, or one that has chosen an address, can be asked.
+  // The kernel shows the choice of an IPv6 socket, and a choice that an IPv4 socket made by
+  // address. Other sockets need the probe.
   const bool may_have_index = kind.family == AF_INET && kind.protocol == IPPROTO_UDP &&
                               number_of(socket, IPPROTO_IP, IP_MULTICAST_IF) == 0 &&
                               number_of(socket, SOL_SOCKET, SO_BINDTOIFINDEX) <= 0;
@@ -517,7 +519,7 @@ Status apply_socket(const carried::Socket& wanted, const std::vector<MulticastGr
     const int level = static_cast<int>(option.level());
     const int name = static_cast<int>(option.name());
     const std::string text = name_of_option(option.level(), option.name());
-    if (text.starts_with("socket option")) continue;  // of a later version of ppmr
+    if (text.starts_with("socket option")) continue;  // an option of a later version of ppmr
     const auto size = static_cast<socklen_t>(option.value().size());
     if (value_of(socket, level, name, std::min<socklen_t>(size, kValueMaxBytes)) ==
         option.value()) {

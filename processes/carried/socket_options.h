@@ -26,18 +26,18 @@ std::vector<MulticastGroup> parse_groups(std::string_view igmp, std::string_view
 // Returns a copy of the process's descriptor. Errors: those of pidfd_getfd(2).
 Result<UniqueFd> take_socket(const UniqueFd& pidfd, int number);
 
-// `groups`: those of the socket's network namespace. `multicast`: nullptr if that is not the
-// namespace of this process.
+// Reads the options and multicast groups of a socket. `groups`: the groups of the socket's network
+// namespace. `multicast`: nullptr if this process is in another network namespace.
 void read_socket(int socket, const std::vector<MulticastGroup>& groups, MulticastProbe* multicast,
                  carried::Socket& read);
 
-// Errors: with the option or group, and the reason.
+// Sets the options and joins the groups. An error names the option or group, and the reason.
 Status apply_socket(const carried::Socket& wanted, const std::vector<MulticastGroup>& groups,
                     int socket);
 
 // Returns an option's name for messages: "TCP_USER_TIMEOUT".
 std::string name_of_option(uint32_t level, uint32_t name);
-// Whether a user may not set it for a socket of their own, except to 0.
+// Returns whether only a privileged user may set the option, except to 0.
 bool needs_privilege(uint32_t level, uint32_t name);
 // Returns the names of all options that read_socket() reads.
 std::vector<std::string> names_of_options();

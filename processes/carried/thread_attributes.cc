@@ -42,7 +42,7 @@ struct SchedulingAttributes {
 
 using CpuBits = std::array<uint64_t, kCpusMax / 64>;
 
-// The system call returns how many bytes this kernel needs, so only these are looked at.
+// The system call returns how many bytes this kernel uses. Reads only these bytes.
 Result<Cpus> affinity_of(pid_t thread) {
   CpuBits bits{};
   const long size = syscall(SYS_sched_getaffinity, thread, sizeof(bits), bits.data());
@@ -247,7 +247,7 @@ std::optional<int> group_nice_of(pid_t pid) {
 }  // namespace
 
 void read_process_attributes(pid_t pid, carried::Process& process) {
-  // A process that is about to end has none.
+  // A process that is about to end has no such attributes.
   if (const auto filter = number_in(pid, "coredump_filter", 16)) {
     process.set_core_dump_filter(static_cast<uint32_t>(*filter));
   }

@@ -86,7 +86,7 @@ Result<std::vector<WrittenFile>> load_written_files(const std::string& path) {
   std::vector<WrittenFile> files;
   for (const carried::WrittenFile& file : packed.file()) {
     if (!file.path().starts_with('/') || file.path().find('\0') != std::string::npos) {
-      return failure(EPROTO, path + ": a path that is not absolute");
+      return failure(EPROTO, path + ": it contains a path that is not absolute");
     }
     files.push_back({file.path(), file.size_bytes(), file.is_appended(), file.modified_ns()});
   }

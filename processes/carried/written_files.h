@@ -1,6 +1,7 @@
-// The regular files that a frozen tree has open for writing, with their sizes. A tree that is taken
-// over from an epoch has written since. The takeover must know to which of them, and where they
-// ended. CRIU notes no size of files that are only appended to, and no times.
+// The regular files that a frozen tree has open for writing, with their sizes. A protected tree
+// goes on writing after an epoch. A takeover from this epoch must know which files the tree has
+// written since, and where they ended at the epoch. CRIU records no size of files that are only
+// appended to, and no times.
 #pragma once
 
 #include <sys/stat.h>
@@ -25,11 +26,13 @@ struct WrittenFile {
   int64_t modified_ns = 0;
 };
 
-// Whether a file is not as it was noted: it was written since, perhaps in place, or another file
-// has its name. The time may also be an earlier one: that of the other file. Pure.
+// Returns whether a file differs from its record: a process has written to it since, perhaps in
+// place, or another file has its name now. An earlier time is a difference, too: the other file may
+// be older. Pure.
 bool has_changed(const WrittenFile& noted, const struct stat& now);
 
-// By path, each once; without deleted files. Errors: ESRCH for a task that has ended; EACCES.
+// Returns the files sorted by path, each once, without deleted files. Errors: ESRCH for a task that
+// has ended; EACCES.
 Result<std::vector<WrittenFile>> read_written_files(const std::vector<ProcessIdentity>& tasks);
 
 // Errors: of the file system; EPROTO for a file that ppmr has not written.

@@ -1,4 +1,4 @@
-// What the records of a file's content do to the file that is built.
+// Applies the records of a file's content to the file that the target builds.
 #pragma once
 
 #include "base/result.h"
@@ -11,7 +11,7 @@ Status apply_content(const file_record::Size& size, int file);
 Status apply_content(const file_record::Data& data, int file);
 Status apply_content(const file_record::Hole& hole, int file);
 
-// Says what could not be written. `errno` is the reason.
+// Returns an error that says what could not be written to `name`. `errno` is the reason.
 tl::unexpected<Error> write_failure(const char* what, const std::string& name);
 
 }  // namespace ppmr

@@ -1,5 +1,6 @@
-// The name of a deleted file while its tmpfs is built again and restored: in the root of that
-// tmpfs, followed by its inode at the source. Also for the library in CRIU: no C++ runtime library.
+// The name that a deleted file has while ppmr rebuilds its tmpfs and CRIU restores it. The file is
+// in the root of the tmpfs, and its inode at the source follows the name. The library in CRIU
+// includes this header, so it must not need a C++ runtime library.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,7 @@ constexpr size_t kBodyMaxBytes = (size_t{1} << 20) + 64;
 constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kOptionsMaxBytes = 4096;
 constexpr size_t kXattrsMax = 256;
-constexpr size_t kSegmentNameMaxBytes = 249;  // of memfd_create(2)
+constexpr size_t kSegmentNameMaxBytes = 249;  // the limit of memfd_create(2)
 // Files end below this offset, so no sum of offset and length overflows.
 constexpr uint64_t kFileEndMax = uint64_t{1} << 62;
 
@@ -69,7 +69,7 @@ class Body {
   std::string& bytes_;
 };
 
-// Reads fields. After the first that is missing or out of its limits, nothing counts.
+// Reads fields. After the first field that is missing or out of its limits, is_read() is false.
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : rest_(bytes) {}

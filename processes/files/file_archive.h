@@ -1,20 +1,20 @@
 // What a live move sends of files in memory and of shared memory: a sequence of records, cut into
 // parts. A part is a checkpoint of its own.
 //
-//   rounds   kTmpfs   a file system, before everything else of it
+//   rounds   kTmpfs   a tmpfs; comes before all other records of it
 //            kSize    the size of a file
 //            kData    bytes of a file; kHole: a range that is a hole
 //            kDrop    a file that is gone
-//            kSegment a shared memory, before everything else of it; it has the content of a file
+//            kSegment a shared memory; comes before all other records of it. Content as of a file
 //   last     kTree    the root directory, and then all names below it, depth first:
 //            kEntry   a file of any kind, by its name; for a directory its entries follow
 //            kLink    a further name of a file
 //            kLeave   the end of a directory, also of the root
-//   parts    kPart    the begin of a part; kEnd: its end, and whether it is the last one
+//   parts    kPart    the start of a part; kEnd: its end, and whether it is the last one
 //
-// A file has a number: its content is sent while the tree runs, and gets a name when the tree is
-// frozen. So the rounds need not follow what is renamed. A record is its type (1 byte), the length
-// of its body (4 bytes), and the body. Numbers are little-endian.
+// A file has a number. The source sends its content under this number while the tree runs, and its
+// name when the tree is frozen. So the rounds need not follow renames. A record is its type (1
+// byte), the length of its body (4 bytes), and the body. Numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct FileAttributes {
   uint32_t uid = 0;
   uint32_t gid = 0;
   int64_t access_ns = 0;
-  int64_t change_ns = 0;  // of the content
+  int64_t change_ns = 0;  // last change of the content
   std::vector<std::pair<std::string, std::string>> xattrs;
   bool operator==(const FileAttributes&) const = default;
 };
@@ -92,9 +92,9 @@ struct Tree {
 struct Entry {
   std::string name;
   uint64_t file = 0;
-  uint64_t size_bytes = 0;  // of a regular file
-  uint64_t device = 0;      // of a device file
-  std::string target;       // of a symbolic link
+  uint64_t size_bytes = 0;  // only for a regular file
+  uint64_t device = 0;      // only for a device file
+  std::string target;       // only for a symbolic link
   FileAttributes attributes;
   bool operator==(const Entry&) const = default;
 };
@@ -112,8 +112,8 @@ struct End {
 };
 struct Segment {
   uint64_t file = 0;
-  uint64_t inode = 0;  // at the source; CRIU's images name the memory by it
-  std::string name;    // as for memfd_create(2)
+  uint64_t inode = 0;  // inode at the source; CRIU's images name the memory by it
+  std::string name;    // the name for memfd_create(2)
   bool operator==(const Segment&) const = default;
 };
 
@@ -127,13 +127,13 @@ using FileRecord =
 // Appends a record to `bytes`.
 void append_file_record(const FileRecord& record, std::string& bytes);
 
-// Reads records from a source of bytes that nobody has checked. What it returns is within the
-// limits: each name is one component of a path, each number of a tmpfs is below kFileTmpfsMax, or
-// kSharedMemory where a file has content, and no offset overflows. It does not know in which order
-// records make sense. Threads: one.
+// Reads records from unchecked bytes. A returned record is within the limits: each name is one
+// component of a path, each number of a tmpfs is below kFileTmpfsMax, or kSharedMemory where a file
+// has content, and no offset overflows. Does not check the order of the records. Threads: one.
 class FileRecordReader {
  public:
-  // Reads up to the size of the span; 0: the end. Errors: passed on.
+  // Reads at most as many bytes as the span has, and returns how many; 0: the end. next() returns
+  // the errors of the source.
   using Source = std::function<Result<size_t>(std::span<char>)>;
   explicit FileRecordReader(Source source) : source_(std::move(source)) {}
 
@@ -145,7 +145,7 @@ class FileRecordReader {
 
   Source source_;
   std::string buffer_;
-  size_t used_ = 0;  // of the buffer
+  size_t used_ = 0;  // used bytes of the buffer
 };
 
 }  // namespace ppmr

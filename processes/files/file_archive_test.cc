@@ -105,7 +105,7 @@ TEST(FileArchive, ValuesOutOfTheirLimitsAreRefused) {
   strange.attributes.mode = S_IFREG | 0200000;
   expect_refused(strange);
   strange = file("a");
-  strange.target = "x";  // of a regular file
+  strange.target = "x";  // a regular file has no target
   expect_refused(strange);
   strange.attributes.mode = S_IFLNK | 0777;
   strange.target = std::string("a\0b", 3);

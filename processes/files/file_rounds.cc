@@ -17,8 +17,8 @@
 namespace ppmr {
 namespace {
 
-// The kernel's clock for files stands still for one tick, up to 10 ms. What is written within the
-// tick of a look may leave the times as they were seen.
+// The kernel's clock for file times advances in ticks of up to 10 ms. A write in the same tick as a
+// look may leave the times as the look saw them. This value has a margin.
 constexpr int64_t kClockTickNs = 50'000'000;
 constexpr size_t kXattrBytesMax = size_t{512} << 10;
 
@@ -28,7 +28,7 @@ int64_t ns_of(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.
 
 std::string own_path(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
-// `path`: of an open file. Returns none where the file system has none.
+// `path`: the path of an open file. Returns no attributes if the file system does not support them.
 Result<std::vector<std::pair<std::string, std::string>>> read_xattrs(const std::string& path,
                                                                      const std::string& name) {
   std::vector<std::pair<std::string, std::string>> found;
@@ -92,7 +92,7 @@ class FileRounds::Walk {
   Walk(FileRounds& rounds, const Sink& sink, bool is_last)
       : rounds_(rounds), sink_(sink), is_last_(is_last), buffer_(kFileDataMaxBytes, '\0') {}
 
-  // Lists what is there, before the unseen writes are taken.
+  // Lists all files with their status. Comes before UnseenWrites::take().
   Status look();
   Status send(const std::optional<FileSet>& in_doubt);
   uint64_t sent_bytes() const { return sent_bytes_; }
@@ -123,7 +123,7 @@ class FileRounds::Walk {
 Status FileRounds::Walk::look() {
   for (const PrivateTmpfs& tmpfs : rounds_.all_) {
     Node& root = roots_.emplace_back();
-    if (fstat(tmpfs.root.get(), &root.status) != 0) return system_failure("look at", "a tmpfs");
+    if (fstat(tmpfs.root.get(), &root.status) != 0) return system_failure("inspect", "a tmpfs");
     if (Status listed = list(tmpfs.root.get(), root, 0); !listed) return listed;
   }
   return {};
@@ -145,7 +145,7 @@ Status FileRounds::Walk::list(int directory, Node& into, size_t depth) {
     node.looked_ns = realtime_ns();
     if (fstatat(directory, name.c_str(), &node.status, AT_SYMLINK_NOFOLLOW) != 0) {
       if (is_gone(errno)) continue;
-      return system_failure("look at", name);
+      return system_failure("inspect", name);
     }
     if (S_ISDIR(node.status.st_mode)) {
       const UniqueFd below(
@@ -168,7 +168,7 @@ Status FileRounds::Walk::send(const std::optional<FileSet>& in_doubt) {
     const Status sent = send_contents(tmpfs.root.get(), roots_[i], i, in_doubt);
     if (!sent) return sent;
   }
-  // What is gone makes room before more is sent in the next round.
+  // Drops the files that are gone, so that the target has room for what the next round sends.
   for (auto sent = rounds_.sent_.begin(); sent != rounds_.sent_.end();) {
     if (sent->second.round == rounds_.round_) {
       ++sent;
@@ -236,7 +236,7 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
                        opened.st_ino == node.status.st_ino;
   if (!is_same) {
     if (is_last_) return system_failure("open", node.name);
-    // It was replaced meanwhile: the next round sees what it is now.
+    // Another file has replaced this one meanwhile: the next round looks again.
     sent.status.looked_ns = 0, sent.status.is_in_doubt = true;
     return {};
   }
@@ -294,8 +294,8 @@ Result<uint64_t> FileRounds::send_last(pid_t root, const Sink& sink,
   return send(root, sink, true);
 }
 
-// A write after the look shows in the times at the next look, or is taken now or then. So the order
-// is: the status of all files, the unseen writes, the contents.
+// A write after the look changes the times that the next look sees, or take() reports it in this
+// round or the next one. So the order is: the status of all files, the unseen writes, the contents.
 Result<uint64_t> FileRounds::send(pid_t root, const Sink& sink, bool is_last) {
   ++round_;
   Walk walk(*this, sink, is_last);

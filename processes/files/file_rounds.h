@@ -6,8 +6,8 @@
 //   changed, or written unseen        read again, and only pages with another digest are sent
 //   (unseen_writes.h)
 //
-// Rejected: tar of what has changed. It sends a file of 1 GiB for one changed byte, and knows
-// nothing of mappings. Also rejected: to watch with fanotify or inotify, which do not report writes
+// Rejected: tar of the changed files. It sends a file of 1 GiB for one changed byte, and does not
+// notice writes through mappings. Also rejected: fanotify and inotify, which do not report writes
 // through mappings either.
 #pragma once
 
@@ -28,10 +28,10 @@ namespace ppmr {
 // A file's status, when its content was sent.
 struct FileStatus {
   uint64_t size_bytes = 0;
-  int64_t change_ns = 0;     // of the content
-  int64_t status_ns = 0;     // of the content or the attributes
+  int64_t change_ns = 0;     // last change of the content
+  int64_t status_ns = 0;     // last change of the content or the attributes
   int64_t looked_ns = 0;     // when this status was read
-  bool is_in_doubt = false;  // it may be written without a trace in the times
+  bool is_in_doubt = false;  // writes may leave its times unchanged
   bool operator==(const FileStatus&) const = default;
 };
 
@@ -47,19 +47,20 @@ class FileRounds {
   bool is_empty() const { return all_.empty(); }
   const std::vector<PrivateTmpfs>& all() const { return all_; }
 
-  // Passes what has changed to the sink, and returns how many bytes that was. Files that disappear
-  // meanwhile are left out. Errors: of the sink and of the file system; ELOOP for directories that
-  // are nested deeper than kFileDepthMax.
+  // Passes what has changed to the sink, and returns how many bytes that was. Leaves out files that
+  // disappear meanwhile. Errors: of the sink and of the file system; ELOOP for directories that are
+  // nested deeper than kFileDepthMax.
   Result<uint64_t> send_round(pid_t root, const Sink& sink) { return send(root, sink, false); }
-  // As send_round(), and sends all names, with those of `deleted`. The caller has frozen the tree.
+  // Does the same as send_round(), and also sends all names, including those of `deleted`. The
+  // caller has frozen the tree.
   Result<uint64_t> send_last(pid_t root, const Sink& sink, std::vector<DeletedFile> deleted = {});
 
  private:
   struct SentFile {
-    SentContent content;  // none of a file that is not regular
+    SentContent content;  // empty for a file that is not regular
     FileStatus status;
-    uint64_t round = 0;     // the last one that has seen it
-    bool is_named = false;  // in the last round
+    uint64_t round = 0;     // the last round that has seen the file
+    bool is_named = false;  // send_last() has sent a name of it
   };
   class Walk;
 
@@ -68,7 +69,7 @@ class FileRounds {
   std::vector<PrivateTmpfs> all_;
   std::vector<DeletedFile> deleted_;
   UnseenWrites unseen_writes_;
-  std::map<std::pair<dev_t, uint64_t>, SentFile> sent_;  // by device and inode
+  std::map<std::pair<dev_t, uint64_t>, SentFile> sent_;  // key: device, inode
   uint64_t next_number_ = 1;
   uint64_t round_ = 0;
 };

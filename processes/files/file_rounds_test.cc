@@ -32,13 +32,13 @@ const FileStatus kSent = {.size_bytes = 10,
                           .looked_ns = 9'000'000'000,
                           .is_in_doubt = false};
 
-TEST(MayHaveChanged, NotIfTheStatusIsTheSame) {
+TEST(MayHaveChanged, IsFalseIfTheStatusIsTheSame) {
   FileStatus now = kSent;
   now.looked_ns = 10'000'000'000;
   EXPECT_FALSE(may_have_changed(kSent, now));
 }
 
-TEST(MayHaveChanged, IfAnyTimeOrTheSizeDiffers) {
+TEST(MayHaveChanged, IsTrueIfAnyTimeOrTheSizeDiffers) {
   for (const auto field : {&FileStatus::change_ns, &FileStatus::status_ns}) {
     FileStatus now = kSent;
     now.*field += 1;
@@ -49,20 +49,20 @@ TEST(MayHaveChanged, IfAnyTimeOrTheSizeDiffers) {
   EXPECT_TRUE(may_have_changed(kSent, now));
 }
 
-TEST(MayHaveChanged, IfItIsOrWasInDoubt) {
+TEST(MayHaveChanged, IsTrueIfTheFileIsOrWasInDoubt) {
   FileStatus mapped = kSent;
   mapped.is_in_doubt = true;
   EXPECT_TRUE(may_have_changed(kSent, mapped));
   EXPECT_TRUE(may_have_changed(mapped, kSent));
 }
 
-TEST(MayHaveChanged, IfItWasWrittenInTheTickOfTheLook) {
+TEST(MayHaveChanged, IsTrueIfTheFileWasWrittenInTheTickOfTheLook) {
   FileStatus sent = kSent;
   sent.looked_ns = sent.status_ns + 1'000'000;
   EXPECT_TRUE(may_have_changed(sent, sent));
 }
 
-TEST(PageDigest, OfAShortPageIsThatOfThePageFilledWithZeros) {
+TEST(PageDigest, ShortPageHasTheDigestOfThePageFilledWithZeros) {
   const std::string bytes(kFilePageBytes, '\0');
   const std::string text = "abc";
   std::string filled = bytes;
@@ -150,7 +150,7 @@ class FileRoundsTest : public testing::Test {
     std::ofstream(from_ / name, std::ios::binary) << text;
   }
 
-  // One line for each file: all that must be the same.
+  // Returns a line for each file, with everything that must be equal in the original and the copy.
   static std::vector<std::string> describe(const fs::path& top) {
     std::vector<std::string> lines;
     std::map<ino_t, std::string> first;
@@ -187,7 +187,7 @@ class FileRoundsTest : public testing::Test {
   fs::path from_;
   fs::path built_;
   uint64_t parts_ = 0;
-  std::unique_ptr<SegmentRounds> segments_;  // null: of deleted files, none is sent
+  std::unique_ptr<SegmentRounds> segments_;  // null: the test sends no deleted files
   std::unique_ptr<FileRounds> rounds_;
   std::unique_ptr<TmpfsBuilder> builder_;
 };
@@ -262,7 +262,7 @@ TEST_F(FileRoundsTest, FilesThatShrinkGrowAndEndAreFollowed) {
 }
 
 // The first write of a page through a mapping changes the times if the page was not read before.
-// Those after it do not.
+// Later writes do not.
 TEST_F(FileRoundsTest, WritesThroughAMappingAreSent) {
   constexpr size_t kPages = 64;
   write("mapped", std::string(kPages * kFilePageBytes, 'a'));
@@ -282,7 +282,7 @@ TEST_F(FileRoundsTest, WritesThroughAMappingAreSent) {
       memory[random() % (kPages * kFilePageBytes)] = static_cast<char>(random());
     }
     ASSERT_EQ(fstat(file.get(), &after), 0);
-    EXPECT_EQ(before.st_ctim.tv_nsec, after.st_ctim.tv_nsec) << "the times tell: no case to test";
+    EXPECT_EQ(before.st_ctim.tv_nsec, after.st_ctim.tv_nsec) << "the times have changed";
     EXPECT_LE(sent(), 10 * kFilePageBytes);
   }
   memory[12345] = 'c';
@@ -291,8 +291,8 @@ TEST_F(FileRoundsTest, WritesThroughAMappingAreSent) {
   expect_same();
 }
 
-// A page that was read through a mapping is written through it without a fault, so no time changes.
-// The mapping exists between two looks.
+// A program that has read a page through a mapping writes to it without a fault, so no time
+// changes. The mapping exists only between two looks.
 TEST_F(FileRoundsTest, WritesThroughAMappingThatNoLookHasSeenAreSent) {
   const auto write_unseen = [&](int file) {
     void* const mapped = mmap(nullptr, kFilePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -304,7 +304,7 @@ TEST_F(FileRoundsTest, WritesThroughAMappingThatNoLookHasSeenAreSent) {
     memory[7] = static_cast<char>(memory[9] + 1);
     munmap(mapped, kFilePageBytes);
     ASSERT_EQ(fstat(file, &after), 0);
-    EXPECT_EQ(before.st_ctim.tv_nsec, after.st_ctim.tv_nsec) << "the times tell: no case to test";
+    EXPECT_EQ(before.st_ctim.tv_nsec, after.st_ctim.tv_nsec) << "the times have changed";
   };
   write("closed", std::string(kFilePageBytes, 'a'));
   write("stays open", std::string(kFilePageBytes, 'a'));
@@ -395,7 +395,7 @@ TEST_F(FileRoundsTest, RecordsInASenselessOrderAreRefused) {
   }
 }
 
-TEST(TmpfsOptions, UnknownOnesAreLeftOut) {
+TEST(TmpfsOptions, UnknownOptionsAreLeftOut) {
   using testing::ElementsAre;
   using testing::Pair;
   EXPECT_THAT(options_of_tmpfs("rw,seclabel,size=65536k,mode=755,inode64,x=y"),

@@ -8,12 +8,12 @@ namespace ppmr {
 
 Status SegmentBuilder::on(const file_record::Segment& segment) {
   if (built_.size() == kSegmentsMax || built_.contains(segment.file)) {
-    return failure(EPROTO, "shared memory: it begins twice, or there is too much of it");
+    return failure(EPROTO, "shared memory: one begins twice, or there are too many");
   }
   for (const auto& [number, built] : built_) {
-    if (built.inode == segment.inode) return failure(EPROTO, "shared memory: it begins twice");
+    if (built.inode == segment.inode) return failure(EPROTO, "shared memory: one begins twice");
   }
-  // The memory gets the seals of the original when CRIU makes it.
+  // CRIU adds the seals of the original when it restores the memory.
   UniqueFd memfd(memfd_create(segment.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memfd) return write_failure("create", "a shared memory");
   built_.emplace(segment.file, BuiltSegment{segment.inode, std::move(memfd)});
@@ -23,7 +23,7 @@ Status SegmentBuilder::on(const file_record::Segment& segment) {
 Result<int> SegmentBuilder::find(uint64_t number) const {
   const auto found = built_.find(number);
   if (found == built_.end())
-    return failure(EPROTO, "shared memory: bytes of one that is not there");
+    return failure(EPROTO, "shared memory: a record for a memory that has not begun");
   return found->second.memfd.get();
 }
 

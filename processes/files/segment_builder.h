@@ -1,6 +1,5 @@
-// Builds the shared memory of a tree again, from records that nobody has checked (file_archive.h):
-// a memfd for each. The restored processes get these very memories: nothing is copied when the tree
-// is restored.
+// Rebuilds the shared memory of a tree from unchecked records (file_archive.h): one memfd for each
+// memory. The restored processes get these memfds, so the restore copies nothing.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +34,7 @@ class SegmentBuilder {
  private:
   Result<int> find(uint64_t number) const;
 
-  std::map<uint64_t, BuiltSegment> built_;  // by the number of the file
+  std::map<uint64_t, BuiltSegment> built_;  // key: number of the file
 };
 
 }  // namespace ppmr

@@ -1,7 +1,7 @@
-// A process that shrinks a memory ends each process that reads its mapping there (SIGBUS). So the
-// rounds read with pread(2), and the mapping is read only while the tree is frozen. A process
-// outside of the tree that shrinks it then ends this program: the move is aborted, and the tree
-// goes on here.
+// If a process shrinks a memory, each process that reads a mapping beyond the new end gets SIGBUS.
+// So the rounds read with pread(2), and only send_last() reads the mapping, while the tree is
+// frozen. If a process outside of the tree shrinks the memory then, this program ends: the move is
+// aborted, and the tree goes on here.
 #include "processes/files/segment_rounds.h"
 
 #include <fcntl.h>
@@ -21,14 +21,14 @@
 namespace ppmr {
 namespace {
 
-// What CRIU sends in less time than a part of its own takes.
+// CRIU sends a smaller memory in less time than a separate part takes.
 constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
-constexpr uint64_t kBlockBytes = 512;  // of st_blocks
+constexpr uint64_t kBlockBytes = 512;  // the unit of st_blocks
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::string_view kMemfd = "/memfd:";
 constexpr std::string_view kAnonymous = "/dev/zero";
 constexpr size_t kFieldsBeforePath = 5;
-// FileRounds counts the files that have names from 1.
+// FileRounds numbers the files that have names from 1 upwards, so no number is used twice.
 constexpr uint64_t kFirstNumberOfDeleted = uint64_t{1} << 63;
 
 std::optional<dev_t> device_of_memfds() {
@@ -88,7 +88,7 @@ class Search {
 
   void add_open(pid_t pid) {
     const auto descriptors = read_descriptors(pid);
-    if (!descriptors) return;  // it has ended
+    if (!descriptors) return;  // the process has ended
     for (const Descriptor& descriptor : *descriptors) {
       if (!may_be_one(descriptor.target)) continue;
       add(pid, "fd/" + std::to_string(descriptor.number));
@@ -98,7 +98,7 @@ class Search {
   std::vector<SharedSegment> take() { return std::move(found_); }
 
  private:
-  // `link`: below /proc/PID. It may have gone, or lead elsewhere, meanwhile.
+  // `link`: a path below /proc/PID. Meanwhile the link may have disappeared, or lead elsewhere.
   void add(pid_t pid, const std::string& link) {
     const auto target = read_process_link(pid, link);
     if (!target || !may_be_one(*target)) return;
@@ -132,9 +132,9 @@ class Search {
   std::vector<SharedSegment> found_;
 };
 
-// Maps a memory that has another size than at the last look, and makes its pages present: a first
-// touch costs three times as much as the digest of a page. Only data, because to touch a hole would
-// fill it. Without a mapping, send_last() reads as a round does.
+// Maps a memory again if its size has changed since the last look. Makes its pages present, because
+// a first touch costs three times as much as the digest of a page. Leaves out holes, because a
+// touch would fill them. Without a mapping, send_last() reads as a round does.
 MappedFile view_of(const UniqueFd& file, MappedFile view) {
   struct stat facts {};
   if (fstat(file.get(), &facts) != 0) return {};
@@ -176,7 +176,7 @@ Result<std::vector<SharedSegment>> open_shared_segments(pid_t root, const TmpfsN
   Search search(*device, tmpfs);
   for (const ProcessStat& process : *tree) {
     const auto user = read_process_link(process.pid, "ns/user");
-    if (!user) continue;  // it has ended
+    if (!user) continue;  // the process has ended
     if (*user != *own_user) return std::vector<SharedSegment>{};
     if (const auto maps = read_process_file(process.pid, "maps")) {
       search.add_mapped(process.pid, *maps);
@@ -189,7 +189,7 @@ Result<std::vector<SharedSegment>> open_shared_segments(pid_t root, const TmpfsN
 Result<uint64_t> SegmentRounds::send(Sent& sent, const SentContent::Read& read, const Sink& sink) {
   struct stat facts {};
   const int file = sent.segment.file.get();
-  if (fstat(file, &facts) != 0) return system_failure("look at", "a shared memory");
+  if (fstat(file, &facts) != 0) return system_failure("inspect", "a shared memory");
   const Status sized = sent.content.send_size(static_cast<uint64_t>(facts.st_size), sink);
   if (!sized) return failure(sized.error());
   return sent.content.send_changed(file, read, sink);
@@ -242,7 +242,7 @@ Result<uint64_t> SegmentRounds::send_last(const Sink& sink) {
   for (auto& [identity, sent] : sent_) {
     struct stat facts {};
     if (fstat(sent.segment.file.get(), &facts) != 0) {
-      return system_failure("look at", "a shared memory");
+      return system_failure("inspect", "a shared memory");
     }
     const std::span<const std::byte> view = sent.view.bytes();
     SentContent::Read read = reader_of(sent.segment.file.get(), std::span(buffer));
@@ -269,14 +269,14 @@ std::string SegmentRounds::list_of_inodes() const {
   return list;
 }
 
-// CRIU sets owner, mode and times.
+// Leaves owner, mode and times to CRIU.
 Result<std::vector<DeletedFile>> SegmentRounds::deleted_files() const {
   std::vector<DeletedFile> all;
   for (const auto& [identity, sent] : sent_) {
     if (!sent.segment.is_deleted_file()) continue;
     struct stat facts {};
     if (fstat(sent.segment.file.get(), &facts) != 0) {
-      return system_failure("look at", "a deleted file");
+      return system_failure("inspect", "a deleted file");
     }
     file_record::Entry entry{.name = kDeletedName + std::to_string(sent.segment.inode),
                              .file = sent.content.number(),

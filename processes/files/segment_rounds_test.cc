@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kPages = 1024;
 constexpr size_t kBytes = kPages * kFilePageBytes;
 
-TEST(NameOfSegment, OfAnonymousMemoryAndMemfdsOnly) {
+TEST(NameOfSegment, OnlyAnonymousMemoryAndMemfdsHaveAName) {
   EXPECT_EQ(name_of_segment("/dev/zero (deleted)"), "/dev/zero");
   EXPECT_EQ(name_of_segment("/memfd:heap (deleted)"), "heap");
   EXPECT_EQ(name_of_segment("/memfd: (deleted)"), "");
@@ -90,7 +90,7 @@ class SegmentRoundsTest : public testing::Test {
   char* shared_ = nullptr;
   std::mt19937_64 random_{7};
   std::unique_ptr<TestProcess> process_;
-  std::unique_ptr<TestProcess> without_;  // without that memory
+  std::unique_ptr<TestProcess> without_;  // a process without that memory
   SegmentRounds rounds_;
   TmpfsBuilder builder_{"/nowhere"};
   uint64_t parts_ = 0;
@@ -103,7 +103,7 @@ TEST_F(SegmentRoundsTest, ARoundSendsDataAndLeavesHoles) {
   EXPECT_EQ(built(), original());
 }
 
-TEST_F(SegmentRoundsTest, WhatAnybodyWritesIsSentAgain) {
+TEST_F(SegmentRoundsTest, WritesOfAnyProcessAreSentAgain) {
   send();
   shared_[5 * kFilePageBytes] ^= 1;  // this process is not in the tree
   EXPECT_EQ(send(), kFilePageBytes);
@@ -154,13 +154,13 @@ TEST(SegmentRounds, AMemfdThatIsOnlyOpenIsSentWithWhatItHasGrownBy) {
   EXPECT_EQ(segment->name, "a name");
   ASSERT_EQ(write(memfd.get(), "more", 4), 4);
   records.clear();
-  EXPECT_EQ(rounds.send_last(sink), 4U);  // without a mapping of that size
+  EXPECT_EQ(rounds.send_last(sink), 4U);  // there is no mapping of this size
   const auto* const size = std::get_if<file_record::Size>(&records.front());
   ASSERT_NE(size, nullptr);
   EXPECT_EQ(size->bytes, kBytes + 4);
 }
 
-TEST(SegmentBuilder, RefusesBytesOfWhatIsNotThere) {
+TEST(SegmentBuilder, RefusesBytesOfAMemoryThatHasNotBegun) {
   SegmentBuilder builder;
   const file_record::Data data{kSharedMemory, 3, 0, "x"};
   EXPECT_EQ(builder.on(data).error().errno_value, EPROTO);

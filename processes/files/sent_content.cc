@@ -43,7 +43,7 @@ Result<uint64_t> SentContent::send_changed(int file, const Read& read, const Sin
     for (at = begin; at < end;) {
       const auto bytes = read(at, end - at);
       if (!bytes) return failure(bytes.error());
-      // It has become shorter: the next pass sends its size.
+      // The file has become shorter: the next pass sends its new size.
       if (bytes->empty()) return sent_bytes_;
       if (Status put_it = send_bytes(at, *bytes, sink); !put_it) return failure(put_it.error());
       at += bytes->size();
@@ -69,9 +69,9 @@ Status SentContent::send_hole(uint64_t begin, uint64_t end, const Sink& sink) {
   return {};
 }
 
-// Sends the pages that have another digest. `offset` is a multiple of the size of a page.
+// Sends the pages whose digests have changed. `offset` is a multiple of the size of a page.
 Status SentContent::send_bytes(uint64_t offset, std::span<const char> bytes, const Sink& sink) {
-  size_t first = 0;  // of the pages that are sent together
+  size_t first = 0;  // where the pages that are sent together begin
   const auto flush = [&](size_t end) -> Status {
     if (first == end) return {};
     sent_bytes_ += end - first;

@@ -1,5 +1,5 @@
-// What was sent of the content of one file in memory: its size and the digest of each page. A
-// further pass sends the pages that have another digest.
+// Keeps the size and the page digests of what was sent of one file in memory. A further pass sends
+// only the pages whose digests have changed.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace ppmr {
 class SentContent {
  public:
   using Sink = std::function<Status(const FileRecord&)>;
-  // Returns the bytes at `offset`, at most `bytes_max` and at most kFileDataMaxBytes, a multiple of
-  // the size of a page except at the end of the file; none: the file has become shorter. They are
-  // valid until the next call.
+  // Returns the bytes at `offset`: at most `bytes_max`, at most kFileDataMaxBytes, and a multiple
+  // of the page size except at the end of the file. An empty result means that the file has become
+  // shorter. The bytes are valid until the next call.
   using Read = std::function<Result<std::span<const char>>(uint64_t offset, uint64_t bytes_max)>;
 
   SentContent() = default;
-  // `tmpfs` and `number`: those of the file in its records.
+  // `tmpfs` and `number`: as in the records of the file.
   SentContent(uint32_t tmpfs, uint64_t number) : tmpfs_(tmpfs), number_(number) {}
 
   uint64_t number() const { return number_; }
   // Call it before the first pass, and when the size may have changed.
   Status send_size(uint64_t size_bytes, const Sink& sink);
-  // Compares the content, `file` is open, and returns how many bytes were sent. Errors: of
-  // lseek(2), the reader and the sink.
+  // Sends the pages whose digests have changed, and returns how many bytes that was. `file`: open.
+  // Errors: of lseek(2), the reader and the sink.
   Result<uint64_t> send_changed(int file, const Read& read, const Sink& sink);
 
  private:
@@ -40,10 +40,10 @@ class SentContent {
   uint64_t number_ = 0;
   uint64_t size_bytes_ = 0;
   uint64_t sent_bytes_ = 0;        // in this pass
-  std::vector<uint64_t> digests_;  // of each page
+  std::vector<uint64_t> digests_;  // one for each page
 };
 
-// Reads with pread(2) into a buffer, which the reader uses as long as it lives.
+// Returns a reader that uses pread(2) and `buffer`. The buffer must live as long as the reader.
 SentContent::Read reader_of(int file, std::span<char> buffer);
 
 }  // namespace ppmr

@@ -25,7 +25,8 @@ namespace {
 using namespace file_record;
 
 constexpr const char* kProgram = "files in memory";
-// While a file system is built it may be larger than it was: files that are gone are removed later.
+// During the build a tmpfs may need more room than the original had, because the builder removes
+// dropped files only later.
 constexpr const char* kWideBytes = "1125899906842624";
 constexpr const char* kWideInodes = "1073741824";
 constexpr const char* kCompleteMark = "/complete";
@@ -95,7 +96,7 @@ timespec time_of(int64_t ns) {
   return {seconds, ns - seconds * kSecond};
 }
 
-// `file`: of a directory or a regular file. The times come last: the others change them.
+// `file`: a directory or a regular file. Sets the times last, because the other calls change them.
 Status set_attributes(int file, const FileAttributes& attributes, const std::string& name) {
   if (fchown(file, attributes.uid, attributes.gid) != 0 ||
       fchmod(file, attributes.mode & 07777) != 0) {
@@ -243,7 +244,7 @@ Status TmpfsBuilder::on(const Drop& drop) {
   if (drop.tmpfs == kSharedMemory) return segments_.on(drop);
   const auto built = built_.find(drop.tmpfs);
   if (built == built_.end()) return senseless("a file of a file system that does not exist");
-  if (built->second.files.erase(drop.file) == 0) return {};  // it never had content
+  if (built->second.files.erase(drop.file) == 0) return {};  // the file never had content
   if (opened_ == std::pair{drop.tmpfs, drop.file}) open_.reset();
   if (unlinkat(built->second.unnamed.get(), std::to_string(drop.file).c_str(), 0) != 0) {
     return system_failure("remove a file in", "a tmpfs");
@@ -289,7 +290,7 @@ Status TmpfsBuilder::on(const Entry& entry) {
       0) {
     return system_failure("set the owner of", name);
   }
-  // Nobody else has access to the directory: the name is still the special file.
+  // No other process has access to the directory, so the name still refers to the special file.
   if (!S_ISLNK(mode) && fchmodat(directory, name, mode & 07777, 0) != 0) {
     return system_failure("set the mode of", name);
   }
@@ -328,7 +329,8 @@ Status TmpfsBuilder::name_file(const Entry& entry) {
   return {};
 }
 
-// The first name is a path below the root that this object has built: it has no links.
+// The first name is a path below the root that this object has built: it contains no symbolic
+// links.
 Status TmpfsBuilder::on(const Link& link) {
   if (levels_.empty()) return senseless("a name in no directory");
   const auto first = first_names_.find(link.file);

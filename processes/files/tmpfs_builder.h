@@ -1,11 +1,10 @@
-// Builds the file systems in memory of a tree again, from records that nobody has checked
-// (file_archive.h). Each is a mount in a directory that only root sees, so no process can plant a
-// link there while it is built.
+// Rebuilds the tmpfs of a tree from unchecked records (file_archive.h). Each tmpfs is a mount in a
+// directory that only root can enter, so no other process can plant a link there during the build.
 //
 //   DIRECTORY/0, DIRECTORY/1, ...      the mounts
 //   DIRECTORY/0/.ppmr-RANDOM/17        a file that has no name yet
 //
-// A mount stays when this process ends: a restore may be tried again by another one.
+// The mounts stay when this process ends, because another process may try the restore again.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +21,15 @@
 
 namespace ppmr {
 
-// Returns those options of a file system that its copy gets, as names and values: "rw", "seclabel"
-// and unknown ones are left out. Pure.
+// Returns the mount options that the copy of a tmpfs gets, as names and values. Leaves out "rw",
+// "seclabel" and unknown options. Pure.
 std::vector<std::pair<std::string, std::string>> options_of_tmpfs(const std::string& options);
 
-// Returns whether a builder, of this process or an earlier one, has completed its work here.
+// Returns whether a builder in this process or an earlier one has completed its work in
+// `directory`.
 bool is_tmpfs_built(const std::string& directory);
 
-// Unmounts what was built in a directory and removes it. Does nothing if it does not exist.
+// Unmounts all tmpfs in a directory and removes the directory. Does nothing if it does not exist.
 // Processes that use a mount keep it, without the names of deleted files (deleted_name.h).
 void remove_built_tmpfs(const std::string& directory);
 
@@ -37,7 +37,7 @@ void remove_built_tmpfs(const std::string& directory);
 class TmpfsBuilder {
  public:
   enum class Mounts { kRefused, kAllowed };
-  // The directory is made at the first mount, or at the end.
+  // apply() creates the directory at the first mount, or at the end.
   explicit TmpfsBuilder(std::string directory, Mounts mounts = Mounts::kAllowed)
       : directory_(std::move(directory)), may_mount_(mounts == Mounts::kAllowed) {}
 
@@ -45,10 +45,10 @@ class TmpfsBuilder {
   // record that makes no sense here; ENOSPC if memory is short; EPERM for a mount that is refused;
   // of the file system.
   Status apply(const FileRecord& record);
-  // All is in place.
+  // Returns whether apply() has applied the last part.
   bool is_complete() const { return is_complete_; }
-  // The shared memory among the records. Call it when all is in place: unlike the mounts, it ends
-  // with its last descriptor.
+  // Returns the shared memory among the records. Call it when is_complete() returns true. Unlike
+  // the mounts, a shared memory ends with its last descriptor.
   std::vector<BuiltSegment> take_segments() { return segments_.take(); }
 
  private:
@@ -57,7 +57,7 @@ class TmpfsBuilder {
     UniqueFd root;
     UniqueFd unnamed;  // the directory of files without a name
     std::string unnamed_name;
-    std::set<uint64_t> files;  // without a name
+    std::set<uint64_t> files;  // numbers of the files without a name
     bool is_named = false;
   };
   struct Level {

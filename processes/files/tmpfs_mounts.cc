@@ -58,7 +58,7 @@ std::optional<TmpfsLine> parse_line(std::string_view line) {
                    std::string(separator[3])};
 }
 
-// Returns none if another mount hides this one, or if it cannot be opened.
+// Returns nullopt if another mount hides this one, or if it cannot be opened.
 std::optional<PrivateTmpfs> open_alone(const TmpfsLine& line) {
   open_how how{};
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
@@ -72,7 +72,7 @@ std::optional<PrivateTmpfs> open_alone(const TmpfsLine& line) {
   const UniqueFd copy(
       open_tree(place.get(), "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!copy) return std::nullopt;
-  // Reading leaves no trace in the access times.
+  // Keeps reads from changing the access times.
   mount_attr attributes{};
   attributes.attr_clr = MOUNT_ATTR__ATIME;
   attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
@@ -90,11 +90,13 @@ Status append_those_of(pid_t pid, std::set<dev_t>& known, std::vector<PrivateTmp
   const std::string path = "/proc/" + std::to_string(pid) + "/ns/mnt";
   const UniqueFd its(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!its) return system_failure("open", path);
-  // Read here, because /proc there may be of another pid namespace, or missing.
+  // Reads mountinfo before it enters the namespace, because /proc there may belong to another pid
+  // namespace, or be missing.
   const auto text = read_whole_file("/proc/" + std::to_string(pid) + "/mountinfo");
   if (!text) return failure(text.error());
   Status done;
-  // A thread with a root directory of its own can enter a mount namespace alone.
+  // A single thread can enter a mount namespace only after it has left the shared root directory of
+  // its process (CLONE_FS).
   std::thread([&] {
     if (unshare(CLONE_FS) != 0 || setns(its.get(), CLONE_NEWNS) != 0) {
       done = system_failure("enter the mount namespace", path);
@@ -137,7 +139,7 @@ Result<std::vector<PrivateTmpfs>> open_private_tmpfs(pid_t root) {
   for (const ProcessStat& process : *tree) {
     const auto user = read_process_link(process.pid, "ns/user");
     const auto mounts = read_process_link(process.pid, "ns/mnt");
-    if (!user || !mounts) continue;  // it has ended
+    if (!user || !mounts) continue;  // the process has ended
     if (*user != *own_user) return std::vector<PrivateTmpfs>{};
     if (!visited.insert(*mounts).second) continue;
     const Status appended = append_those_of(process.pid, known, found);

@@ -31,10 +31,10 @@ dev_t device_in(const std::string& text) {
   return makedev(major_number, minor_number);
 }
 
-// Also mappings without the right to write, because mprotect(2) may give it.
+// Also adds mappings without the right to write, because mprotect(2) may add this right.
 void add_mapped(pid_t pid, FileSet& written) {
   const auto mappings = read_mappings(pid);
-  if (!mappings) return;  // it has ended
+  if (!mappings) return;  // the process has ended
   for (const Mapping& mapping : *mappings) {
     if (mapping.shared && mapping.inode != 0) {
       written.emplace(device_in(mapping.device), mapping.inode);
@@ -45,7 +45,7 @@ void add_mapped(pid_t pid, FileSet& written) {
 bool is_open_for_writing(pid_t pid, const char* descriptor) {
   const auto info = read_process_file(pid, fmt::format("fdinfo/{}", descriptor));
   const size_t at = info ? info->find("flags:") : std::string::npos;
-  if (at == std::string::npos) return false;  // it has been closed
+  if (at == std::string::npos) return false;  // the descriptor was closed
   const unsigned long flags = std::strtoul(info->c_str() + at + 6, nullptr, 8);
   return (flags & O_ACCMODE) != O_RDONLY;
 }
@@ -53,7 +53,7 @@ bool is_open_for_writing(pid_t pid, const char* descriptor) {
 void add_open(pid_t pid, const std::set<dev_t>& devices, FileSet& written) {
   const std::string path = fmt::format("/proc/{}/fd", pid);
   const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir(path.c_str()), closedir);
-  if (!descriptors) return;  // it has ended
+  if (!descriptors) return;  // the process has ended
   while (const dirent* const descriptor = readdir(descriptors.get())) {
     struct stat status {};
     if (fstatat(dirfd(descriptors.get()), descriptor->d_name, &status, 0) != 0) continue;
@@ -94,7 +94,7 @@ bool UnseenWrites::take_closed(FileSet& written) {
     for (; FAN_EVENT_OK(event, length); event = FAN_EVENT_NEXT(event, length)) {
       const UniqueFd file(event->fd);
       struct stat status {};
-      // Without a descriptor, the queue was too short.
+      // An event without a descriptor means that the kernel's queue was too short.
       if (!file || fstat(file.get(), &status) != 0) {
         is_complete = false;
       } else {
@@ -106,7 +106,8 @@ bool UnseenWrites::take_closed(FileSet& written) {
 
 Result<std::optional<FileSet>> UnseenWrites::take(pid_t root) {
   FileSet written;
-  // What is closed after this is open when the descriptors are read, or is in the next answer.
+  // A file that a process closes after this call is open when add_open() looks, or the next call
+  // has it.
   const bool is_complete = take_closed(written);
   const auto tree = read_tree(root);
   if (!tree) return failure(tree.error());

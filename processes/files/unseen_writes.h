@@ -1,13 +1,13 @@
-// Which files in memory a process may have written without a trace in their times.
+// Finds the files in memory that a process may have written without a change of their times.
 //
 // A write through a shared mapping changes the times of a file only if it faults. It does not fault
-// where the page was written or, in a tmpfs, only read before through the same mapping. So a file
-// counts as written
+// if the process has written the page before through the same mapping. In a tmpfs, an earlier read
+// is enough. So a file counts as written if it is
 //
-//   mapped, or open for writing     when somebody looks: it may be mapped for a while in between
-//   closed after it was so          since the last look, whatever happened in between: fanotify(7)
+//   mapped, or open for writing         at a look: it may be mapped again between two looks
+//   closed after it was open like this  since the last look: fanotify(7) reports it
 //
-// Nobody sees a descriptor that travels through a socket at both looks.
+// Not found: a file whose descriptor is in flight in a socket at both looks.
 #pragma once
 
 #include <sys/types.h>
@@ -41,7 +41,7 @@ class UnseenWrites {
   // Returns false if files may be missing.
   bool take_closed(FileSet& written);
 
-  UniqueFd closed_;  // invalid: nobody watches
+  UniqueFd closed_;  // the fanotify group; invalid: there is none
   std::set<dev_t> devices_;
 };
 

@@ -14,11 +14,11 @@ namespace {
 constexpr uint64_t kGetMdwe = 66;  // PR_GET_MDWE, Linux 6.3
 
 // IORING_REGISTER_PROBE of a registered ring (IORING_REGISTER_USE_REGISTERED_RING, Linux 6.3). It
-// only reads, and its answer cannot be written to this address.
+// only reads, and the kernel cannot write the result to kNoAddress, so the call changes nothing.
 constexpr long kRegister = 427;
 constexpr uint64_t kProbeRegistered = 8 | 1U << 31;
 constexpr uint64_t kNoAddress = ~uint64_t{0};
-constexpr uint64_t kRingsMax = 16;  // of a thread
+constexpr uint64_t kRingsMax = 16;  // the most that a thread can register
 
 Result<bool> has_registered_ring(InjectedCalls& calls) {
   for (uint64_t index = 0; index < kRingsMax; ++index) {
@@ -31,7 +31,7 @@ Result<bool> has_registered_ring(InjectedCalls& calls) {
 }
 
 constexpr uint64_t kGetCpuid = 0x1011;  // ARCH_GET_CPUID, Linux 4.12
-constexpr uint64_t kReadTable = 0;      // of modify_ldt(2)
+constexpr uint64_t kReadTable = 0;      // a function of modify_ldt(2)
 constexpr uint64_t kEntryBytes = 8;
 
 Result<bool> faults_on_cpu_queries(InjectedCalls& calls) {
@@ -48,7 +48,7 @@ Result<bool> faults_on_cpu_queries(InjectedCalls& calls) {
 #endif
 }
 
-// Without a table the kernel copies nothing, and so does not notice the address.
+// If the process has no table, the kernel copies nothing, so the bad address causes no error.
 Result<bool> has_segments(InjectedCalls& calls) {
 #ifdef __x86_64__
   const auto answer = calls.call(SYS_modify_ldt, {kReadTable, kNoAddress, kEntryBytes});

@@ -48,7 +48,7 @@ TEST(AskedAttributes, AreNoneForAPlainProcess) {
   EXPECT_FALSE(told->has_segments);
 }
 
-TEST(AskedAttributes, TellsAThreadForWhichRdtscIsASignal) {
+TEST(AskedAttributes, FindsAThreadForWhichRdtscIsASignal) {
   const TestProcess process([] {
     if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) != 0) abort();
   });
@@ -57,7 +57,7 @@ TEST(AskedAttributes, TellsAThreadForWhichRdtscIsASignal) {
   EXPECT_TRUE(told->faults_on_cpu_queries);
 }
 
-TEST(AskedAttributes, TellsAProcessWithSegmentsOfItsOwn) {
+TEST(AskedAttributes, FindsAProcessWithSegmentsOfItsOwn) {
 #ifdef __x86_64__
   constexpr int kWrite = 1;
   if (syscall(SYS_modify_ldt, 0, nullptr, 0) < 0) {
@@ -77,8 +77,8 @@ TEST(AskedAttributes, TellsAProcessWithSegmentsOfItsOwn) {
 #endif
 }
 
-// Each thread has its own: the first one has nothing.
-TEST(AskedAttributes, TellsWhatOneThreadHas) {
+// Each thread has its own attributes. The first thread of this process has none.
+TEST(AskedAttributes, FindsTheAttributesOfOneThread) {
   const TestProcess process([] {
     std::promise<void> is_set;
     std::thread([&is_set] {
@@ -97,7 +97,7 @@ TEST(AskedAttributes, TellsWhatOneThreadHas) {
   EXPECT_TRUE(second->faults_on_cpu_queries);
 }
 
-TEST(AskedAttributes, TellsAProcessThatDeniesWriteExecute) {
+TEST(AskedAttributes, FindsAProcessThatDeniesWriteExecute) {
   if (prctl(kGetMdwe, 0, 0, 0, 0) < 0) GTEST_SKIP() << "NOT TESTED: MDWE: needs Linux 6.3";
   const TestProcess process([] {
     if (prctl(kSetMdwe, 1, 0, 0, 0) != 0) abort();
@@ -107,7 +107,7 @@ TEST(AskedAttributes, TellsAProcessThatDeniesWriteExecute) {
   EXPECT_TRUE(told->denies_write_execute);
 }
 
-TEST(AskedAttributes, TellsAProcessWithAKeyring) {
+TEST(AskedAttributes, FindsAProcessWithAKeyring) {
   if (syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, 0) < 0 &&
       errno == ENOSYS) {
     GTEST_SKIP() << "NOT TESTED: the kernel has no keyrings";
@@ -132,7 +132,7 @@ bool register_ring() {
   return is_registered;
 }
 
-TEST(AskedAttributes, TellsARingThatIsUsedByARegisteredIndex) {
+TEST(AskedAttributes, FindsARingThatIsUsedByARegisteredIndex) {
   if (!is_kernel(6, 3) || !register_ring()) {
     GTEST_SKIP() << "NOT TESTED: registered rings: needs io_uring and Linux 6.3";
   }
@@ -144,7 +144,7 @@ TEST(AskedAttributes, TellsARingThatIsUsedByARegisteredIndex) {
   EXPECT_TRUE(told->has_registered_ring);
 }
 
-// Any call in it would be dispatched, and end it.
+// The kernel would dispatch an injected call, and the call would end the process.
 TEST(AskedAttributes, LeavesAProcessAloneThatDispatchesItsSystemCalls) {
   constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11
   constexpr unsigned long kOn = 1;

@@ -1,6 +1,7 @@
-// How many threads move the memory of a tree, by the processors of the node. Each stage must carry
-// what the fastest link brings, and cost nothing where processors are few: with two, the memory is
-// read by one thread and sent over two streams. bench/README.md has the cost of each stage.
+// How many threads move the memory of a tree. The number depends on the processors of the node.
+// Each stage must be as fast as the fastest link, and must not take processors from the program on
+// a small node. With two processors, one thread reads the memory, and two streams send it.
+// bench/README.md has the cost of each stage.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 namespace ppmr {
 
-// Threads that read the memory of a frozen tree and encrypt it, beside the one for wanted blocks.
-// Half of the processors: sending takes the others.
+// Threads that read the memory of a frozen tree and encrypt it, in addition to the thread for
+// wanted blocks. They use half of the processors, because sending takes the other half.
 inline constexpr size_t kMemoryReadersMax = 8;
 constexpr size_t memory_readers(size_t processors) {
   return std::clamp<size_t>(processors / 2, 1, kMemoryReadersMax);

@@ -1,6 +1,6 @@
-// Memory that a device writes: pinned pages, past the page tables. No round sees that, until the
-// process makes the kernel take the pages as written (MADV_POPULATE_WRITE), as verbs_library does
-// when it has released its devices.
+// Memory that a device writes. The device writes to pinned pages without the page tables. No round
+// finds these writes until the process makes the kernel count the pages as written
+// (MADV_POPULATE_WRITE), as verbs_library does after it has released its devices.
 //
 // The device is io_uring: a registered buffer is pinned like a memory region of RDMA, and a read
 // into it writes the pages by their addresses in the kernel.
@@ -22,8 +22,8 @@ namespace {
 
 constexpr unsigned kEntries = 4;
 
-// A ring with one registered buffer. Its descriptor is closed, because live rounds refuse a process
-// that has one: the ring is used by its registered number.
+// A ring with one registered buffer. The process closes the descriptor of the ring, because live
+// rounds refuse a process that has such a descriptor. It uses the ring by its registered number.
 class Device {
  public:
   Device(std::byte* buffer, size_t size) : buffer_(buffer) {
@@ -48,7 +48,7 @@ class Device {
   }
   bool is_ready() const { return is_ready_; }
 
-  // Writes `value` into the whole page, and no page table knows of it.
+  // Makes the device write `value` into the whole page. No page table shows the write.
   bool write(size_t page, std::byte value) {
     const int file = memfd_create("data", 0);
     std::array<std::byte, kPage> bytes;
@@ -66,13 +66,13 @@ class Device {
     __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
     ++submitted_;
     const unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
-    // Completions are not taken from the queue, so it waits for all since the first.
+    // This class takes no completions from the queue, so the call waits for all since the first.
     const long done = syscall(SYS_io_uring_enter, number_, 1, submitted_, flags, nullptr, 0);
     close(file);
     return done == 1 && buffer_[page * kPage] == value;
   }
 
-  // What verbs_library does after it has released a region that a device may write. The buffer
+  // Does what verbs_library does after it has released a region that a device may write. The buffer
   // stays pinned, but nothing writes to it any more.
   bool release(size_t size) { return madvise(buffer_, size, MADV_POPULATE_WRITE) == 0; }
 
@@ -86,7 +86,7 @@ class Device {
   bool is_ready_ = false;
 };
 
-// `work` on a process whose memory a device may write.
+// Live rounds of a process whose memory a device may write.
 class DeviceWrites : public LiveRounds {
  protected:
   void SetUp() override {

@@ -118,7 +118,7 @@ Status InjectedCalls::prepare() {
   const auto status = read_process_status(thread_.id());
   if (!status) return failure(status.error());
   if (status->seccomp_mode != 0) {
-    // The filter could kill the process for the call.
+    // The filter could kill the process for an injected call.
     constexpr uint64_t kOptions = PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP;
     const Status suspended = thread_.trace(PTRACE_SETOPTIONS, "suspend the seccomp filter of",
                                            reinterpret_cast<void*>(kOptions));
@@ -141,7 +141,8 @@ Status InjectedCalls::prepare() {
   if (ptrace(PTRACE_GETSIGMASK, thread_.id(), sizeof(mask_), &mask_) != 0) {
     return tl::unexpected(error("read the signal mask of"));
   }
-  // No handler runs between the calls. The kernel would forget a handler of SIGSYS that it blocks.
+  // Keeps handlers from running between the calls. SIGSYS stays unblocked: if the kernel forces a
+  // blocked SIGSYS, it resets the handler of the process.
   const uint64_t all_but_sigsys = ~(uint64_t{1} << (SIGSYS - 1));
   if (ptrace(PTRACE_SETSIGMASK, thread_.id(), sizeof(all_but_sigsys), &all_but_sigsys) != 0) {
     return tl::unexpected(error("block the signals of"));
@@ -211,7 +212,8 @@ Result<long> InjectedCalls::call_with_memory(long number, std::array<uint64_t, 3
                                              size_t at, std::span<uint64_t> memory) {
   if (memory.size() > kMemoryWords) return failure(EINVAL, "too much memory for a system call");
 #ifdef __x86_64__
-  // The ABI leaves the 128 bytes below the stack pointer to the thread, which is stopped.
+  // The ABI reserves the 128 bytes below the stack pointer for the thread, and the thread is
+  // stopped.
   constexpr uint64_t kBelowStack = 64;
   static_assert(kMemoryWords * sizeof(uint64_t) <= kBelowStack - sizeof(uint64_t));
   const uint64_t address = (registers_.rsp - kBelowStack) & ~uint64_t{sizeof(long) - 1};

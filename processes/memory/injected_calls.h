@@ -1,6 +1,6 @@
-// Lets a thread of a running process execute system calls, from outside (ptrace). Nothing is mapped
-// or written in the process: its own `syscall` instruction is used, and the thread's registers and
-// signal mask are put back. A system call that the thread was in is restarted by the kernel.
+// Lets a thread of a running process execute system calls, from outside (ptrace). Maps nothing in
+// the process, uses the `syscall` instruction of its vdso, and restores the thread's registers and
+// signal mask. The kernel restarts a system call that the thread was in.
 //
 //   PTRACE_SEIZE, PTRACE_INTERRUPT     the thread stops; the others run on
 //   registers: the call                PTRACE_SYSCALL to its entry, PTRACE_SYSCALL to its end
@@ -34,19 +34,19 @@ class InjectedCalls {
   // value if it fails. Errors: ESRCH if the process has ended; EOPNOTSUPP if calls are dispatched;
   // those of ptrace(2).
   Result<long> call(long number, std::array<uint64_t, 3> arguments);
-  // Like call(), but argument `at` becomes the address of `memory`, of at most kMemoryWords words,
-  // which the call reads and may write: words of the thread's own stack that only the thread uses,
-  // and that have their content again afterwards.
+  // Like call(), but passes the address of a copy of `memory` as argument `at`. The call may read
+  // and write the copy, and `memory` gets what the call has written. The copy is in the thread's
+  // own stack, and the stack has its old content afterwards. `memory`: at most kMemoryWords words.
   static constexpr size_t kMemoryWords = 4;
   Result<long> call_with_memory(long number, std::array<uint64_t, 3> arguments, size_t at,
                                 std::span<uint64_t> memory);
-  // Like call_with_memory(), for a number that the call fills. Returns that number, or nullopt if
+  // Like call_with_memory(), for a call that writes one number. Returns this number, or nullopt if
   // the call fails.
   Result<std::optional<uint32_t>> call_for_number(long number, std::array<uint64_t, 3> arguments,
                                                   size_t at);
-  // Whether the thread dispatches its own system calls (prctl(PR_SET_SYSCALL_USER_DISPATCH)): an
-  // injected one would call its handler. Before Linux 6.4 this is known after a call() that it has
-  // dispatched.
+  // Returns whether the thread dispatches its own system calls
+  // (prctl(PR_SET_SYSCALL_USER_DISPATCH)): an injected call would run its handler. Before Linux 6.4
+  // this is known only after the kernel has dispatched a call().
   bool are_dispatched() const { return are_dispatched_; }
 
  private:
@@ -65,12 +65,12 @@ class InjectedCalls {
   bool is_prepared_ = false;
 };
 
-// Stops a thread for `work`, which runs in a thread of its own: the thread with the id `pid`, or if
-// it has ended another one of its process. A thread in a system call that cannot be interrupted
-// does not stop in time, and only the end of its tracer lets go of it: else it would stop later,
-// and stay so. Errors: those of `work`; EPERM without the right, or if another process traces it;
-// EOPNOTSUPP for another machine language, a process that runs 32-bit code, or one whose seccomp
-// filter cannot be suspended; ETIMEDOUT if the thread does not stop; ESRCH.
+// Stops the thread with the id `pid` or, if it has ended, another thread of its process. Runs
+// `work` in a new thread, which is the tracer. A thread in an uninterruptible system call does not
+// stop in time. Only the end of its tracer releases such a thread: otherwise it would stop later,
+// and stay stopped. Errors: those of `work`; EPERM without the right, or if another process traces
+// it; EOPNOTSUPP for another machine language, a process that runs 32-bit code, or one whose
+// seccomp filter cannot be suspended; ETIMEDOUT if the thread does not stop; ESRCH.
 Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work);
 
 }  // namespace ppmr

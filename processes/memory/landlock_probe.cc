@@ -17,14 +17,15 @@
 namespace ppmr {
 namespace {
 
-// Of include/uapi/linux/landlock.h.
+// From include/uapi/linux/landlock.h.
 constexpr long kCreateRuleset = 444;
 constexpr unsigned kVersionOnly = 1;
 constexpr uint64_t kNoAddress = ~uint64_t{0};
 
 // The helper is another program, so that users who may read its memory find no copy of this
-// process. It has no capabilities, ends with its parent, and has none of this process's terminal.
-// `of`: a process in the pid namespace of the helper; 0: in that of this process.
+// process. It has no capabilities, ends with its parent, and does not hold this process's terminal
+// open. `of`: a process whose pid namespace the helper enters; 0: it stays in the namespace of this
+// process.
 std::vector<std::string> helper_command(uid_t uid, gid_t gid, pid_t of) {
   std::vector<std::string> words;
   if (of != 0) {
@@ -48,7 +49,7 @@ void end_child(pid_t pid) {
   }
 }
 
-// Waits until the helper runs: it writes a byte.
+// Waits for the byte that the helper writes when it runs.
 bool await_ready(const UniqueFd& ready) {
   char byte = 0;
   ssize_t n = 0;
@@ -116,7 +117,8 @@ std::optional<bool> LandlockProbe::is_restricted(pid_t thread) {
   if (!status) return std::nullopt;
   const pid_t helper = helper_for(thread, status->real_uid, status->real_gid).pid_in_namespace;
   if (helper <= 0) return std::nullopt;
-  // A process that may look at the helper gets EFAULT, because the answer cannot be written there.
+  // A process that may inspect the helper gets EFAULT, because the kernel cannot write the result
+  // to kNoAddress.
   long answer = 0;
   const Status asked = with_injected_calls(thread, [&](InjectedCalls& calls) -> Status {
     const auto said =

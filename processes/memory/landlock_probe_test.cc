@@ -22,7 +22,7 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-// Denies the process to make files: LANDLOCK_ACCESS_FS_MAKE_REG.
+// Forbids the process to create files: LANDLOCK_ACCESS_FS_MAKE_REG.
 bool restrict_self() {
   const uint64_t handled_access_fs = uint64_t{1} << 8;
   const long rules = syscall(444, &handled_access_fs, sizeof(handled_access_fs), 0);
@@ -73,7 +73,7 @@ TEST(LandlockProbe, FindsRestrictedProcessesOfRootAndOfUsers) {
   }
 }
 
-// A domain belongs to a thread, and to those that it starts.
+// A domain restricts a thread, and the threads that it starts later.
 TEST(LandlockProbe, FindsARestrictedThreadOfAFreeProcess) {
   if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
   const TestProcess process([] {
@@ -93,7 +93,7 @@ TEST(LandlockProbe, FindsARestrictedThreadOfAFreeProcess) {
   EXPECT_EQ(probe.is_restricted(threads->back()), true);
 }
 
-// As in a container.
+// A container has such a pid namespace.
 TEST(LandlockProbe, FindsARestrictedProcessInAPidNamespaceOfItsOwn) {
   if (!has_landlock()) GTEST_SKIP() << "NOT TESTED: the kernel has no Landlock";
   for (const bool restricted : {true, false}) {

@@ -1,9 +1,9 @@
 // Which lines of /proc/PID/maps are memory that a lazy dump of CRIU leaves out.
 //
 // Two programs apply this rule: ppmr, whose page index lists that memory, and the library in CRIU
-// that hides it from CRIU (restart_loader/criu/hidden_memory.h). What one hid and the other did not
-// list would be lost, so the rule is here once. The library has no C++ runtime: only what is in
-// headers of the language itself is used here.
+// that hides it from CRIU (restart_loader/criu/hidden_memory.h). Memory that the library hides and
+// the index does not list would be lost, so both programs use this one rule. The library has no C++
+// runtime library, so this header uses only headers of the language itself.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace ppmr {
 
-// A line "7f00-7f01 rw-p 00000000 00:00 0    [heap]" without its end.
+// A line "7f00-7f01 rw-p 00000000 00:00 0    [heap]" without its newline.
 struct MappingLine {
   const char* text = nullptr;
   size_t length = 0;

@@ -38,7 +38,7 @@ void append(std::vector<PageRange>& ranges, const PageRange& range) {
 }
 
 // Calls `visit(start, end, place)` for the parts of the range in the order of their addresses.
-// `place` is empty where `places` (by address, not overlapping) have none.
+// `place` is empty where `places` (sorted by address, not overlapping) have none.
 template <typename Visit>
 void for_each_part(const std::vector<PageRange>& places, AddressRange range, Visit visit) {
   auto next = std::upper_bound(places.begin(), places.end(), range.start,
@@ -190,18 +190,18 @@ Result<PageIndex> LiveMemory::next_round(pid_t root) {
     if (added.error().errno_value != ESRCH && is_alive(process.identity())) {
       return failure(added.error());
     }
-    // It has ended, or executes another program: its pages are new in the next round.
+    // The process has ended, or executes another program: its pages are new in the next round.
     tracked_.erase(process.pid);
   }
-  // A direct read that was under way when its pages were protected ends later, and may have begun
-  // after the first look.
+  // Checks again, because a direct read may have begun after the first check. It may still write to
+  // pages that the round has protected.
   if (Status certain = check_certain(*tree); !certain) return failure(certain.error());
   sent_bytes_ += round.index.memory_bytes;
   return std::move(round.index);
 }
 
-// After an error, what the round already has of the process stays in it, because later pages have
-// their places behind it.
+// After an error, the pages that the round already has of the process stay in the round, because
+// later pages have their places behind them.
 Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
   const auto pid = own_pid_of(process.pid);
   if (!pid) return failure(pid.error());
@@ -239,8 +239,8 @@ Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
     return add(written.start, written.end), Status{};
   };
   if (Status taken = (*tracked)->tracker->take_written(*memory, add_region); !taken) return taken;
-  // A page that another process has sent has no place of its own. Nor has one where there is no
-  // mapping now: one that is made there before the next look is not seen to be new.
+  // A page that another process has sent has no place in this list. A page without a mapping has
+  // none, either: the tracker would not notice that a mapping there is new at the next look.
   std::vector<PageRange>& places = (*tracked)->places;
   places = overlay(overlay(within(places, *memory), outdated), placed);
   return {};
@@ -259,7 +259,7 @@ void LiveMemory::take_back(uint64_t kept_bytes) {
                     tracked.tracker->count_as_written({range.start + kept, range.end}).has_value();
     }
     tracked.places = overlay(tracked.places, lost);
-    // Without its tracking, all memory of the process is sent again.
+    // If the tracking of a process has ended, the next round sends all of its memory.
     next = are_counted ? std::next(next) : tracked_.erase(next);
   }
   sent_bytes_ = kept_bytes;
@@ -288,7 +288,7 @@ namespace {
 // How often the kernel may move shared pages of a frozen tree before the move fails.
 constexpr int kListingsMax = 4;
 
-// Which pages are in which frames. The order of the pages counts.
+// A checksum over the frames of pages. The order of the pages counts.
 class FrameSum {
  public:
   void add(uint64_t address, PageEntry entry) { mix(address), mix(entry.identity()); }
@@ -308,10 +308,11 @@ class Layout {
     index_.sent_bytes = sent_bytes;
   }
 
-  // `places`: of the pages that were sent; those count that were not written since.
+  // `places`: the places of sent pages. Only the places of pages count that were not written since.
   Status add(const ProcessIdentity& process, const std::vector<PageRange>& places);
-  // Returns whether all shared pages are where add() found them. Only then are two pages that had
-  // one frame one page: meanwhile the kernel could have moved one away and the other one in.
+  // Returns whether all shared pages are still in the frames in which add() found them. If not, two
+  // pages that were found in one frame may be different pages: the kernel may have moved one page
+  // out of the frame before it moved the other one in.
   Result<bool> is_still_true() const;
   FrozenMemoryIndex take() {
     index_.all.memory_bytes = index_.sent_bytes + index_.unsent.memory_bytes;
@@ -319,12 +320,12 @@ class Layout {
   }
 
  private:
-  // `place`: nullopt if there is no copy.
   struct Listed {
     pid_t host_pid;
     std::vector<AddressRange> memory;
   };
 
+  // `place`: nullopt if there is no copy.
   Status add_part(PageTables& tables, AddressRange range, std::optional<uint64_t> place);
   bool counts_as_shared(PageEntry entry) const;
   void add_page(uint64_t address, PageEntry entry, std::optional<uint64_t> place);
@@ -345,7 +346,7 @@ class Layout {
   // The places of the pages that several processes map, by PageEntry::identity().
   std::unordered_map<uint64_t, uint64_t> shared_;
   std::vector<Listed> listed_;
-  FrameSum frames_;  // of the shared pages
+  FrameSum frames_;  // checksum of the shared pages
 };
 
 Status Layout::add(const ProcessIdentity& process, const std::vector<PageRange>& places) {
@@ -426,7 +427,7 @@ void Layout::add_page(uint64_t address, PageEntry entry, std::optional<uint64_t>
 Result<FrozenMemoryIndex> LiveMemory::index_frozen(
     const std::vector<ProcessIdentity>& tasks) const {
   std::string discarded;
-  if (!tracked_.empty()) {  // what was written past the tracker since the last round is unknown
+  if (!tracked_.empty()) {  // the tracker has missed direct writes since the last round
     for (const ProcessIdentity& process : tasks) {
       if (discarded.empty()) discarded = why_uncertain(process.pid);
     }

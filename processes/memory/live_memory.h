@@ -1,6 +1,7 @@
 // The memory of a running process, copied in rounds. Each round has the pages that the process has
-// written since the round before, and is appended to the memory file. When its tree is frozen, the
-// page index says for each page where its newest copy is, and which pages must still be sent.
+// written since the round before. ppmr appends the round to the memory file. When the tree is
+// frozen, the page index says for each page where its newest copy is, and which pages must still be
+// sent.
 //
 //   memory file   | round 1: all pages      | round 2    | 3 | frozen |
 //   page index        ^  ^       ^  ^           ^    ^     ^    ^   ^
@@ -11,12 +12,12 @@
 //
 // Processes share pages after fork(2). A round sends such a page once, for one of them. That is
 // only a guess, because a page may cease to be shared at any time. What counts is which processes
-// share a page when the tree is frozen: the page has not been written if one of them has not
-// written it, so its copy is valid for all.
+// share a page when the tree is frozen. If one of them has not written the page, no process has, so
+// its copy is valid for all.
 //
-// CRIU lists none of these pages, because they are hidden from it (restart_loader/criu,
-// hidden_memory.h). If they are not, the pager checks, before the tree runs at the target, that no
-// page of CRIU's list is missing here.
+// CRIU lists none of these pages, because a library hides them from it
+// (restart_loader/criu/hidden_memory.h). If CRIU runs without the library, the pager checks that no
+// page of CRIU's list is missing here, before the tree runs at the target.
 #pragma once
 
 #include <map>
@@ -50,31 +51,32 @@ class LiveMemory {
   LiveMemory() = default;
   LiveMemory(const LiveMemory&) = delete;
 
-  // These processes use RDMA, and release it before the tree is frozen; the pages that a device has
-  // written then count as written (jobs/rdma_release.h: shows-writes). Rounds need not refuse them.
+  // Makes the rounds accept these processes, although they use RDMA. The processes release RDMA
+  // before the tree is frozen, and the pages that a device has written then count as written
+  // (jobs/rdma_release.h: shows-writes).
   void expect_release_of(std::set<pid_t> pids) { expected_ = std::move(pids); }
-  // Finds what the tree has written since the last round. The places of the index begin at 0; they
-  // belong behind those of the earlier rounds. The pages count as sent from now on: if they cannot
-  // be sent, take_back() or the end of the move follows. Errors: those of WriteTracker; EOPNOTSUPP
-  // if the kernel writes to the memory of a process directly (direct_writes()); ESRCH if the root
-  // has ended.
+  // Finds what the tree has written since the last round. The places of the index begin at 0. In
+  // the memory file they follow the places of the earlier rounds. The pages count as sent from now
+  // on: if they cannot be sent, take_back() or the end of the move follows. Errors: those of
+  // WriteTracker; EOPNOTSUPP if the kernel writes to the memory of a process directly
+  // (direct_writes()); ESRCH if the root has ended.
   Result<PageIndex> next_round(pid_t root);
   // Counts the bytes that the next round would have. Protects nothing.
   uint64_t count_written_bytes() const;
   // Lists the memory of `tasks`, a frozen tree. Errors: those of PageTables; ESRCH; EAGAIN if the
   // kernel keeps moving pages.
   Result<FrozenMemoryIndex> index_frozen(const std::vector<ProcessIdentity>& tasks) const;
-  // The unsent pages of a frozen tree are at their places now, and the tree goes on. They count as
-  // written, so the next round has them again.
+  // Call it when the unsent pages of a frozen tree are in the memory file, and the tree goes on.
+  // These pages count as written, so the next round has them again.
   void note_frozen_sent(const FrozenMemoryIndex& index) {
     sent_bytes_ += index.unsent.memory_bytes;
   }
-  // The copies of all rounds count no more. Ends the tracking.
+  // Discards the copies of all rounds, and ends the tracking.
   void forget() { tracked_.clear(); }
-  // As forget(); the memory file is empty again, too.
+  // Does the same as forget(), for a memory file that is empty again.
   void begin_anew() { forget(), sent_bytes_ = 0; }
-  // Only the first `kept_bytes` of the memory file have arrived: the pages behind them count as
-  // written, and the next round has its place there.
+  // Call it when only the first `kept_bytes` of the memory file have arrived. The pages behind them
+  // count as written, and the next round begins there.
   void take_back(uint64_t kept_bytes);
   uint64_t sent_bytes() const { return sent_bytes_; }
 
@@ -82,7 +84,7 @@ class LiveMemory {
   struct Tracked {
     ProcessIdentity process;
     std::unique_ptr<WriteTracker> tracker;
-    std::vector<PageRange> places;  // of the newest copies, by address
+    std::vector<PageRange> places;  // places of the newest copies, sorted by address
   };
   struct Round {
     PageIndex index;
@@ -106,12 +108,12 @@ class LiveMemory {
 // `expects_release`: RDMA does not count.
 std::string direct_writes(pid_t pid, bool expects_release = false);
 
-// Returns the parts of `ranges` that are in `memory` (both by address, not overlapping).
+// Returns the parts of `ranges` that are in `memory` (both sorted by address, not overlapping).
 std::vector<PageRange> within(const std::vector<PageRange>& ranges,
                               const std::vector<AddressRange>& memory);
 
-// Replaces the places of `ranges` (by address, not overlapping) by those of `newer`; kNoPlace
-// removes a page.
+// Replaces the places of `ranges` (sorted by address, not overlapping) by those of `newer`;
+// kNoPlace removes a page.
 std::vector<PageRange> overlay(const std::vector<PageRange>& ranges,
                                const std::vector<PageRange>& newer);
 

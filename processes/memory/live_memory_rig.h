@@ -1,5 +1,5 @@
-// What the tests of live memory share: memory with pages in use, processes that do what a test asks
-// of them, and the rounds of such a process, received and compared.
+// What the tests of live memory share: memory with pages in use, processes that execute the
+// commands of a test, and the rounds of such a process, received and compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ class LiveMemoryTest : public testing::Test {
   std::vector<pid_t> children_;
 };
 
-// A process that does what the test asks of it, between rounds.
+// A process that executes the commands of a test between rounds.
 class LiveProcess {
  public:
   using Work = std::function<void(char what)>;
@@ -147,7 +147,7 @@ class LiveRounds : public LiveMemoryTest {
       GTEST_SKIP() << "NOT TESTED: live rounds: " << probe.error().message;
     }
   }
-  // Returns the bytes of the round.
+  // Returns the size of the round in bytes.
   uint64_t round(const LiveProcess& process) {
     const auto index = live_->next_round(process.pid());
     EXPECT_TRUE(index) << index.error().message;
@@ -163,7 +163,7 @@ class LiveRounds : public LiveMemoryTest {
     ASSERT_TRUE(done) << done.error().message;
     file_.insert(file_.end(), bytes.begin(), bytes.end());
   }
-  // Returns the bytes that were sent frozen.
+  // Freezes the process. Returns how many bytes were sent after that.
   uint64_t finish(const LiveProcess& process, std::vector<ProcessIdentity> others = {}) {
     process.freeze();
     others.insert(others.begin(), process.identity());
@@ -179,7 +179,7 @@ class LiveRounds : public LiveMemoryTest {
     discarded_ = last->discarded;
     return last->unsent.memory_bytes;
   }
-  // The children have stopped themselves.
+  // Does the same as finish(), for the whole tree. The children have stopped themselves.
   uint64_t finish_tree(const LiveProcess& process) {
     auto tasks = tasks_of_tree(process.pid()).value();
     tasks.erase(tasks.begin());

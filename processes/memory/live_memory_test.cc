@@ -1,4 +1,4 @@
-// Frozen processes. live_rounds_test.cc and tracked_processes_test.cc are about running ones.
+// Tests frozen processes. live_rounds_test.cc and tracked_processes_test.cc test running ones.
 #include "processes/memory/live_memory.h"
 
 #include <fcntl.h>
@@ -82,7 +82,7 @@ TEST_F(LiveMemoryTest, LeavesOutPagesThatCriuWrites) {
   }
 }
 
-// /proc/PID/smaps names the properties behind each mapping, also behind those of files.
+// /proc/PID/smaps lists the properties of each mapping after its line, also for mappings of files.
 TEST_F(LiveMemoryTest, ListsMemoryBeforeALockedFile) {
   const int file = memfd_create("locked", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(file, static_cast<off_t>(kPage)), 0);

@@ -110,7 +110,8 @@ TEST_F(LiveRounds, FollowMappingsBetweenTwoRounds) {
   EXPECT_LT(finish(process), 16 * kPage);
 }
 
-// The copy of a page that was discarded is not its content, although nothing was written since.
+// After a process has discarded a page, its copy is not its content, although nothing has written
+// to it.
 TEST_F(LiveRounds, ForgetPagesThatWereDiscardedAndRead) {
   constexpr size_t kHugeBytes = size_t{2} << 20;
   void* mapped =
@@ -293,7 +294,8 @@ TEST_F(LiveRounds, GiveAChildThePlacesOfItsParent) {
   EXPECT_GE(*place(tasks_[1], memory_, Family::page_of(0)), first);
 }
 
-// A page is sent for the parent, and written by it; the child still has the page as it was.
+// A round sends a page for the parent, and then the parent overwrites it. The child still has the
+// old page.
 TEST_F(LiveRounds, KeepForAChildWhatItsParentHasOverwritten) {
   touch(memory_, 0, kPages);
   const LiveProcess process(Family(memory_, 1));
@@ -305,7 +307,7 @@ TEST_F(LiveRounds, KeepForAChildWhatItsParentHasOverwritten) {
   EXPECT_NE(place(tasks_[1], memory_, 0), place(tasks_[0], memory_, 0));
 }
 
-// What a parent writes and then shares has been sent for neither.
+// No round has sent what a parent writes before it shares the page.
 TEST_F(LiveRounds, SendWhatWasWrittenBeforeItWasShared) {
   touch(memory_, 0, kPages);
   const LiveProcess process(Family(memory_, 2));
@@ -340,7 +342,7 @@ TEST_F(LiveRounds, SurviveProcessesThatEnd) {
   EXPECT_EQ(tasks_.size(), 1U);
 }
 
-TEST_F(LiveRounds, MeetProcessesThatEndAtAnyMoment) {
+TEST_F(LiveRounds, SucceedIfProcessesEndAtAnyMoment) {
   touch(memory_, 0, kPages);
   const pid_t pid = fork();
   if (pid == 0) {

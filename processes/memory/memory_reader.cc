@@ -76,7 +76,8 @@ MemoryReader::MemoryReader(Pieces pieces, Tree tree) : tree_(tree), pieces_(std:
   gathered_.reserve(kGatheredMax);
 }
 
-// Another process may have the pid of one that has ended. Its memory must not be read.
+// Another process may have the pid of a process that has ended. The reader must not read its
+// memory.
 bool MemoryReader::has_gone(const Piece& piece) const {
   return tree_ == Tree::kRuns && !is_alive({piece.process, piece.start_time});
 }
@@ -127,9 +128,9 @@ Status MemoryReader::read_gathered(pid_t process, std::span<std::byte> bytes) {
   return read_rest(process, static_cast<size_t>(std::max<ssize_t>(n, 0)), bytes);
 }
 
-// Reads all but the first `done` bytes in the other way: /proc/PID/mem ignores permissions, and
-// leaves a page shared. process_vm_readv(2) does not: the kernel gives the process a page of its
-// own first, because it pins pages (gup_must_unshare() in mm/internal.h).
+// Reads all but the first `done` bytes from /proc/PID/mem, which ignores permissions and leaves a
+// page shared. process_vm_readv(2) pins pages, so the kernel first gives the process a page of its
+// own (gup_must_unshare() in mm/internal.h).
 Status MemoryReader::read_rest(pid_t process, size_t done, std::span<std::byte> bytes) {
   std::byte* to = bytes.data() + done;
   for (const iovec& remote : gathered_) {

@@ -1,5 +1,5 @@
-// Reads the memory of processes. The caller names the bytes by their place in the memory file (see
-// processes/memory).
+// Reads the memory of processes. The caller names the bytes by their place in the memory file
+// (page_index.h).
 #pragma once
 
 #include <sys/uio.h>
@@ -18,7 +18,7 @@ class MemoryReader {
  public:
   enum class Tree {
     kFrozen,
-    kRuns,  // memory that has gone, or whose process has ended, is read as zeros
+    kRuns,  // reads zeros for memory that has gone, or whose process has ended
   };
 
   // Errors: EPROTO for an index whose ranges do not cover the file in order. The reader does not
@@ -36,7 +36,7 @@ class MemoryReader {
     uint64_t offset = 0;
     uint64_t address = 0;
     pid_t process = 0;
-    uint64_t start_time = 0;  // of the process
+    uint64_t start_time = 0;  // as in ProcessIdentity
     bool is_shared = false;   // several processes map it
   };
   using Pieces = std::shared_ptr<const std::vector<Piece>>;
@@ -54,7 +54,7 @@ class MemoryReader {
   Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
 
   Tree tree_ = Tree::kFrozen;
-  Pieces pieces_;                // by offset; for each byte the first range that has it
+  Pieces pieces_;                // sorted by offset; a byte is in the first range that has it
   std::vector<iovec> gathered_;  // pieces that are not read yet
   UniqueFd memory_;              // /proc/PID/mem of memory_of_, opened when it is needed
   pid_t memory_of_ = 0;

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
-// How soon a changed limit is noticed.
+// How soon the reading follows a changed limit.
 constexpr std::chrono::milliseconds kLookInterval{200};
 
 uint64_t number_in(const std::string& path) { return path.empty() ? 0 : read_number(path); }

@@ -34,7 +34,7 @@ TEST(Pace, FollowsAChangedRateAndItsEnd) {
   EXPECT_EQ(pace.wait_until(1 << 30, 0, begin + seconds(6)), begin + seconds(6));
 }
 
-TEST(Pace, RestsAsLongAsItsShareAsks) {
+TEST(Pace, RestsAsLongAsItsShareRequires) {
   EXPECT_EQ(rest_after(seconds(1), seconds(1), 25), seconds(3));
   EXPECT_EQ(rest_after(seconds(1), seconds(3), 25), seconds(1)) << "it has waited for a slot";
   EXPECT_EQ(rest_after(seconds(1), seconds(9), 25), seconds(0));
@@ -43,8 +43,8 @@ TEST(Pace, RestsAsLongAsItsShareAsks) {
   EXPECT_EQ(rest_after(seconds(2), seconds(1), 0), seconds(0)) << "no limit";
 }
 
-// So that the rate of a reading is known although it rests.
-TEST(Pace, TellsHowLongItHasRested) {
+// The page reader's parent needs the time of the rests to compute the rate of a reading.
+TEST(Pace, WritesHowLongItHasRested) {
   const std::string path = testing::TempDir() + "/told";
   ASSERT_TRUE(write_number(path, 50));
   PacedReading pace({.cpu_share = path});
@@ -58,7 +58,8 @@ TEST(Pace, TellsHowLongItHasRested) {
   std::filesystem::remove(path + kRestedSuffix);
 }
 
-// A program that sends epochs for days has used hours before it copies the next one.
+// A program that sends epochs for days has used hours of processor time before it copies the next
+// epoch.
 TEST(Pace, WhatWasUsedBeforeTheReadingDoesNotCount) {
   const std::string path = testing::TempDir() + "/share";
   ASSERT_TRUE(write_number(path, 1));
@@ -72,7 +73,7 @@ TEST(Pace, WhatWasUsedBeforeTheReadingDoesNotCount) {
   std::filesystem::remove(path + kRestedSuffix);
 }
 
-// What others have used counts as well: else the wait would end at once.
+// The processor time of others counts as well. Without it the wait would end at once.
 TEST(Pace, WaitForTheShareEndsWhenItIsRaised) {
   const std::string path = testing::TempDir() + "/share";
   ASSERT_TRUE(write_number(path, 1));
@@ -99,7 +100,7 @@ TEST(Pace, RateInAFileIsReplaced) {
   std::filesystem::remove(path);
 }
 
-// Else the wait would take an hour.
+// At the old rate the wait would take an hour.
 TEST(Pace, WaitEndsWhenTheRateIsRaised) {
   const std::string path = testing::TempDir() + "/raised";
   ASSERT_TRUE(write_number(path, 1));
@@ -123,8 +124,8 @@ TEST(Pace, PauseLastsUntilItsFileHasZero) {
   std::filesystem::remove(path);
 }
 
-// Else a page reader would outlive a migration that was cancelled during its pause.
-TEST(Pace, PauseEndsWhenNobodyReadsAnyMore) {
+// Without this, a page reader would outlive a migration that was cancelled during its pause.
+TEST(Pace, PauseEndsWhenTheOtherEndIsClosed) {
   const std::string path = testing::TempDir() + "/pause";
   ASSERT_TRUE(write_number(path, 2));
   int ends[2];
@@ -136,7 +137,8 @@ TEST(Pace, PauseEndsWhenNobodyReadsAnyMore) {
   std::filesystem::remove(path);
 }
 
-// Else a move that is cancelled during a pause, or at a low rate, would wait for its round.
+// Without this, a move that is cancelled during a pause, or at a low rate, would wait for its
+// round.
 TEST(Pace, ReadingEndsWhenNoMoreIsWanted) {
   const std::string path = testing::TempDir() + "/pause";
   ASSERT_TRUE(write_number(path, 2));

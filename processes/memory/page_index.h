@@ -6,9 +6,8 @@
 //                                                          same place in the file
 //
 // A page that several processes share is in the file once. After rounds of a live move the file
-// also has older copies of pages, which are in no range. An index from which a page reader reads
-// has every page of the file in at least one range, and the first range that has it begins where
-// the pages before it end.
+// also has older copies of pages, which are in no range. An index for a page reader covers the
+// whole file in order: each range begins at or before the end of the ranges before it.
 #pragma once
 
 #include <sys/types.h>
@@ -39,7 +38,7 @@ struct PageRange {
 struct IndexedTask {
   pid_t pid = 0;                  // in the process's own pid namespace
   pid_t host_pid = 0;             // in the source's pid namespace
-  std::vector<PageRange> ranges;  // by address, not overlapping
+  std::vector<PageRange> ranges;  // sorted by address, not overlapping
   uint64_t host_start_time = 0;   // see ProcessIdentity; 0: unknown
 };
 
@@ -48,8 +47,8 @@ struct PageIndex {
   std::vector<IndexedTask> tasks;
 };
 
-// Appends the parts of `ranges` (by address, not overlapping) that are in [start, end). Returns
-// false if a byte of [start, end) is in no range.
+// Appends the parts of `ranges` (sorted by address, not overlapping) that are in [start, end).
+// Returns false if a byte of [start, end) is in no range.
 bool find_places(const std::vector<PageRange>& ranges, uint64_t start, uint64_t end,
                  std::vector<PageRange>& places);
 

@@ -35,7 +35,8 @@ constexpr int kFirstSocket = 3;
 // The daemon sends its first request after the rounds of a live move, which can take long.
 constexpr std::chrono::hours kPatience{24};
 constexpr int kPriorityBesideTree = 10;
-// For one chunk. The daemon has fewer rights than the page reader, and may be an attacker's.
+// The most processor time that counts for one chunk. The daemon has fewer rights than the page
+// reader, and an attacker may control it.
 constexpr uint64_t kUsedMaxNs = 60'000'000'000;
 
 Result<MappedMemory> receive_pool(int socket) {
@@ -81,11 +82,11 @@ int run(const std::vector<int>& sockets, const PageReaderFiles& files, bool tree
   ignore_ending_signals();  // the daemon may still need the memory
   ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
-  // Else a pipe behind `ppmr migrate` would stay open as long as this process lives.
+  // Otherwise a pipe behind `ppmr migrate` would stay open as long as this process lives.
   leave_terminal();
   std::vector<UniqueFd> owned;
   for (const int socket : sockets) owned.emplace_back(socket);
-  // While the tree runs, the processor is first of all the tree's.
+  // While the tree runs, it has priority on the processors.
   if (tree_runs) (void)setpriority(PRIO_PROCESS, 0, kPriorityBesideTree);
   const Status served = serve_page_reads(
       std::move(owned), files, tree_runs ? MemoryReader::Tree::kRuns : MemoryReader::Tree::kFrozen);

@@ -50,7 +50,7 @@ class PageReaderProcess {
   // Does not wait for the process: the daemon may need the process for longer, or may be stopped.
   ~PageReaderProcess();
 
-  // Returns the daemon's ends of the sockets. Called once.
+  // Returns the daemon's ends of the sockets. Call it once.
   std::vector<UniqueFd> take_ends() { return std::exchange(ends_, {}); }
 
  private:

@@ -13,8 +13,8 @@ struct PageScan {
   uint64_t flags;
   uint64_t start;
   uint64_t end;
-  uint64_t walk_end;  // the kernel: where the scan stopped
-  uint64_t regions;   // an address: room for ScannedPages
+  uint64_t walk_end;  // set by the kernel: where the scan stopped
+  uint64_t regions;   // address of an array of ScannedPages
   uint64_t regions_count;
   uint64_t pages_max;
   uint64_t category_inverted;

@@ -115,7 +115,7 @@ Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
 }
 
 Status PageTables::list(AddressRange range, const VisitEntry& visit) {
-  // `visit` may list, too.
+  // Uses its own buffer, because `visit` may call list(), too.
   std::vector<uint64_t> entries = std::move(entries_);
   entries.resize(std::max<uint64_t>(
       entries.size(), std::min<uint64_t>(kEntriesPerRead, range.bytes() / kPageBytes)));
@@ -125,7 +125,7 @@ Status PageTables::list(AddressRange range, const VisitEntry& visit) {
     const auto at = static_cast<off_t>(range.start / kPageBytes * sizeof(uint64_t));
     const ssize_t got = pread(file_.get(), entries.data(), static_cast<size_t>(wanted), at);
     if (got < 0) return system_failure("read", "the page tables of a process");
-    if (got != wanted) {  // it has ended, or executes another program
+    if (got != wanted) {  // the process has ended, or executes another program
       return failure(ESRCH, "read the page tables of a process: they have gone");
     }
     for (size_t i = 0; i < count; ++i) {

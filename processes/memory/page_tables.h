@@ -27,7 +27,7 @@ struct AddressRange {
   bool operator==(const AddressRange&) const = default;
 };
 
-// One entry of the list that has an entry for each page.
+// One entry of /proc/PID/pagemap, which has an entry for each page.
 class PageEntry {
  public:
   explicit PageEntry(uint64_t bits) : bits_(bits) {}
@@ -59,7 +59,8 @@ class PageEntry {
 // A region of pages in use that a scan has found.
 struct ScannedRegion {
   AddressRange range;
-  // Not written since the tracker of the process has looked last; true or false if it has none.
+  // The pages were not written since the last look of the process's tracker. Means nothing if the
+  // process has no tracker.
   bool is_unwritten = false;
 };
 
@@ -78,13 +79,13 @@ class PageTables {
   // Errors: those of open(2); the message names the file.
   static Result<PageTables> open(pid_t pid);
 
-  // Calls `visit` for the regions in the order of their addresses. Guard pages are in no region;
-  // nor is, unless the scan protects, memory that was read and never written (frame_of_zeros()).
-  // Errors: ENOTTY if the kernel has no such scan (before Linux 6.7); EPERM if memory in the range
-  // is not tracked and the scan protects: some of it may be protected then, although it was not
-  // reported; those of `visit`.
+  // Calls `visit` for the regions in the order of their addresses. Leaves out guard pages. Unless
+  // the scan protects, it also leaves out memory that was read and never written
+  // (frame_of_zeros()). Errors: ENOTTY if the kernel has no such scan (before Linux 6.7); EPERM if
+  // the scan protects, and memory in the range is not tracked: then some pages may be protected
+  // although `visit` did not get them; those of `visit`.
   Status scan(AddressRange range, ScanFor what, const Visit& visit);
-  // Calls `visit` for each page in use. Guard pages are left out. Errors: ESRCH if the process has
+  // Calls `visit` for each page in use. Leaves out guard pages. Errors: ESRCH if the process has
   // ended or executes another program; those of `visit`.
   Status list(AddressRange range, const VisitEntry& visit);
   // Like scan() for pages in use, on every kernel.
@@ -111,7 +112,7 @@ uint64_t frame_of_zeros();
 // program that protects single pages has tens of thousands of mappings. Errors: those of
 // read_process_file().
 Result<std::vector<AddressRange>> lazy_memory(pid_t pid);
-// Returns all other mappings: of files, shared, of the kernel. Neighbours are joined.
+// Returns all other mappings: of files, shared, of the kernel. Joins neighbouring mappings.
 Result<std::vector<AddressRange>> other_memory(pid_t pid);
 
 }  // namespace ppmr

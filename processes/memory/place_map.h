@@ -49,7 +49,7 @@ class PlaceMap {
     uint64_t end = 0;
     uint64_t place = 0;
   };
-  std::map<uint64_t, Piece> known_;  // by the old place
+  std::map<uint64_t, Piece> known_;  // key: the old place
 };
 
 }  // namespace ppmr

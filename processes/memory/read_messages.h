@@ -16,7 +16,7 @@ struct ReadRequest {
   uint64_t offset = 0;       // offset in the memory file
   uint64_t length = 0;       // in bytes
   uint64_t pool_offset = 0;  // place for the bytes in the pool's memory
-  // Time of processors that the daemon has used since its last request; more counts as the maximum.
+  // Processor time that the daemon has used since its last request. The reader counts at most 60 s.
   uint64_t used_ns = 0;
 };
 

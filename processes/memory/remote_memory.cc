@@ -40,7 +40,7 @@ RemoteMemory::RemoteMemory(UniqueFd socket, std::span<const std::byte> pool,
       patience_(patience),
       give_up_(std::move(give_up)) {}
 
-// All threads of the daemon: others send what was read.
+// Counts all threads of the daemon, because other threads send what was read.
 nanoseconds RemoteMemory::used_since_last() {
   const nanoseconds now = processor_time();
   const nanoseconds before = std::exchange(used_, now);

@@ -26,8 +26,9 @@ class RemoteMemory {
   // of the page reader; EPIPE if the page reader has ended; ETIMEDOUT; ECANCELED.
   Status read(uint64_t offset, std::span<std::byte> slot);
 
-  // If the reader has not replied to the last read(), it may still fill that slot. Returns the
-  // socket then, on which it replies or ends; empty otherwise. Ends the use of this object.
+  // If the reader has not replied to the last read(), it may still fill that slot. Then this
+  // returns the socket, so that the caller can wait for the reply or for the reader's end.
+  // Otherwise it returns an empty one. Do not use this object afterwards.
   UniqueFd take_unanswered();
 
  private:
@@ -35,7 +36,7 @@ class RemoteMemory {
   std::chrono::nanoseconds used_since_last();
 
   UniqueFd socket_;
-  std::chrono::nanoseconds used_{0};  // by this process, at the last request
+  std::chrono::nanoseconds used_{0};  // processor time of this process at the last request
   bool is_unanswered_ = false;
   const std::byte* const pool_;
   const std::optional<std::chrono::milliseconds> patience_;

@@ -12,7 +12,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// A tree that answers its clients answers within this time.
+// One stop and the run after it. A program that answers its clients quickly still answers within
+// this time.
 constexpr microseconds kPeriod{50'000};
 
 }  // namespace
@@ -55,7 +56,7 @@ void SlowDown::stop_again_and_again() {
     }
     std::vector<pid_t> pids;
     const auto tree = read_tree(root_);
-    if (!tree) return;  // it has ended
+    if (!tree) return;  // the tree has ended
     for (const ProcessStat& process : *tree) {
       if (!process.is_dead()) pids.push_back(process.pid);
     }

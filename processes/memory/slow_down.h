@@ -1,11 +1,11 @@
-// Lets a tree stand still for a share of the time, so that it writes less memory: many short stops.
-// QEMU's auto-converge does the same with the processors of a virtual machine.
+// Stops a tree for a share of the time, in many short stops, so that it writes less memory. QEMU's
+// auto-converge does the same with the processors of a virtual machine.
 //
 // The stops are those of ptrace(2): if this process dies, the kernel lets the tree go on, and
 // nothing of the limit stays.
 //
 // Rejected: cpu.max of the tree's control group. Other processes may be in the group, the tree may
-// be in several groups, and after a crash nobody would know the value to restore.
+// be in several groups, and after a crash no program would know the value to restore.
 #pragma once
 
 #include <sys/types.h>
@@ -27,14 +27,15 @@ struct StopAndGo {
   std::chrono::microseconds runs{0};
 };
 
-// `percent`: of the time in which the tree stands still, at most kSlowDownMaxPercent. Pure.
+// Returns the stops for a share. `percent`: the share of the time in which the tree stands still,
+// at most kSlowDownMaxPercent. Pure.
 StopAndGo stop_and_go(uint64_t percent);
 
-// Threads: one, which is not the tracer of the tree's threads meanwhile: see stopped_process.h.
+// Threads: one, which must not trace the tree's threads meanwhile (stopped_process.h).
 class SlowDown {
  public:
-  // `percent`: 0: the tree is left alone. So it is while `is_paused` returns true, which is asked
-  // before each stop. No stop is longer than that of stop_and_go(), also if a thread does not stop.
+  // Does not stop the tree if `percent` is 0, or while `is_paused` returns true. Calls `is_paused`
+  // before each stop. No stop is longer than stop_and_go() says, even if a thread does not stop.
   SlowDown(pid_t root, uint64_t percent, std::function<bool()> is_paused);
   SlowDown(const SlowDown&) = delete;
   ~SlowDown();  // the tree runs as before

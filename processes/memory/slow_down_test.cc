@@ -58,7 +58,7 @@ class SlowedTree : public testing::Test {
       for (;;) ++counter;
     }).detach();
   }
-  // Both count at least so often more.
+  // Waits until both processes have counted `more` times or more.
   void await_counts(uint64_t more) const {
     const uint64_t parent = counters_->parent + more;
     const uint64_t child = counters_->child + more;
@@ -78,7 +78,7 @@ class SlowedTree : public testing::Test {
     while (!is_done() && Clock::now() < deadline) std::this_thread::yield();
     ASSERT_TRUE(is_done());
   }
-  // The share of a time in which the tree was seen to be stopped.
+  // Returns the share of looks within `time` at which the parent was stopped.
   double share_stopped(milliseconds time) const {
     unsigned looks = 0;
     unsigned stopped = 0;

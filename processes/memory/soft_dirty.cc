@@ -17,7 +17,8 @@ namespace {
 
 constexpr const char* kMergesPages = "/sys/kernel/mm/ksm/run";
 
-// A page that was just written has its bit set, if there are such bits.
+// Returns the entry of a page that was just written. Its soft-dirty bit is set if the kernel has
+// such bits.
 Result<PageEntry> entry_of_written_page() {
   void* page =
       mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -72,15 +73,16 @@ Result<std::unique_ptr<WriteTracker>> SoftDirty::attach(const ProcessIdentity& p
     if (errno != EWOULDBLOCK) return system_failure("lock", path);
     return failure(EBUSY, fmt::format("another ppmr tracks what process {} writes", process.pid));
   }
-  // What cannot be stopped later is better known now, before all of its memory is sent.
+  // Checks now that the process can be stopped, before all of its memory is sent.
   const Status stops = with_stopped_process(process.pid, [] { return Status{}; });
   if (!stops) return failure(stops.error());
   return std::unique_ptr<WriteTracker>(new SoftDirty(process.pid, std::move(file)));
 }
 
-// Twice: the bit of a page that the kernel is just moving is cleared, but the page is not protected
-// (clear_soft_dirty() of fs/proc/task_mmu.c). The second time it has been moved, and a page that is
-// moved only then was protected the first time. Fails with ESRCH if the process has ended.
+// Clears the bits twice. If the kernel is just moving a page, it clears the bit but does not
+// protect the page (clear_soft_dirty() of fs/proc/task_mmu.c). At the second time the move is over,
+// and a page that the kernel moves only then was protected the first time. Fails with ESRCH if the
+// process has ended.
 Status SoftDirty::clear() const {
   constexpr char kSoftDirtyBits = '4';
   for (int time = 0; time < 2; ++time) {
@@ -90,7 +92,7 @@ Status SoftDirty::clear() const {
   return {};
 }
 
-// A page that is written after clear(), and that the list still has as it was, is in the next look.
+// If the process writes to a page after clear(), the next look reports the page again.
 Status SoftDirty::take_all(const std::vector<AddressRange>& memory, const Visit& visit) {
   if (Status cleared = clear(); !cleared) return cleared;
   are_cleared_ = true;

@@ -4,14 +4,14 @@
 //   write "4" to /proc/PID/clear_refs   clears the bits of all pages, and protects the pages
 //   bit 55 in /proc/PID/pagemap         the page was written since, or its mapping is new
 //
-// The bits are read in one step and cleared in another one, and what is written between the two
-// would be lost. So all threads of the process stand still for both, each a walk over its page
-// tables. The first look takes all pages, and needs no such stop.
+// The tracker reads the bits in one step and clears them in another. Writes between the two steps
+// would be lost, so all threads of the process stand still for both. Each step walks over the page
+// tables of the process. The first look reports all pages, and needs no such stop.
 //
-// A process has one set of bits. Whoever clears them meanwhile hides writes: another ppmr, which a
-// lock on the file excludes; `criu pre-dump`; and programs that look for their own writes in this
-// way. The kernel itself hides them when it merges
-// equal pages (KSM), so check_kernel() refuses that.
+// A process has only one set of bits. A program that clears them meanwhile hides writes: another
+// ppmr, which a lock on the file excludes; `criu pre-dump`; and programs that look for their own
+// writes in this way. The kernel hides writes when it merges equal pages (KSM), so check_kernel()
+// refuses this setting.
 #pragma once
 
 #include <memory>

@@ -33,7 +33,8 @@ Status stop_others(const std::vector<pid_t>& threads, std::set<pid_t>& known,
   return {};
 }
 
-// A thread that still ran may have made another one.
+// Repeats until it finds no new thread, because a thread that still ran may have started another
+// one.
 Status stop_all_of(pid_t pid, std::chrono::milliseconds patience,
                    std::vector<StoppedThread>& stopped) {
   std::set<pid_t> known;

@@ -1,4 +1,4 @@
-// All threads of other processes, stopped by ptrace(2) for a moment. See stopped_thread.h.
+// Stops all threads of other processes with ptrace(2) for a moment. See stopped_thread.h.
 #pragma once
 
 #include <sys/types.h>
@@ -12,10 +12,10 @@
 
 namespace ppmr {
 
-// Calls `work`, in a thread of its own, while no thread of the processes runs; threads that are
-// made meanwhile are stopped as well. All but the first process may have ended. `patience`: with a
-// thread that does not stop; the others stand still until then. Errors: those of `work` and of
-// StoppedThread::stop().
+// Calls `work` in a new thread while no thread of the processes runs. Also stops threads that start
+// meanwhile. All but the first process may have ended. `patience`: how long to wait for a thread
+// that does not stop. The other threads stand still during this wait. Errors: those of `work` and
+// of StoppedThread::stop().
 Status with_stopped_processes(const std::vector<pid_t>& pids, const std::function<Status()>& work,
                               std::chrono::milliseconds patience = StoppedThread::kPatience);
 inline Status with_stopped_process(pid_t pid, const std::function<Status()>& work) {

@@ -136,7 +136,7 @@ TEST_F(StoppedProcess, AProcessThatHasEndedIsNamed) {
   EXPECT_EQ(done.error().errno_value, ESRCH);
 }
 
-// The user has stopped it, and it stays so.
+// The user has stopped the process, so it must not continue after the work.
 TEST_F(StoppedProcess, AStoppedProcessStaysStopped) {
   start([] { count(0); });
   await([] { return shared->turns[0] > 0; });

@@ -15,9 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Only the thread that traces may wait, and without a limit, so it looks now and then.
+// Only the tracing thread may call waitpid(2), which has no time limit. So it looks now and then.
 constexpr std::chrono::microseconds kLookInterval{100};
-constexpr int kSignalsMax = 1000;          // that arrive during a system call
+constexpr int kSignalsMax = 1000;          // the limit during one system call
 constexpr int kCallStop = SIGTRAP | 0x80;  // PTRACE_O_TRACESYSGOOD
 
 bool is_event_stop(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
@@ -57,7 +57,7 @@ Status StoppedThread::await_stopped(std::chrono::milliseconds patience) const {
   return await_event_stop(patience);
 }
 
-// The stop that was asked for comes after the signals that arrive.
+// The requested stop comes after the stops for signals that arrive.
 Status StoppedThread::await_event_stop(std::chrono::milliseconds patience) const {
   for (;;) {
     const auto status = await_stop(patience);

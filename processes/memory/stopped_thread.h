@@ -1,5 +1,5 @@
-// A thread of another process, stopped by ptrace(2). It loses no signal: those that arrive are
-// delivered when it continues.
+// A thread of another process, stopped by ptrace(2). It loses no signal: the kernel delivers the
+// signals that have arrived when the thread continues.
 #pragma once
 
 #include <sys/types.h>
@@ -10,14 +10,15 @@
 
 namespace ppmr {
 
-// Threads: one; the calls come from the thread that has made the object. If that thread ends, the
-// kernel lets the stopped thread continue.
+// Threads: one, the thread that has created the object. If that thread ends, the kernel lets the
+// stopped thread continue.
 class StoppedThread {
  public:
   // A thread that waits for a disk stops when the disk has answered.
   static constexpr std::chrono::milliseconds kPatience{500};
-  // Once the registers of the thread are not its own, it must not go on before they are again: on a
-  // busy machine a call of some microseconds takes seconds, until the thread gets a processor.
+  // While the thread has the registers of an injected call, it must not go on with its program. A
+  // call of some microseconds takes seconds on a busy machine, until the thread gets a processor.
+  // So the wait for its end has no limit.
   static constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};
 
   // Errors: EPERM without the right, or if another process traces it; ETIMEDOUT if it does not
@@ -30,14 +31,14 @@ class StoppedThread {
   ~StoppedThread();  // the thread continues
 
   pid_t id() const { return thread_; }
-  // Calls ptrace(2). Errors: its own; the message says `what`.
+  // Calls ptrace(2). Errors: those of ptrace(2); the message says `what`.
   Status trace(int request, const char* what, void* data = nullptr) const;
-  // Lets it run to the entry or the end of a system call, and waits without a limit. Errors:
-  // EOPNOTSUPP if the call was dispatched to the thread itself
-  // (prctl(PR_SET_SYSCALL_USER_DISPATCH)), which then knows nothing of it if SIGSYS is not blocked;
-  // EIO if it gets signals without end.
+  // Lets the thread run to the entry or the end of a system call, and waits without a limit.
+  // Errors: EOPNOTSUPP if the kernel has dispatched the call to the thread itself
+  // (prctl(PR_SET_SYSCALL_USER_DISPATCH)); EIO if the thread gets signals without end. If SIGSYS is
+  // not blocked, the thread does not notice a dispatched call.
   Status run_to_call_stop();
-  // Lets it run until it stops where the kernel decides whether to restart a system call.
+  // Lets the thread run until it stops where the kernel decides whether to restart a system call.
   Status run_to_restart_stop();
 
  private:
@@ -48,7 +49,7 @@ class StoppedThread {
   bool was_call_dispatched(int status) const;
 
   pid_t thread_ = 0;          // 0: none is stopped
-  unsigned long signal_ = 0;  // arrived in a system call
+  unsigned long signal_ = 0;  // has arrived during a system call
 };
 
 }  // namespace ppmr

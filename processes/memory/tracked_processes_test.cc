@@ -1,4 +1,4 @@
-// Processes of many kinds are tracked, and are as they were before.
+// Tracks processes of many kinds, and checks that they are as they were before.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST_F(LiveRounds, RefuseAProcessThatReadsPastThePageTables) {
   EXPECT_NE(index.error().message.find("O_DIRECT"), std::string::npos);
 }
 
-// Any other call would end the process.
+// Allows a process only these calls: its filter kills it for any other one.
 void allow_only_reads_and_writes() {
   const auto allow = [](unsigned call) {
     return std::array<sock_filter, 2>{sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
@@ -209,7 +209,8 @@ TEST_F(LiveRounds, FollowAProcessOfAnotherUser) {
   EXPECT_GE(*place(task_, memory_, 3), first);
 }
 
-// The kernel takes such pages when it wants; until then, a write keeps one.
+// The kernel takes pages after MADV_FREE at a time of its choice. A write before that keeps the
+// page.
 TEST_F(LiveRounds, FollowPagesThatTheKernelMayTake) {
   constexpr int kTakeNow = 21;  // MADV_PAGEOUT, newer than some headers
   touch(memory_, 0, kPages);
@@ -233,8 +234,8 @@ TEST_F(LiveRounds, FollowPagesThatTheKernelMayTake) {
   EXPECT_FALSE(place(task_, memory_, 5) || place(task_, memory_, 6)) << "zeros have a content";
 }
 
-// The tracker makes a descriptor in the process, for a moment.
-TEST_F(LiveRounds, SayThatAProcessHasNoDescriptorLeft) {
+// The tracker needs a descriptor in the process for a moment.
+TEST_F(LiveRounds, ReportThatAProcessHasNoDescriptorLeft) {
   if (!WriteProtection::is_possible()) GTEST_SKIP() << "NOT TESTED: soft-dirty bits need none";
   touch(memory_, 0, kPages);
   const LiveProcess process([](char) {
@@ -280,7 +281,7 @@ void change_mappings(std::byte* stack, std::atomic<int>& refused, const std::ato
   }
 }
 
-// mremap(2) refuses a range with two mappings, and what is tracked in part becomes two.
+// mremap(2) refuses a range with two mappings, and a mapping that is tracked in part becomes two.
 TEST_F(LiveRounds, SplitNoMapping) {
   constexpr int kRounds = 300;
   auto* const refused = new (map(MAP_SHARED)) std::atomic<int>(0);
@@ -303,7 +304,7 @@ TEST_F(LiveRounds, SplitNoMapping) {
   EXPECT_EQ(*refused, 0);
 }
 
-TEST(SpaceAround, ReachesToWhatIsNotTracked) {
+TEST(SpaceAround, ReachesToTheNextUntrackedMapping) {
   using Ranges = std::vector<AddressRange>;
   EXPECT_EQ(space_around({}, {{1, 2}}), Ranges());
   EXPECT_EQ(space_around({{10, 20}}, {}), (Ranges{{10, 20}}));
@@ -311,7 +312,7 @@ TEST(SpaceAround, ReachesToWhatIsNotTracked) {
   EXPECT_EQ(space_around({{10, 20}}, {{1, 10}, {20, 40}}), (Ranges{{10, 20}}));
   EXPECT_EQ(space_around({{10, 20}, {22, 24}}, {{1, 2}, {30, 40}}), (Ranges{{2, 30}}));
   EXPECT_EQ(space_around({{10, 20}, {45, 50}}, {{1, 2}, {30, 40}}), (Ranges{{2, 30}, {40, 50}}));
-  // A mapping that was not there when the memory was listed.
+  // The mapping at 14 did not exist when the memory was listed.
   EXPECT_EQ(space_around({{10, 20}}, {{1, 2}, {14, 16}, {30, 40}}), (Ranges{{2, 30}}));
 }
 

@@ -16,12 +16,12 @@
 namespace ppmr {
 namespace {
 
-// Of include/uapi/linux/userfaultfd.h, newer than the headers of Debian 12.
+// From include/uapi/linux/userfaultfd.h. The headers of Debian 12 lack these values.
 constexpr uint64_t kUserModeOnly = 1;                    // needs no right
 constexpr uint64_t kProtectsUnused = uint64_t{1} << 13;  // UFFD_FEATURE_WP_UNPOPULATED
 constexpr uint64_t kAsynchronous = uint64_t{1} << 15;    // UFFD_FEATURE_WP_ASYNC
 
-// So does CRIU: without one the process does not move in any way.
+// CRIU needs a descriptor in the process, too: without one the process cannot move at all.
 constexpr const char* kNeedsDescriptor =
     ": a move needs a descriptor in it: raise its limit with prlimit --nofile";
 
@@ -101,7 +101,7 @@ Status WriteProtection::track(const AddressRange& range) const {
   uffdio_register request{
       .range = {range.start, range.bytes()}, .mode = UFFDIO_REGISTER_MODE_WP, .ioctls = 0};
   if (ioctl(events_.get(), UFFDIO_REGISTER, &request) == 0) return {};
-  // Unmapped meanwhile, or memory that cannot be tracked: the scan shows which.
+  // The range was unmapped meanwhile, or cannot be tracked. The scan shows which.
   if (errno == EINVAL || errno == EPERM) return {};
   // The address space is gone.
   if (errno == ENOMEM || errno == ESRCH) {
@@ -116,7 +116,8 @@ Status WriteProtection::track(const AddressRange& range) const {
   return system_failure("track", fmt::format("the memory of process {}", pid_));
 }
 
-// Memory of a kind that cannot be tracked makes the kernel refuse all of the space.
+// If a space contains memory that cannot be tracked, the kernel refuses the whole space. Then this
+// function tracks the ranges of `memory` in the space one by one.
 Status WriteProtection::track_around(const std::vector<AddressRange>& memory) const {
   const auto others = other_memory(pid_);
   if (!others) return failure(others.error());
@@ -138,8 +139,8 @@ Status WriteProtection::count_as_written(const AddressRange& range) const {
   return system_failure("stop protecting", fmt::format("the memory of process {}", pid_));
 }
 
-// A protecting scan that meets memory that is not tracked may have protected pages before it that
-// it did not report. Then all pages count as written.
+// If a protecting scan meets untracked memory, it may already have protected pages that it has not
+// reported. Then all pages count as written.
 Status WriteProtection::take_written(PageTables& tables, const AddressRange& range,
                                      const std::vector<AddressRange>& memory, const Visit& visit) {
   ScanFor what = ScanFor::kWritten;

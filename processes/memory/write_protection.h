@@ -15,18 +15,18 @@
 
 namespace ppmr {
 
-// Returns what to track so that no mapping is tracked in part, which would split it: then mremap(2)
-// fails for the process. Its mappings may have changed since they were listed, and a new one may
-// reach beyond the end of an old one. So this is all space between two mappings that are not to be
-// tracked (`others`) and that has a part of `memory`. Both are sorted, and `memory` is all that is
-// to be tracked, up to the stack: nothing is mapped above that.
+// Returns the ranges to track so that no mapping is tracked in part. That would split the mapping,
+// and then mremap(2) fails for the process. The mappings may have changed since they were listed,
+// and a new mapping may reach beyond the end of an old one. So the result is each space between two
+// mappings of `others` that contains a part of `memory`. `memory`: all memory to track, up to the
+// stack; nothing is mapped above the stack. `others`: the mappings not to track. Both are sorted.
 std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
                                        const std::vector<AddressRange>& others);
 
 class WriteProtection : public WriteTracker {
  public:
-  // Whether this kernel has it. Asks with a userfaultfd of this process: a process that cannot be
-  // tracked must not be disturbed.
+  // Returns whether this kernel has asynchronous write-protection. Tries it with a userfaultfd of
+  // this process, because a process that cannot be tracked must not be disturbed.
   static bool is_possible();
   static Result<std::unique_ptr<WriteTracker>> attach(const ProcessIdentity& process);
 

@@ -13,8 +13,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Closer together at first: a small set that is written all the time is complete within
-// milliseconds.
+// The looks are closer together at first: a small set of pages that the tree writes all the time is
+// complete within milliseconds.
 constexpr std::array kLooks = {milliseconds(25),  milliseconds(50),  milliseconds(100),
                                milliseconds(200), milliseconds(400), milliseconds(800)};
 // A look at hundreds of GiB takes long. The last look of such a tree is an earlier one.
@@ -30,7 +30,7 @@ void look(Watched& tree) {
   const auto at = Clock::now();
   const uint64_t bytes = tree.memory.count_written_bytes();
   std::vector<WrittenAfter>& written = tree.sample->written;
-  const uint64_t before = written.empty() ? 0 : written.back().bytes;  // pages may be given back
+  const uint64_t before = written.empty() ? 0 : written.back().bytes;  // pages may be unmapped
   written.push_back({at - tree.began, std::max(bytes, before)});
 }
 

@@ -1,9 +1,9 @@
 // How much memory running trees write, for the estimate of a move that has not begun. Uses the
-// tracker of the move itself (write_tracker.h), so what cannot be tracked there cannot be sampled
-// here, for the same reason. One thread of each process stands still for some hundred microseconds;
-// nothing is copied, and nothing stays in the process.
+// tracker of the move itself (write_tracker.h), so memory that this tracker cannot track cannot be
+// sampled, either. One thread of each process stands still for some hundred microseconds; nothing
+// is copied, and nothing stays in the process.
 //
-// Rejected: to read random pages twice and compare them. It touches nothing, but a program that
+// Rejected: to read random pages twice and compare them. This stops no thread, but a program that
 // writes the same values again would look idle.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Finds the pages that a running process has written since the last look, without any help of the
-// process: the kernel notes them, and nothing waits. It has two means, of which attach() takes the
-// first that it finds:
+// process. The kernel records the pages, and the process does not wait. There are two ways.
+// attach() takes the first one that the kernel offers:
 //
 //   write_protection   asynchronous write-protection (Linux 6.7)
 //   soft_dirty         soft-dirty bits (older kernels with CONFIG_MEM_SOFT_DIRTY, as of Debian 12)
@@ -26,7 +26,7 @@ class WriteTracker {
   // Threads of the process stand still for some hundred microseconds. Errors: EOPNOTSUPP if the
   // kernel cannot track; those of InjectedCalls and StoppedThread.
   static Result<std::unique_ptr<WriteTracker>> attach(const ProcessIdentity& process);
-  // Whether this kernel tracks writes for this user. Errors: EOPNOTSUPP, EPERM.
+  // Checks that this kernel tracks writes for this user. Errors: EOPNOTSUPP, EPERM.
   static Status check_kernel();
   virtual ~WriteTracker() = default;
 
@@ -36,8 +36,8 @@ class WriteTracker {
   // itself; those of PageTables and StoppedThread.
   virtual Status take_written(const std::vector<AddressRange>& memory, const Visit& visit) = 0;
 
-  // The next take_written() reports the range, whether it is written until then or not. Errors:
-  // ENOENT for memory that is not tracked; EOPNOTSUPP if the kernel offers no way.
+  // Makes the next take_written() report the range, even if the process does not write to it.
+  // Errors: ENOENT for memory that is not tracked; EOPNOTSUPP if the kernel offers no way.
   virtual Status count_as_written(const AddressRange& range) const = 0;
 };
 

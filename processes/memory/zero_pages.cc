@@ -9,7 +9,7 @@ namespace ppmr {
 namespace {
 
 constexpr uint64_t kPagesPerBlock = 512;
-// Of include/uapi/linux/kernel-page-flags.h.
+// From include/uapi/linux/kernel-page-flags.h.
 constexpr uint64_t kIsHuge = uint64_t{1} << 22;  // KPF_THP
 constexpr uint64_t kIsZero = uint64_t{1} << 24;  // KPF_ZERO_PAGE
 

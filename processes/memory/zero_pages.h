@@ -16,7 +16,7 @@ class PageEntry;
 class ZeroPages {
  public:
   ZeroPages();
-  // False without the right to see the frames of pages (CAP_SYS_ADMIN).
+  // Returns false without the right to see the frames of pages (CAP_SYS_ADMIN).
   bool has(PageEntry entry);
 
  private:
@@ -25,7 +25,7 @@ class ZeroPages {
   uint64_t small_;
   UniqueFd flags_;  // /proc/kpageflags: Documentation/admin-guide/mm/pagemap.rst of the kernel
   std::unordered_map<uint64_t, bool>
-      blocks_;  // of 2 MiB, by number: whether they are the huge page
+      blocks_;  // number of a block of 2 MiB -> whether it is the huge page of zeros
 };
 
 }  // namespace ppmr
