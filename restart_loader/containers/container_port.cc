@@ -103,7 +103,7 @@ Status ContainerPort::attach() const {
     return failure(
         error, fmt::format("cannot attach {} to {}: {}", interface, bridge, std::strerror(error)));
   }
-  // setns(2) changes the calling thread.
+  // A new thread announces the addresses, because setns(2) changes the calling thread.
   try {
     std::thread([this] {
       (void)without_exceptions([this]() -> Status {

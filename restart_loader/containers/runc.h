@@ -14,7 +14,7 @@ namespace ppmr {
 struct ContainerState {
   std::string name;
   std::string status;  // "created", "running", "paused", "stopped"
-  pid_t pid = 0;       // of the container's first process; 0: the container is stopped
+  pid_t pid = 0;       // the container's first process; 0: the container is stopped
   std::string bundle;  // the directory of its config.json
   std::string root_file_system;
   std::string created;  // time of creation; distinguishes containers of the same name
@@ -30,8 +30,8 @@ class Runc {
   Result<std::string> version() const;
   // Returns the state of a container. Errors: ENOENT if runc has no such container; EPROTO.
   Result<ContainerState> state(const std::string& name) const;
-  // Returns whether runc keeps anything under this name, listed or not: a runc that is killed while
-  // it makes a container leaves a directory that takes the name.
+  // Returns whether runc keeps anything under this name, listed or not. If runc is killed while it
+  // makes a container, it leaves a directory, and the name cannot be used again.
   bool has_directory(const std::string& name) const;
   // Returns the names of all containers.
   Result<std::vector<std::string>> list() const;

@@ -1,10 +1,11 @@
-// Reserved address space costs a dump nothing. A part of the library in CRIU (criu_library.h): it
-// replaces three functions of libc, and behaves as they do for all but very large arguments.
+// Makes reserved address space cost a dump nothing. This part of the library in CRIU
+// (criu_library.h) replaces three functions of libc. They behave as in libc except for very large
+// arguments.
 //
 // In a lazy dump, CRIU 3.17 to 4.2 allocates a list with room for 16 bytes per page of private
 // memory, and copies all of that room into memory that it shares with the dumped process
-// (drain_pages() in criu/mem.c), although it has filled only a little of it: what the process
-// reserves counts as much as what it uses. For 1 TiB reserved, that is 4 GiB to write while the
+// (drain_pages() in criu/mem.c). It has filled only a little of the room, so what the process
+// reserves costs as much as what it uses. For 1 TiB reserved, that is 4 GiB to write while the
 // process is frozen; for 8 TiB, malloc(3) fails. Java, .NET, Node.js with WebAssembly, MariaDB and
 // sanitizers reserve that much.
 //
@@ -12,7 +13,7 @@
 // they are frozen; to unmap the reservations for the dump, because a killed dump would leave the
 // process without them.
 //
-// CRIU has one thread. No C++ runtime library: CRIU has none.
+// CRIU has one thread. This file uses no C++ runtime library, because CRIU has none.
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,9 +22,10 @@
 
 namespace {
 
-// The list of 16 GiB of private memory. CRIU copies nothing else that is as large.
+// The size of the list for 16 GiB of private memory. CRIU copies nothing else that is as large.
 constexpr size_t kLargeCopyBytes = 64ULL << 20;
-// Larger allocations, mostly never written, are not counted against the memory of the machine.
+// The kernel does not count larger allocations against the memory of the machine (MAP_NORESERVE),
+// because CRIU never writes to most of their pages.
 constexpr size_t kLargeAllocationBytes = 1ULL << 30;
 constexpr size_t kAllocationsMax = 256;  // one for each process with 256 GiB
 

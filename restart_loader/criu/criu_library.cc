@@ -19,7 +19,8 @@ extern const size_t kCriuLibraryBytes;
 
 namespace {
 
-// As kPageClient (lazy_dump.cc): free in CRIU, and below the descriptors that it reserves.
+// Like kPageClient (lazy_dump.cc), this descriptor is free in CRIU, and below those that it
+// reserves.
 constexpr int kLibrary = 61;
 
 }  // namespace
@@ -28,7 +29,7 @@ Status preload_criu_library(PageList list, const std::string& work_directory) {
   // The library removes the variables, because the programs that CRIU starts do not need them.
   if (std::getenv(kPreload) != nullptr) return {};
   const char* const what = "the library for CRIU";
-  // In memory: CRIU may run in a mount namespace in which no file of ppmr is visible.
+  // The library is in memory, because CRIU may run in a mount namespace without the files of ppmr.
   const UniqueFd memory(memfd_create("ppmr-criu-library", MFD_CLOEXEC));
   if (!memory) return system_failure("create", what);
   std::span<const unsigned char> rest(kCriuLibrary, kCriuLibraryBytes);

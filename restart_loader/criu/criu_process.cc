@@ -106,7 +106,7 @@ void CriuProcess::add_to(std::vector<pollfd>& fds) const {
 
 void CriuProcess::process() {
   if (ended_) return;
-  // Asks for the end of CRIU before it reads the pipes: if CRIU has ended, the pipes already
+  // Checks whether CRIU has ended before it reads the pipes: if CRIU has ended, the pipes already
   // contain all of its output.
   const bool ended = child_.ended();
   if (status_pipe_) {

@@ -78,7 +78,7 @@ class CriuProcess {
   ChildProcess child_;  // last member, because the child must end first
 };
 
-// Makes this process CRIU. Returns only if that fails, and why.
+// Replaces this process with CRIU. Returns only if that fails; the error says why.
 Error execute_criu(const std::string& criu, const std::vector<std::string>& arguments);
 
 // Returns why a dump has failed: how `process` has ended, and its first errors, which are in `log`.

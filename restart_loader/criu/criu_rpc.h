@@ -45,7 +45,7 @@ std::string with_lazy_pages(const std::string& message);
 // A notification. CRIU waits for the reply.
 struct CriuNotification {
   std::string script;  // "post-dump", "post-restore": the names of action scripts
-  pid_t pid = 0;       // of the restored process
+  pid_t pid = 0;       // the restored process
 };
 
 // Parses a notification. Returns nullopt if the message is not a notification.

@@ -4,7 +4,7 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kMagicBytes = 8;   // two numbers
-constexpr size_t kLengthBytes = 4;  // of the message that follows
+constexpr size_t kLengthBytes = 4;  // the length of the message that follows
 constexpr uint64_t kInodeField = 5;
 constexpr unsigned kVarintBitsMax = 63;
 

@@ -1,9 +1,9 @@
-// CRIU restores deleted files that travel apart (deleted_files.h). A part of the library in CRIU
-// (criu_library.h).
+// Makes CRIU restore deleted files that travel apart (deleted_files.h). This file is a part of the
+// library in CRIU (criu_library.h).
 //
 //   openat64("ghost-file-N.img")   does not exist: CRIU gets the image without data
 //   open64(path)                   CRIU creates an empty file
-//   ftruncate64(file)              it becomes the filled one, by the inode that the image names
+//   ftruncate64(file)              the filled file replaces it, by the inode in the image
 //
 // If anything does not look as expected, the restore fails.
 #include <errno.h>
@@ -20,14 +20,15 @@
 
 namespace {
 
-// The file that CRIU restores. Each process of CRIU has one thread.
+// The deleted file that CRIU restores now. Each process of CRIU has one thread.
 struct {
-  uint64_t inode = 0;  // at the source; 0: none
-  int file = -1;       // that CRIU has created; -1: not yet
+  uint64_t inode = 0;  // inode at the source; 0: none
+  int file = -1;       // the file that CRIU has created; -1: none yet
   char path[PATH_MAX];
 } restored;
 
-// Finds the name of ours above `path`, in the root of the tmpfs.
+// Makes `path` a link to the filled file. Looks for this file in all directories above `path`,
+// because it is in the root of the tmpfs.
 bool link_filled(const char* path) {
   char name[PATH_MAX + ppmr::kDeletedNameMaxBytes];
   for (size_t length = strlen(path); length > 0; --length) {

@@ -43,7 +43,7 @@ int complain(const Error& error) {
   return kFailed;
 }
 
-// Returns the number of a tmpfs that is left out.
+// Returns the number of a tmpfs that the dump leaves out; nullopt: it is not in the list.
 std::optional<unsigned> number_of_device(const std::string& list, dev_t device) {
   std::ifstream file(list);
   for (unsigned long long listed = 0, number = 0; file >> listed >> number;) {
@@ -65,7 +65,7 @@ std::optional<unsigned> parse_line_of_tmpfs(std::string_view archive) {
   return is_number ? std::optional(number) : std::nullopt;
 }
 
-// A clone: the supervisor keeps the original, because the restore may be tried again.
+// Mounts a clone. The supervisor keeps the original, because ppmr may try the restore again.
 Status put_filled_tmpfs(const std::string& work_directory, unsigned number,
                         const std::string& directory) {
   const std::string from = work_directory + "/" + kFilledTmpfs + "/" + std::to_string(number);
@@ -79,7 +79,7 @@ Status put_filled_tmpfs(const std::string& work_directory, unsigned number,
       open_tree(AT_FDCWD, from.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW));
   if (!mount) return system_failure("copy the mount", from);
   struct statvfs made {};
-  if (statvfs(directory.c_str(), &made) != 0) return system_failure("look at", directory);
+  if (statvfs(directory.c_str(), &made) != 0) return system_failure("inspect", directory);
   mount_attr attributes{};
   attributes.attr_clr = MOUNT_ATTR__ATIME;
   attributes.attr_set = mount_flags_of(made.f_flag);

@@ -6,7 +6,7 @@
 //   restore   CRIU mounts an empty tmpfs and starts tar to fill it. If the archive is such a line,
 //             the tmpfs that the supervisor has filled takes its place.
 //
-// The line is no archive of tar, so a CRIU that does not come here fails, and loses nothing.
+// The line is not a tar archive. So a restore without this code fails, instead of losing the files.
 //
 // Rejected: external mounts of CRIU. They need a path of the target in CRIU's options, and CRIU
 // then treats them as shared with the host.
@@ -30,14 +30,15 @@ inline constexpr const char* kFilledTmpfs = "files";
 std::optional<unsigned> parse_line_of_tmpfs(std::string_view archive);
 
 // Puts a filled tmpfs in the place of the mount at `directory`, with its flags. The mount must be
-// in this process's mount namespace. `work_directory`: of the restore. Errors: of mount(2).
+// in this process's mount namespace. `work_directory`: the work directory of the restore. Errors:
+// those of the system calls for mounts.
 Status put_filled_tmpfs(const std::string& work_directory, unsigned number,
                         const std::string& directory);
 
-// `ppmr tar-of-criu`: CRIU's tar (plain_tar.h) starts it first.
+// `ppmr tar-of-criu`. The script that CRIU runs as tar (plain_tar.h) starts it first.
 struct TarOfCriu {
   std::string work_directory;
-  std::vector<std::string> arguments;  // those of tar
+  std::vector<std::string> arguments;  // tar's arguments
 
   // Returns 0 if it has done the work of tar, kRunTar if tar must do it.
   int run() const;

@@ -1,11 +1,11 @@
-// CRIU does not see the pages of hidden memory (hidden_memory.h). A part of the library in CRIU
-// (criu_library.h): it replaces two functions of libc with which CRIU looks at pages.
+// Hides the pages of hidden memory from CRIU (hidden_memory.h). This part of the library in CRIU
+// (criu_library.h) replaces two functions of libc with which CRIU reads lists of pages.
 //
 //   openat64("pagemap")   of a process that CRIU dumps: finds out what to hide in it
 //   ioctl(PAGEMAP_SCAN)   CRIU 4
 //   pread64(pagemap)      CRIU 3, and every CRIU before Linux 6.7
 //
-// If anything does not look as expected, nothing is hidden. CRIU has one thread.
+// If anything does not look as expected, the library hides nothing. CRIU has one thread.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,11 +24,11 @@ using ppmr::PageScan;
 
 bool hides_memory = false;
 
-// The page list that CRIU opened last: it reads one after the other.
+// The page list that CRIU opened last. CRIU reads one list after the other.
 struct OpenPageList {
   int file = -1;
   ino_t inode = 0;  // another file may have the number of the descriptor by now
-  int maps = -1;    // not read yet; -1: `memory` is of this process
+  int maps = -1;    // still to be read into `memory`; -1: already read, or none
   ppmr::HiddenMemory memory;
 };
 OpenPageList opened;
@@ -61,7 +61,8 @@ const ppmr::HiddenMemory* hidden_in(int file) {
   return opened.memory.count() > 0 ? &opened.memory : nullptr;
 }
 
-// CRIU also asks only for guard pages, which stay visible, and for nothing, to see whether it may.
+// CRIU also scans for guard pages only, which stay visible, and for nothing, to test whether the
+// kernel has this scan.
 bool asks_for_contents(const PageScan& scan) {
   return scan.size == sizeof(PageScan) && scan.flags == 0 && scan.pages_max == 0 &&
          (scan.category_anyof_mask & ppmr::kPageIsPresent) != 0 && scan.start < scan.end;

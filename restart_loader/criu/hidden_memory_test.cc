@@ -50,7 +50,7 @@ TEST(LazyMapping, IsPrivateMemoryOfNoFile) {
   }
 }
 
-TEST(HiddenMemory, OnlyOfAProcessThatTheDumpTracesAndThatLocksNothing) {
+TEST(HiddenMemory, HidesOnlyMemoryOfAProcessThatTheDumpTracesAndThatLocksNothing) {
   const std::string status =
       "Name:\tx\nTracerPid:\t17\nUid:\t0\t0\nVmPeak:\t 9 kB\nVmLck:\t%s kB\n";
   const auto with = [&](const char* locked) {

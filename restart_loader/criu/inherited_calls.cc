@@ -1,7 +1,8 @@
-// CRIU sets for itself what the restored tasks inherit from it and what only a task itself can set
-// (processes/carried/inherited_attributes.h). A part of the library in CRIU (criu_library.h).
+// Makes CRIU set for itself the attributes that only a task itself can set, and that the restored
+// tasks inherit from CRIU (processes/carried/inherited_attributes.h). This file is a part of the
+// library in CRIU (criu_library.h).
 //
-// What this node refuses is not set: the hook compares the restored tasks, and says so.
+// Ignores what this node refuses. apply_carried_state() compares the restored tasks, and warns.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -31,12 +32,12 @@ __attribute__((constructor)) void read_path_of_inherited() {
 
 }  // namespace
 
-// The file, in decimal: PERSONALITY IS_IO_FLUSHER MERGES_PAGES MEMORY_FAILURE MODE_OF_MEMORY
-// NODE... MEMORY_FAILURE: 0, or 1 more than the argument of PR_MCE_KILL.
+// The file has these decimal numbers: PERSONALITY IS_IO_FLUSHER MERGES_PAGES MEMORY_FAILURE
+// MODE_OF_MEMORY [NODE...]. MEMORY_FAILURE is 0, or 1 more than the argument of PR_MCE_KILL.
 void set_inherited() {
   if (path[0] == '\0') return;
   const auto file = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  path[0] = '\0';  // once
+  path[0] = '\0';  // a second call does nothing
   if (file < 0) return;
   char text[8192];
   const ssize_t length = read(file, text, sizeof(text) - 1);
@@ -65,6 +66,6 @@ void set_inherited() {
   if (is_io_flusher != 0) prctl(kSetIoFlusher, 1, 0, 0, 0);
   if (merges_pages != 0) prctl(kSetMemoryMerge, 1, 0, 0, 0);
   if (memory_failure != 0) prctl(PR_MCE_KILL, PR_MCE_KILL_SET, memory_failure - 1, 0, 0);
-  // The kernel reads one bit less than it is told.
+  // The kernel reads one bit less than the last argument says.
   if (mode != 0) syscall(SYS_set_mempolicy, mode, nodes, kNodesMax + 1);
 }

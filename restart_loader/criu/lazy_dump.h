@@ -2,7 +2,7 @@
 // CRIU's page server.
 //
 // After its post-dump hook CRIU waits for a client of its page server before it kills or resumes
-// the tree. ppmr passes a socket whose other end is closed as this client, so CRIU continues at
+// the tree. As this client, ppmr passes a socket whose other end is closed. So CRIU continues at
 // once.
 #pragma once
 

@@ -31,7 +31,7 @@ struct Rule {
   bool is_incoming = false;
 };
 
-// The bytes of an address, or empty. `text` may end with the length of its prefix.
+// Returns the bytes of an address; empty: malformed. `text` may end with the length of its prefix.
 std::string parse_address(std::string text) {
   text = text.substr(0, text.find('/'));
   std::array<char, sizeof(in6_addr)> bytes{};

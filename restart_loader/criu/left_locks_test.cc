@@ -47,7 +47,7 @@ TEST(LeftLocks, MalformedRulesAreIgnored) {
 }
 
 // conns4 { 10.77.1.2 . 35496 . 10.77.1.1 . 9999 }
-TEST(LeftLocks, OfNftablesNameTheirTable) {
+TEST(LeftLocks, NftablesLocksNameTheirTable) {
   const std::string element =
       kTheirs + std::string("\x8a\xa8\x00\x00", 4) + kOurs + std::string("\x27\x0f\x00\x00", 4);
   const auto found = parse_nft_element(element, "CRIU-17");
@@ -65,7 +65,7 @@ TEST(LeftLocks, AreNeededWhileTheAddressIsHere) {
   EXPECT_TRUE(is_unneeded(kMoved, {kTheirs}, {}));
 }
 
-TEST(LeftLocks, OfALocalConnectionIsNeededWhileASocketHasEitherEnd) {
+TEST(LeftLocks, LockOfALocalConnectionIsNeededWhileASocketHasEitherEnd) {
   const LockedConnection own{{kLoopback, 80}, {kLoopback, 4000}};
   const std::set<std::string> addresses{kOurs};
   EXPECT_TRUE(is_unneeded(own, addresses, {}));

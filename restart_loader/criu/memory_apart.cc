@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kTimesTenMax = UINT64_MAX / 10 - 1;
 
-// Moves `text` behind the number; 0: there is none, or it is too large.
+// Returns the number at `text`, and moves `text` behind it; 0: there is none, or it is too large.
 uint64_t take_number(const char*& text) {
   uint64_t number = 0;
   while (*text >= '0' && *text <= '9') {

@@ -1,9 +1,9 @@
 // Shared memory that travels apart from CRIU's images (migration/source/file_parts.h). Deleted
-// files of a tmpfs do the same in another way (deleted_files.h).
+// files of a tmpfs also travel apart, in another way (deleted_files.h).
 //
-//   dump      ppmr has sent the memories in a list. CRIU asks for their data, and the library finds
-//             none. The image that lists their pages gets another name: a CRIU without the library
-//             misses it and fails, instead of restoring zeros.
+//   dump      a list has the memories that ppmr has sent. CRIU looks for their data, and the
+//             library finds none. The image that lists their pages gets another name: a CRIU
+//             without the library misses it and fails, instead of restoring zeros.
 //   restore   CRIU makes an empty memory and opens the list of its pages. The library finds the
 //             other name, and puts the memory that the supervisor has filled in its place.
 //
@@ -33,14 +33,14 @@ inline constexpr const char* kPagesApart = "pagemap-apart-";
 // Returns the number in PREFIX NUMBER ".img"; 0: the name has another form. Pure.
 uint64_t number_in_image_name(const char* name, const char* prefix);
 
-// A line of the list. Pure.
+// A line of the list.
 struct MemoryApartLine {
   uint64_t inode = 0;
   uint64_t device = 0;         // 0: none
   const char* path = nullptr;  // null: none
 };
 // Reads the first line and moves `text` behind it. Replaces the end of the line by '\0'. Returns
-// false at the end, and for a line that is malformed.
+// false at the end, and for a malformed line. Pure.
 bool next_memory_apart(char*& text, MemoryApartLine& line);
 
 }  // namespace ppmr

@@ -1,6 +1,6 @@
-// CRIU does not see the content of what travels apart: shared memory (memory_apart.h), and deleted
-// files (deleted_files.h). A part of the library in CRIU (criu_library.h): it replaces two
-// functions of libc, and open_calls.cc calls it for each image.
+// Hides from CRIU the content of what travels apart: shared memory (memory_apart.h), and deleted
+// files (deleted_files.h). This part of the library in CRIU (criu_library.h) replaces two functions
+// of libc. open_calls.cc calls it for each image.
 //
 //   dump      openat64("pagemap-shmem-N.img")   the memory with inode N follows
 //             openat64("ghost-file-N.img")      a deleted file follows
@@ -35,7 +35,7 @@ constexpr size_t kNameMaxBytes = 64;
 
 struct Memory {
   uint64_t inode = 0;
-  uint64_t device = 0;    // of a deleted file; 0: it is shared memory
+  uint64_t device = 0;    // device of a deleted file; 0: it is shared memory
   void* start = nullptr;  // null: not mapped
   size_t bytes = 0;
 };
@@ -47,7 +47,7 @@ char list_path[4096];
 // What CRIU dumps, named by the image that it has opened last.
 struct {
   int directory = -1;
-  uint64_t inode = 0;                // of a memory; of a deleted file once it is hidden; 0: none
+  uint64_t inode = 0;                // inode of a memory, or of a hidden deleted file; 0: none
   char deleted[kNameMaxBytes] = "";  // the image of a deleted file
   bool is_hidden = false;
 } dumped;
@@ -148,7 +148,8 @@ bool is_hidden(int file) {
   return dumped.is_hidden;
 }
 
-// Opens the file of a mapping of this process, whatever /proc is here. Returns -1 on an error.
+// Opens the file of a mapping of this process. Mounts its own /proc for that, because the /proc
+// here may belong to another pid namespace. Returns -1 on an error.
 int open_mapping(const Memory& memory) {
   const int context = fsopen("proc", FSOPEN_CLOEXEC);
   if (context < 0) return -1;
@@ -168,7 +169,7 @@ int open_mapping(const Memory& memory) {
   return file;
 }
 
-// Makes the descriptor of CRIU's new memory one of the filled memory.
+// Makes the descriptor of CRIU's new memory refer to the filled memory.
 bool put_in_place(const Memory& memory) {
   struct stat made {};
   if (fstat(sized, &made) != 0 || made.st_dev != device_of_memory() || made.st_blocks != 0 ||

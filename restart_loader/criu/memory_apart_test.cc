@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-TEST(MemoryApart, TheNumberOfAnImageIsThatBetweenPrefixAndEnd) {
+TEST(MemoryApart, NumberOfAnImageIsBetweenItsPrefixAndEnd) {
   EXPECT_EQ(number_in_image_name("pagemap-shmem-785156.img", kPagesOfShared), 785156U);
   EXPECT_EQ(number_in_image_name("pagemap-shmem-18446744073709551610.img", kPagesOfShared), 0U);
   for (const char* other : {"pagemap-shmem-.img", "pagemap-shmem-5.img2", "pagemap-shmem-5",
@@ -28,7 +28,7 @@ Lines lines_of(std::string text) {
   return lines;
 }
 
-TEST(MemoryApart, ListOfADumpAndOfARestore) {
+TEST(MemoryApart, ParsesTheListsOfADumpAndOfARestore) {
   EXPECT_EQ(lines_of("5\n77\n"), (Lines{{5, ""}, {77, ""}}));
   EXPECT_EQ(lines_of("5 /proc/7/fd/9\n6 /proc/7/fd/10\n"),
             (Lines{{5, "/proc/7/fd/9"}, {6, "/proc/7/fd/10"}}));

@@ -49,8 +49,9 @@ bool is_same_file(const std::string& one, const struct stat& other) {
          found.st_ino == other.st_ino;
 }
 
-// A command of CRIU is a process of its own: it does not end with CRIU, and adds its rule later. It
-// works in CRIU's work directory, as CRIU does from the fork to the execution of the command.
+// A command that CRIU has started is a separate process. It does not end with CRIU, and may add its
+// rule later. Its current directory is CRIU's work directory, also between the fork and the
+// execution of the command.
 Status await_commands_of_criu(const std::string& work_directory) {
   struct stat work {
   }, ppmr{};

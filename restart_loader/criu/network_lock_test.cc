@@ -32,12 +32,12 @@ TEST(NetworkLock, IsUndoneRuleByRule) {
   EXPECT_EQ(commands[1][5], "OUTPUT");
 }
 
-TEST(NetworkLock, OfOtherConnectionsStays) {
+TEST(NetworkLock, LockOfOtherConnectionsStays) {
   EXPECT_TRUE(commands_to_unlock(connection(kTheirs, kOurs), kRules).empty());
   EXPECT_TRUE(commands_to_unlock(connection(kOurs, kTheirs), "").empty());
 }
 
-TEST(NetworkLock, OfIpv6IsUndoneByItsOwnProgram) {
+TEST(NetworkLock, LockOfIpv6IsUndoneByItsOwnProgram) {
   const std::string local = std::string(15, '\0') + '\x01', remote = std::string(15, '\0') + '\x02';
   const auto commands = commands_to_unlock(
       connection(local, remote),
@@ -48,7 +48,7 @@ TEST(NetworkLock, OfIpv6IsUndoneByItsOwnProgram) {
 }
 
 // conns4 { 10.77.1.2 . 35496 . 10.77.1.1 . 9999 }
-TEST(NetworkLock, OfNftablesIsFoundByTheConnection) {
+TEST(NetworkLock, LockOfNftablesIsFoundByTheConnection) {
   EXPECT_EQ(
       nft_element_of(connection(kOurs, kTheirs)),
       kTheirs + std::string("\x8a\xa8\x00\x00", 4) + kOurs + std::string("\x27\x0f\x00\x00", 4));

@@ -135,7 +135,7 @@ Result<std::vector<std::string>> list_nft_tables() {
   std::vector<std::string> names;
   const Status asked = ask_kernel(messages, [&](const nlmsghdr&, const char* data, size_t size) {
     for (const std::string& name : attributes_in(attributes_of(data, size), NFTA_TABLE_NAME)) {
-      names.emplace_back(name.c_str());  // without the zero at its end
+      names.emplace_back(name.c_str());  // without the final zero byte
     }
   });
   if (asked) return names;

@@ -1,6 +1,6 @@
-// Tables of nftables, through netlink. CRIU needs no program `nft`, and neither does this.
+// Tables of nftables, through netlink. Neither CRIU nor this code needs the program `nft`.
 //
-// Everything is about the calling thread's network namespace and the family "inet".
+// All functions use the calling thread's network namespace and the family "inet".
 #pragma once
 
 #include <string>

@@ -62,7 +62,7 @@ enum class LostTree {
 // Call it when the pager has ended.
 LostTree end_lost_tree(const std::string& work_directory,
                        const std::vector<ProcessIdentity>& tasks);
-// Returns what has become of the tree, to be written behind the name of a process.
+// Returns what has become of the tree, as a phrase that follows the name of a process.
 std::string describe(LostTree lost);
 
 // Returns whether the pager, if any, has ended, is about to end, or is stopped. This is the last

@@ -20,7 +20,8 @@ Status put_plain_tar_in_path(const std::string& work_directory) {
   std::string path = inherited != nullptr ? inherited : "/usr/sbin:/usr/bin:/sbin:/bin";
   // The script must not find itself.
   if (path.starts_with(directory + ":")) path.erase(0, directory.size() + 1);
-  // A program that was replaced while it runs can still dump and restore all but these files.
+  // If the ppmr binary was replaced while it runs, CRIU can still dump and restore everything
+  // except these files.
   const auto ppmr = own_path();
   const std::string of_ppmr =
       ppmr ? shell_quoted(*ppmr)

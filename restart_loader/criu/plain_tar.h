@@ -3,7 +3,7 @@
 // CRIU dumps what a tmpfs holds with `tar --create --gzip`, and restores it with `tar --extract
 // --gzip`, while the processes stand still. One core compresses 22 MiB/s: a container with 200 MB
 // of files in its tmpfs stood still for 11.5 s, and for 2.2 s without gzip. The archive is a file
-// in the mount, and the stream compresses it if asked to.
+// in the mount, and the stream compresses it if the user has asked for compression.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 namespace ppmr {
 
 enum class RelayMark {
-  kRuntimeStarted,    // the container runtime begins, and has no such container; the boot ID
+  kRuntimeStarted,    // the container runtime begins without the container; content: the boot ID
   kContainerCreated,  // the container runtime created the container; content: the boot ID
   kLetGo,             // the relay let CRIU continue
   kResumed,           // CRIU is about to let the tasks run
@@ -33,10 +33,11 @@ enum class CriuEnd {
 
 // Returns whether, in a restore that has ended, a task may have run its own code. No task has run
 // if the relay never let CRIU continue. No task has run, either, if CRIU failed by itself, because
-// CRIU then kills what it restored; the relay has recorded CRIU's response, or CRIU's log
-// (restore.log) reports the failure. If CRIU was killed or lost its relay after the relay let it
-// continue, tasks may have run. If it waited in vain, none has run unless it was about to let them:
-// it asks before that, and the relay leaves its mark before it answers.
+// CRIU then kills what it restored. In this case the relay has recorded CRIU's response, or CRIU's
+// log (restore.log) reports the failure. If CRIU was killed or lost its relay after the relay let
+// it continue, tasks may have run. If CRIU waited in vain, no task has run unless the mark kResumed
+// exists: CRIU notifies the relay before it lets the tasks run, and the relay leaves the mark
+// before it answers.
 bool may_have_run(const std::string& work_directory, CriuEnd end);
 
 // Returns the time at which CRIU had let all tasks run; CRIU itself ends later. 0: unknown.

@@ -62,13 +62,13 @@ Restore::~Restore() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// CRIU does not see what the page index lists, and would restore zeros.
+// CRIU does not know the memory that the page index lists, and would restore zeros.
 Status Restore::check_memory() const {
   const std::string index = options_.images + "/" + kPageIndexFile;
   if (!options_.memory.empty() || access(index.c_str(), F_OK) != 0) return {};
-  return failure(EINVAL, fmt::format("the images in {} are without the memory of their processes, "
-                                     "which is in a checkpoint of its own: they are a part of a "
-                                     "migration, and only it can restart them",
+  return failure(EINVAL, fmt::format("the images in {} lack the memory of their processes, which "
+                                     "is in another checkpoint: the images are a part of a "
+                                     "migration, and only the migration can restart them",
                                      options_.images));
 }
 

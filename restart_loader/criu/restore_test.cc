@@ -132,7 +132,7 @@ TEST_F(RestoreWithAScript, CancelledRestoreEndsACriuThatHangs) {
 
 TEST_F(RestoreWithAScript, ProcessThatRunsIsNotCancelled) {
   bool runs = false;
-  // The pager serves for longer than the interval at which a restore asks.
+  // The pager serves for longer than the interval at which a restore calls why_cancelled().
   why_cancelled_ = [&runs] { return runs ? "it runs" : ""; };
   auto restore = restore_with(std::string(kReady) + "sleep 1.2", "echo 4711 > pidfile");
   ASSERT_TRUE(restore->run().has_value());

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-// Without the C++ runtime library: this is a part of the library that is loaded into CRIU.
+// Uses no C++ runtime library, because this is a part of the library that CRIU loads.
 
 namespace ppmr {
 namespace {

@@ -21,7 +21,7 @@ constexpr uint32_t kFilesMagic = 0x56303138;  // from criu/include/magic.h
 constexpr uint32_t kListens = 10;             // TCP_LISTEN
 constexpr uint32_t kPortMax = 65535;
 
-// CRIU has an address as words, each as it is in memory, and the port as a number.
+// CRIU stores an address as 32-bit words in the byte order of memory, and the port as a number.
 template <typename Address>
 bool take_address(const criu::inet_sk_entry& entry, Address& address) {
   if (static_cast<size_t>(entry.src_addr_size()) * sizeof(uint32_t) != sizeof address) return false;
@@ -31,7 +31,7 @@ bool take_address(const criu::inet_sk_entry& entry, Address& address) {
   return true;
 }
 
-// bind(2) needs an interface for it.
+// Returns whether bind(2) needs an interface for the address.
 bool has_scope(const in6_addr& address) {
   return IN6_IS_ADDR_LINKLOCAL(&address) || IN6_IS_ADDR_MC_LINKLOCAL(&address) ||
          IN6_IS_ADDR_MC_NODELOCAL(&address);
@@ -107,8 +107,8 @@ Status check_free(const BoundSocket& wanted) {
   const UniqueFd socket(::socket(wanted.address.ss_family, wanted.type | SOCK_CLOEXEC, 0));
   if (!socket) return system_failure("make a socket for", text_of(wanted));
   const int on = 1;
-  // As CRIU does for TCP: connections of an earlier server may still be closing. With it, UDP
-  // sockets would share a port.
+  // CRIU does the same for TCP, because connections of an earlier server may still be closing. With
+  // this option, UDP sockets would share a port.
   if (wanted.type == SOCK_STREAM) {
     (void)setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   }

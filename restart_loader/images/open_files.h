@@ -15,7 +15,8 @@ Status write_without_sizes(const std::string& from, const std::string& to);
 // Writes the image at `from`, filelocks.img, to `to` without the locks that belong to open file
 // descriptions: flock(2) and F_OFD_SETLK. Errors: of the file system; EPROTO.
 Status write_without_description_locks(const std::string& from, const std::string& to);
-// The same, also without the locks of processes (F_SETLK): only leases stay.
+// Like write_without_description_locks(), but also leaves out the locks of processes (F_SETLK):
+// only leases stay.
 Status write_leases(const std::string& from, const std::string& to);
 
 }  // namespace ppmr

@@ -14,7 +14,8 @@ namespace ppmr {
 // Key: a process; value: its parent; both in the process's pid namespace.
 using Parents = std::map<pid_t, pid_t>;
 
-// The ids of all threads, in the tree's pid namespace. The first one of a process has its pid.
+// The ids of all threads, in the tree's pid namespace. The id of a process's first thread is its
+// pid.
 struct TreeTasks {
   pid_t root = 0;
   std::vector<pid_t> ids;
@@ -26,7 +27,8 @@ Result<Parents> read_pstree(const std::string& path);
 // Parses `bytes`, the content of the file at `path`. Errors: EPROTO as above.
 Result<Parents> parse_pstree(const std::string& path, std::string bytes);
 
-// As read_pstree(). Errors: also EPROTO for an image without a process.
+// Reads the ids of all threads from the image. Errors: those of read_pstree(); EPROTO for an image
+// without a process.
 Result<TreeTasks> read_tasks(const std::string& path);
 
 }  // namespace ppmr

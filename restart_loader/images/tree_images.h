@@ -32,7 +32,7 @@ struct TreeImages {
   ByImage<tree_images::fs_entry> directories;
   ByImage<tree_images::ghost_file_entry> ghosts;
   std::vector<tree_images::mnt_entry> mounts;
-  std::map<uint32_t, tree_images::file_entry> files;  // by id
+  std::map<uint32_t, tree_images::file_entry> files;  // key: id
   std::set<uint32_t> descriptors;                     // the files that have a descriptor
   std::vector<tree_images::tty_info_entry> terminals;
   std::vector<tree_images::remap_file_path_entry> remaps;

@@ -71,7 +71,7 @@ void Pager::wake_locked(const Task& task, uint64_t address) const {
   ioctl(task.uffd.get(), UFFDIO_WAKE, &range);
 }
 
-// A page that the images lack was never written by the task.
+// The task has never written to a page that the images lack.
 Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
   uffdio_zeropage zero{.range = {.start = address, .len = kPageBytes}, .mode = 0, .zeropage = 0};
   if (ioctl(task.uffd.get(), UFFDIO_ZEROPAGE, &zero) == 0) {

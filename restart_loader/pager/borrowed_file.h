@@ -97,7 +97,7 @@ class BorrowedFile {
 
   std::atomic<uint64_t> end_bytes_ = 0;
   mutable SharedMutex mutex_;  // held for writing only while a part is added
-  std::map<uint64_t, Piece> pieces_ PPMR_GUARDED_BY(mutex_);  // by offset, without holes
+  std::map<uint64_t, Piece> pieces_ PPMR_GUARDED_BY(mutex_);  // key: offset; holes are left out
   std::deque<Spill> spills_ PPMR_GUARDED_BY(mutex_);          // elements stay as they are
 };
 

@@ -94,8 +94,8 @@ class Comparison {
   }
 
   DumpedFiles& files_;
-  // The position of each pages file if all pages files stood one behind the other. A file without
-  // pages begins at the position of the next file.
+  // The position of each pages file in a sequence of all pages files. A file without pages begins
+  // at the position of the next file.
   std::vector<uint64_t> begins_;
   PlaceMap first_;
   std::vector<std::byte> own_bytes_;

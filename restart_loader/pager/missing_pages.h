@@ -1,5 +1,5 @@
-// The pages of one task that are not in its memory yet. The offsets of the ranges are places
-// (page_files.h).
+// The pages of one task that are not in its memory yet. The offsets of the ranges are places in the
+// task's page file (page_file.h).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ppmr {
 
-// Addresses are page boundaries. Threads: guarded by the owner.
+// Addresses are page boundaries. Threads: one at a time; the owner has a lock.
 class MissingPages {
  public:
   MissingPages() = default;

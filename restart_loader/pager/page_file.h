@@ -23,7 +23,7 @@ class PageFile {
 
   // Returns the bytes at `offset`. The pointer leads to the file's own memory if the bytes are
   // there in one piece, else to a copy in `scratch`. Blocks while the bytes have not arrived. The
-  // pointer is valid as long as this object and `scratch`. Errors: EIO, of the file system.
+  // pointer is valid as long as this object and `scratch`. Errors: EIO; those of the file system.
   Result<const std::byte*> read(uint64_t offset, size_t length_bytes, std::byte* scratch) const;
 
   // Returns whether a read does not wait: the bytes are borrowed, or borrow() has returned.

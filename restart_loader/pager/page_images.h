@@ -28,7 +28,7 @@ namespace ppmr {
 // shares.
 struct TaskImages {
   std::shared_ptr<const PageFile> pages;  // null if there are no ranges
-  std::vector<PageRange> ranges;          // by address, not overlapping; places in `pages`
+  std::vector<PageRange> ranges;          // sorted by address, not overlapping; places in `pages`
 };
 
 // Threads: one.
@@ -62,7 +62,7 @@ class PageImages {
 
   RestoreImages images_;
   std::shared_ptr<PageFile> file_;  // null: there is no memory file
-  PageIndex index_;                 // of the memory file
+  PageIndex index_;                 // the index of the memory file
   // The pagemaps of the processes in the page index. Each is read once, because reading a file of a
   // mount costs round trips.
   std::map<pid_t, Pagemap> pagemaps_;

@@ -280,7 +280,8 @@ void Pager::stop() {
 
 namespace {
 
-// Replaces the images that CRIU must not restore as they are. Without locks there is no image.
+// Replaces the images that CRIU must not restore as they are. If the tree has no locks, their image
+// does not exist.
 Status change_images(const PagerOptions& options, RestoreImages& images) {
   const auto change = [&](const char* name,
                           Status (*write)(const std::string&, const std::string&)) -> Status {

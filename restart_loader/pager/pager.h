@@ -61,7 +61,8 @@ struct PagerOptions {
   std::function<void()> listening;
   // Called in another thread when the memory file is complete.
   std::function<void()> completed;
-  // Called some times per second with what is missing, while the tree runs. May be empty.
+  // Called several times per second with the number of missing bytes, while the tree runs. May be
+  // empty.
   std::function<void(uint64_t missing_bytes)> filling;
 };
 

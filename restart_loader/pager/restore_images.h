@@ -59,7 +59,7 @@ class RestoreImages {
   UniqueFd memory_;            // the tmpfs; invalid: nothing has been written
   UniqueFd overlay_;           // overlay of the tmpfs and the checkpoint
   std::set<std::string> own_;  // names of images in memory
-  // Set only if there is a bundle.
+  // Names of the images that the bundle lacks; nullopt: there is no bundle.
   std::optional<std::set<std::string>> left_in_checkpoint_;
   std::set<std::string> unneeded_;
 };

@@ -53,9 +53,9 @@ struct Task {
   UniqueFd uffd;
   std::shared_ptr<const PageFile> pages;
   MissingPages missing;
-  size_t unanswered = 0;  // number of faults
-  uint64_t cursor = 0;  // Threads copy pages without a lock, but not while the serving thread reads
-                        // the kernel's events.
+  size_t unanswered = 0;  // number of faults without an answer
+  uint64_t cursor = 0;    // the address at which the fill continues
+  // Threads copy pages without a lock, but not while the serving thread reads the kernel's events.
   // Otherwise a thread could copy a page to an address that is unmapped or moved.
   size_t copies = 0;  // number of copies under way
   bool reads_events = false;

@@ -221,7 +221,7 @@ class PagemapWriter {
   const TaskPages& task_;
   const std::vector<Piece>& pieces_;
   size_t next_ = 0;
-  size_t entry_begins_ = 0;  // page number within the old entry that is being replaced
+  size_t entry_begins_ = 0;  // number of new entries before those of the present old entry
   uint64_t offset_ = 0;      // how far this task has read the pages file
   Pagemap pagemap_;
 };
@@ -287,7 +287,7 @@ std::vector<PageRange> shared_ranges(const PageIndex& index, const Parents& pare
   }
   std::sort(borders.begin(), borders.end(),
             [](const Border& a, const Border& b) { return a.address < b.address; });
-  std::map<uint64_t, int> users;  // for the present address; key: origin
+  std::map<uint64_t, int> users;  // users at the present address; key: origin
   std::vector<PageRange> found;
   uint64_t origin = 0;  // origin of the last range in `found`, while that range continues
   bool goes_on = false;

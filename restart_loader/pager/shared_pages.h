@@ -7,11 +7,10 @@
 // first:
 //
 //   memory file   |.|####|..|      the index has #### at the same address of 17 and 18
-//   images        those of the dump (restore_images.h), in which the new ones are
+//   images        the images of the dump (restore_images.h), with these new ones:
 //     pagemap-17.img, pagemap-18.img    #### is present, the rest is still lazy
 //     mm-17.img, mm-18.img              areas split so that CRIU sees what they share (mm_image.h)
-//     pages-N.img  |##|p|##|q|          #### once, and the pages p and q that CRIU itself has
-//     dumped
+//     pages-N.img  |##|p|##|q|          #### once, and the pages p and q that CRIU has dumped
 //
 // pages-N.img has the pages in the order of their addresses. Each process skips the pages of the
 // others. Pages that CRIU has dumped for several processes are also there once (equal_pages.h).
@@ -34,13 +33,13 @@
 
 namespace ppmr {
 
-// Returns the memory that a process and its parent have at the same address and the same place: by
-// address, not overlapping. If processes share different pages at one address, only one of the
-// pages counts.
+// Returns the memory that a process and its parent have at the same address and the same place. The
+// ranges are sorted by address and do not overlap. If processes share different pages at one
+// address, only one of the pages counts.
 std::vector<PageRange> shared_ranges(const PageIndex& index, const Parents& parents);
 
-// Returns the parts of `ranges` (by address, not overlapping) that are in `shared`, or that are not
-// in it.
+// Returns the parts of `ranges` (sorted by address, not overlapping) that are in `shared`, or that
+// are not in it.
 std::vector<PageRange> shared_parts(const std::vector<PageRange>& ranges,
                                     const std::vector<PageRange>& shared);
 std::vector<PageRange> unshared_parts(const std::vector<PageRange>& ranges,
