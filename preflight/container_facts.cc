@@ -161,7 +161,7 @@ Result<ContainerFacts> gather_container_facts(const std::string& name) {
   const auto table = read_process_table();
   if (!table) return failure(table.error());
   for (const pid_t pid : *processes) {
-    // The process is not in the table, because it has ended.
+    // A process that is not in the table has ended.
     if (pid == state->pid || !table->contains(pid)) continue;
     const auto above = ancestors_of(*table, pid);
     if (std::find(above.begin(), above.end(), state->pid) == above.end()) {

@@ -12,13 +12,13 @@
 namespace ppmr {
 
 // Names for `criu check --feature`.
-inline constexpr const char* kLazyFeature = "uffd-noncoop";  // for a lazy restore
+inline constexpr const char* kLazyFeature = "uffd-noncoop";  // a lazy restore needs it
 
 struct CriuFacts {
   std::string path;     // empty: no CRIU was found, and all other members are empty, too
   std::string version;  // "4.2.1"
   std::string problem;  // why `criu check` failed; empty: it succeeded
-  std::vector<std::string> features;  // those of the two features above that CRIU supports
+  std::vector<std::string> features;  // the features above that CRIU supports
 };
 
 // Asks CRIU each question once. An answer takes about 40 ms, half of it processor time; that adds

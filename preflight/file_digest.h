@@ -21,8 +21,8 @@ Result<std::string> digest_of(const std::string& text);
 std::string build_id_of(int fd);
 
 // Returns an identifier of an open file's file system. It is equal on all nodes that mount this
-// file system. NFS has none, so for a file on NFS it is one of the file: the same for all clients
-// of the server. Empty: unknown.
+// file system. NFS has no such identifier. For a file on NFS, the result is an identifier of the
+// file, which is equal for all clients of the server. Empty: unknown.
 std::string filesystem_id_of(int fd);
 
 // Returns whether several nodes can mount file systems of this type at once: "nfs4", "lustre".

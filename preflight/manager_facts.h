@@ -16,20 +16,21 @@ namespace ppmr {
 // The service directory of runsv (runit), supervise (daemontools) or s6-supervise.
 struct ServiceDirectory {
   std::string path;
-  std::optional<bool> starts_again;  // whether it starts the service when it ends; unset: unknown
+  std::optional<bool> starts_again;  // whether the service starts again at its end; unset: unknown
 };
 
-// What supervisord would do with a program, as its environment and the configuration say.
+// What supervisord would do with a program, according to the program's environment and the
+// configuration.
 struct SupervisorProgram {
   std::string name;         // empty: supervisord has not started this process
   std::string autorestart;  // "true", "false", "unexpected"; empty: not found
 };
 
 struct ManagerFacts {
-  std::vector<std::string> root_names;   // of the root: its file, its process, its script
+  std::vector<std::string> root_names;   // names of the root's file, process and script
   std::vector<Parent> parents;           // the nearest first
   std::map<pid_t, std::string> scripts;  // texts of parents that are shells
-  std::map<pid_t, ServiceDirectory> service_directories;  // of parents
+  std::map<pid_t, ServiceDirectory> service_directories;  // key: a parent
   SupervisorProgram supervisor_program;
   std::optional<UnitFacts> unit;  // set if systemd has started the tree, or a parent that waits
   bool monit_runs = false;
@@ -38,7 +39,7 @@ struct ManagerFacts {
 // What a parent does when its child has ended.
 enum class ParentKind {
   kFirst,    // process 1, or the systemd of a user: reaps orphans
-  kManager,  // starts its child again, as far as its name says
+  kManager,  // a service manager, by its name: starts its child again
   kShell,    // depends on its text
   kWrapper,  // ends after its child: setsid, sudo, timeout
   kNeutral,  // starts nothing again: sshd, tmux, slurmstepd, ppmr

@@ -1,7 +1,6 @@
 // The source's part of the preflight: the questions, and the findings that follow from the answers.
-// These functions do no I/O. A finding stops the move if CRIU would fail, or if a
-// second copy would surely start. It is a warning if CRIU would succeed but the program may not
-// expect the result.
+// These functions do no I/O. A finding stops the move if CRIU would fail, or if a second copy would
+// surely start. It is a warning if CRIU would succeed but the program may not expect the result.
 #include "preflight/preflight.h"
 
 #include <arpa/inet.h>
@@ -189,7 +188,7 @@ void MoveOptions::read(const std::vector<std::string>& criu_options) {
 
 namespace {
 
-// Whether it is an address that belongs to no interface: a node need not have it.
+// Returns whether the address belongs to no interface, so that a node need not have it.
 bool is_group_or_any(const std::string& address) {
   in_addr four{};
   in6_addr six{};

@@ -51,7 +51,7 @@ struct MoveOptions {
   bool force_irmap = false;
   std::string moved_unit;                // the service that moves with its processes: "web.service"
   bool cpu_cap = false;                  // --cpu-cap: the operator chooses which CPU features count
-  std::set<std::string> allowed_losses;  // of kAcceptableLosses
+  std::set<std::string> allowed_losses;  // items of kAcceptableLosses
   std::set<std::string> externals;       // resources of --external: "dev[8/1]", "file[1f:2a]"
   uint64_t ghost_limit_bytes = 1 << 20;  // default: the same as CRIU's
 
@@ -94,7 +94,7 @@ enum class FileVerdict {
   kShorter,
   kLonger,
   kOtherContent,
-  kUnchecked,  // of the same size; the target has not compared the content
+  kUnchecked,  // same size; the target has not compared the content
   kVerdictCount
 };
 
@@ -109,7 +109,8 @@ struct PreflightAnswers {
   std::string policy_problem;
   // Why CRIU would not restore on the target's CPU; empty: CRIU would restore.
   std::string processor_problem;
-  // The mount of the target if it begins nothing new; empty: it does.
+  // The mount of the target if the target is drained, so that it begins nothing new; empty: not
+  // drained.
   std::string drained_mount;
 };
 
@@ -117,7 +118,7 @@ struct PreflightAnswers {
 struct TargetContext {
   RestartPolicy restart_policy;
   int64_t store_free_bytes = -1;  // free space in the image store; -1: unlimited
-  std::string drained_mount;      // the mount of a daemon that begins nothing new; empty: it does
+  std::string drained_mount;      // the mount of a drained daemon; empty: not drained
 };
 
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
@@ -143,8 +144,9 @@ std::vector<Finding> check_move(const MoveOptions& options, const NodeFacts& sou
                                 const PreflightQuestions& questions,
                                 const PreflightAnswers& answers);
 
-// For a tree that moves separately. Returns the findings that stop it if the target has no room for
-// it besides the trees that move before it, which need `others_bytes`.
+// Checks the room for a tree that moves separately. `others_bytes`: what the trees that move before
+// it need. Returns findings that stop the tree if the target has no room for it in addition to
+// them.
 std::vector<Finding> check_room_besides(uint64_t others_bytes, uint64_t needed_bytes,
                                         const NodeFacts& target);
 

@@ -138,7 +138,7 @@ TEST_F(Preflight, ListsTakenPids) {
   EXPECT_THAT(ask().pids_taken, IsEmpty());
 }
 
-// Its leader has ended, but a process of its session is there.
+// The leader of the session has ended, but another process of the session exists.
 TEST_F(Preflight, PidOfASessionIsTaken) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -1,6 +1,6 @@
-// Findings about who starts a tree again at the source. When the tree has moved, its original is
-// killed, and its parent sees that as a crash. If that parent, or a service manager behind it,
-// starts the program again, then two copies run.
+// Findings about who starts a tree again at the source. When the tree has moved, ppmr kills its
+// original, and the parent of the original takes this for a crash. If that parent, or a service
+// manager behind it, starts the program again, then two copies run.
 //
 // A restart that is certain stops the move. A parent that may start the program again is a warning:
 // many parents only wait.
@@ -10,7 +10,7 @@
 namespace ppmr {
 namespace {
 
-// Names come from other processes.
+// Replaces control characters, because names come from other processes.
 std::string shown(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
@@ -70,15 +70,15 @@ class ManagerCheck {
     findings_.warn(
         fmt::format("{} is the parent of {}, does not move, and may start it again",
                     name_of(parent), root_),
-        fmt::format("if it is a service manager, make it let go of the program first: for it, {} "
-                    "ends by SIGKILL",
+        fmt::format("if it is a service manager, make it stop managing the program first: the move "
+                    "ends {} here with SIGKILL",
                     root_));
   }
   void warn_about_script() {
     if (script_ == nullptr) return;
     findings_.warn(fmt::format("the script of {} waits for {}, and goes on here when it has left",
                                name_of(*script_), root_),
-                   "for the script, the program ends by SIGKILL (exit code 137)");
+                   "the script gets exit code 137, because SIGKILL ends the program here");
   }
 
   const TreeFacts& tree_;
@@ -92,7 +92,7 @@ class ManagerCheck {
 bool ManagerCheck::check_shell(const Parent& shell, size_t index) {
   const ShellCall call = parse_shell_call(shell.words);
   if (call.reads_input()) {
-    // A prompt that is idle started the program with &, and does not wait for it.
+    // An idle interactive shell has started the program with &, and does not wait for it.
     if (!shell.waits) return true;
     findings_.warn(fmt::format("the shell {} runs {} in the foreground, and a loop that was typed "
                                "there would start it again",
@@ -204,8 +204,8 @@ void ManagerCheck::check_unit(const UnitFacts& unit) {
   bool main_waits = false;
   for (size_t i = 0; i < count_passed(facts_.parents); ++i)
     main_waits |= facts_.parents[i].pid == unit.main_pid;
-  // Without an answer the main process is unknown. Otherwise the tree is a part of a service that
-  // goes on here.
+  // Without an answer of systemd the main process is unknown. Otherwise the tree is a part of a
+  // service that goes on here.
   const bool unknown = !unit.problem.empty() || unit.main_pid == 0;
   if (!unknown && !main_is_moved && !main_waits) return;
   const std::string systemctl = unit.unit.of_user ? "systemctl --user" : "systemctl";
@@ -253,7 +253,7 @@ void ManagerCheck::check_unit(const UnitFacts& unit) {
 }  // namespace
 
 void check_managers(const MoveOptions& options, const TreeFacts& tree, Findings& findings) {
-  // The original of a copy runs on.
+  // If the move makes a copy, the original runs on, and nothing starts it again.
   if (!tree.manager || options.own_pid_namespace) return;
   ManagerCheck(tree, options.moved_unit, findings).run();
 }

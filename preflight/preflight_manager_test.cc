@@ -75,7 +75,7 @@ class Managers : public testing::Test {
 
 TEST_F(Managers, OrphansJobsAndSessionsMoveWithoutAFinding) {
   const std::vector<std::vector<Parent>> cases = {
-      {},                                                        // its parent is outside of /proc
+      {},                                                        // /proc does not show its parent
       {kInit},                                                   // setsid --fork
       {{.pid = 1, .name = "python3", .program = "python3.11"}},  // process 1 of a container
       {process("systemd"), kInit},                               // an orphan of a user's session
@@ -240,7 +240,8 @@ TEST_F(Managers, ActiveTriggersStopTheMove) {
 }
 
 TEST_F(Managers, OtherProcessesOfAServiceMoveWithoutAFinding) {
-  // For example what has moved here before, which belongs to the service of the target's daemon.
+  // For example, a process that has moved here before belongs to the service of the target's
+  // daemon.
   set_parents({kInit});
   facts().unit = unit("always", 77);
   EXPECT_EQ(find(), "");
@@ -254,7 +255,7 @@ TEST_F(Managers, MainProcessMayBeBelowTheRootOrAWaitingParent) {
   set_parents({process("sudo"), kInit});
   facts().unit = unit("always", 411);
   expect("stop", {"web.service"});
-  facts().unit = unit("on-failure", 411);  // nobody knows the exit code of the parent
+  facts().unit = unit("on-failure", 411);  // the exit code of the parent is unknown
   expect("warn", {"web.service", "may start"});
 }
 

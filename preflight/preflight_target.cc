@@ -64,8 +64,9 @@ std::string remedy_for_shared_memory(const FileFact& file) {
 }
 
 // ppmr takes locks after the decision (migration/relay/held_locks.h), when the process here is
-// dead. In post-copy it is not, and CRIU takes leases and the locks of processes of a container
-// before the decision: they would wait for ever. Returns a remedy; empty: the lock moves.
+// dead. In post-copy this process still lives, so taking the lock would wait for it forever. The
+// same is true of leases, and of the locks of processes in a container, because CRIU takes these
+// before the decision. Returns a remedy; empty: the lock moves.
 std::string what_if_locked(const MoveOptions& options, const TreeFacts& tree,
                            const FileFact& file) {
   if (file.lock_is_lease || (file.lock_is_of_process && tree.container)) {

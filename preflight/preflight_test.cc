@@ -247,19 +247,19 @@ TEST_F(Preflight, StopsTheMoveOfAProcessThatFaultsOnCpuQueriesUnlessTheLossIsAcc
   options_.allowed_losses = {"cpu-faults"};
   expect_warning("412 (worker) gets a signal for the instructions RDTSC", "");
 }
-TEST_F(Preflight, WarnsOfAProcessThatCouldNotBeAsked) {
+TEST_F(Preflight, WarnsOfAProcessThatCouldNotBeChecked) {
   tree_.processes[0].was_asked = false;
-  expect_warning("412 (worker) could not be asked", "--dry-run");
+  expect_warning("412 (worker) could not be checked for attributes", "--dry-run");
 }
-TEST_F(Preflight, WarnsIfAProcessCannotBeAskedAboutLandlock) {
+TEST_F(Preflight, WarnsIfAProcessCannotBeCheckedForLandlock) {
   tree_.processes[0].landlock_is_unknown = true;
-  expect_warning("412 (worker) could not be asked whether Landlock restricts it", "setpriv");
+  expect_warning("412 (worker) could not be checked for restrictions of Landlock", "setpriv");
 }
 TEST_F(Preflight, StopsTheMoveOfAProcessWithSegmentsOfItsOwn) {
   tree_.processes[0].has_segments = true;
   expect_stop("412 (worker) has segments of its own", "keep it here");
 }
-TEST_F(Preflight, WarnsOfWhatTheKernelShowsAndNobodyCarries) {
+TEST_F(Preflight, WarnsOfAttributesThatNeitherCriuNorPpmrCarries) {
   tree_.processes[0].lost.phrases = {"locking of future mappings"};
   expect_warning("412 (worker) would lose its locking of future mappings", "without it");
 }
@@ -319,7 +319,7 @@ TEST_F(Preflight, WarnsThatAddressesAreNotComparedIfTheTreeHasItsOwnNetworkNames
   EXPECT_THAT(make_questions({tree_}, options_).addresses, IsEmpty());
   expect_warning("has its own network namespace", "not compared");
 }
-TEST_F(Preflight, NeedsNoAddressForSocketsOfGroups) {
+TEST_F(Preflight, NeedsNoAddressForSocketsOfMulticastGroups) {
   for (const char* group : {"239.1.2.3", "255.255.255.255", "0.0.0.0", "ff02::fb", "::"}) {
     tree_.sockets = {{.protocol = "udp", .local_address = group, .local_port = 5353}};
     EXPECT_THAT(make_questions({tree_}, options_).addresses, IsEmpty()) << group;

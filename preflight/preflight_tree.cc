@@ -12,7 +12,7 @@ namespace {
 // CRIU before 4 keeps the limit in 32 bits.
 constexpr uint64_t kGhostLimitMaxMib = 4095;
 
-// What a process has, and may lose if the user accepts it.
+// An attribute that a process has, and may lose if the user accepts the loss.
 struct Loss {
   bool (*has)(const ProcessFact&);
   const char* kind;
@@ -67,12 +67,12 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
     }
     if (!process.was_asked) {
       findings.warn(name +
-                        " could not be asked whether it has what a move loses and the kernel "
+                        " could not be checked for attributes that a move loses and the kernel "
                         "shows nowhere, such as a keyring or restrictions of Landlock",
                     "run the checks again (--dry-run)");
     }
     if (process.landlock_is_unknown) {
-      findings.warn(name + " could not be asked whether Landlock restricts it, which a move loses",
+      findings.warn(name + " could not be checked for restrictions of Landlock, which a move loses",
                     "make sure that it is not restricted: it is in a user namespace of its own, or "
                     "setpriv(1) or nsenter(1) is missing");
     }
@@ -114,7 +114,8 @@ void check_processes(const MoveOptions& options, const TreeFacts& tree, Findings
                   "move the first process of that namespace with all of its descendants, or run "
                   "ppmr inside the namespace");
   }
-  // With mounts and pids of its own, as containers have them, CRIU can restore it.
+  // CRIU can restore a user namespace if the tree also has its own mount and pid namespaces, as
+  // containers have.
   const bool is_like_container = tree.has_namespace("mnt") && tree.has_namespace("pid");
   if (tree.has_namespace("user") && !is_like_container) {
     findings.stop(fmt::format("{} has its own user namespace, which CRIU does not restore",
@@ -143,7 +144,7 @@ std::string remedy_for_device(const Peculiarity& item) {
          "OMPI_MCA_btl=tcp,self,vader, or UCX_TLS=tcp,posix,self";
 }
 
-// What the processes themselves know to stand against a release of their devices.
+// Adds the reasons against a release of their devices that the processes themselves report.
 void check_rdma_releasers(const TreeFacts& tree, Findings& findings) {
   for (const RdmaCheck& check : tree.rdma_checks) {
     for (const std::string& hindrance : check.hindrances) {
@@ -286,7 +287,8 @@ void check_deleted_files(const MoveOptions& options, const TreeFacts& tree, Find
         findings.stop(sentence + " but has another hard link", "pass `-- --link-remap`");
     } else if (file.size_bytes > options.ghost_limit_bytes) {
       const uint64_t mebibytes = (file.size_bytes >> 20) + 1;
-      // A job's agent already passes the most, so only the user of `ppmr migrate` gets an option.
+      // A job agent already passes the largest limit, so only the user of `ppmr migrate` gets an
+      // option.
       findings.stop(sentence + " and is too large for the checkpoint",
                     mebibytes <= kGhostLimitMaxMib
                         ? fmt::format("pass `-- --ghost-limit={}M`", mebibytes)

@@ -8,8 +8,8 @@
 namespace ppmr {
 namespace {
 
-// What the target compares. Trees that use the same file in different ways may know more or less
-// of it: then these are two questions.
+// Returns the fields that the target compares. Trees that use a file in different ways may know
+// different fields of it, for example its digest. Then there are two questions about the file.
 auto compared(const FileFact& file) {
   return std::tie(file.path, file.type, file.filesystem, file.size_bytes, file.mode, file.inode,
                   file.filesystem_id, file.digest, file.build_id, file.modified_ns);

@@ -16,14 +16,14 @@ class SharedQuestions {
   const PreflightQuestions& all() const { return all_; }
   const PreflightQuestions& of(size_t tree) const { return each_[tree]; }
   // Returns the answers to of(tree), from the answers to all(). A problem with the restart policy
-  // is in the answers of every tree: the target does not say which processes it refuses.
+  // is in the answers of every tree: the target does not report which processes it refuses.
   PreflightAnswers answers_for(size_t tree, const PreflightAnswers& answers) const;
 
  private:
   std::vector<PreflightQuestions> each_;
   PreflightQuestions all_;
   std::vector<std::vector<size_t>> files_;  // for each file of a tree, its place in all_.files
-  std::vector<size_t> first_container_;     // of each tree, in all_.containers
+  std::vector<size_t> first_container_;     // for each tree, its first place in all_.containers
 };
 
 }  // namespace ppmr

@@ -1,9 +1,9 @@
 // Splits the text into words and operators, and finds the commands of each loop. A loop surely
-// starts the program again if its condition stays true when the program is killed, a command of it
-// names the program, and no command of it can leave it.
+// starts the program again if its condition stays true when the program is killed, a command in it
+// names the program, and no command in it can leave the loop.
 //
-// Rejected: to trust each text with a loop and the name of the program. Scripts that prepare
-// something in a loop and then run a server are common, and must not stop its move.
+// Rejected: the answer kSurely for each text with a loop and the name of the program. Scripts that
+// prepare something in a loop and then run a server are common, and must not stop its move.
 #include "preflight/shell_text.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::string base_name(std::string_view path) {
 
 struct Token {
   enum Kind { kWord, kOperator } kind = kWord;
-  std::string text;     // of a word: without its quotes
+  std::string text;     // a word has no quotes here
   bool quoted = false;  // a quoted word is no keyword
 };
 
@@ -147,14 +147,14 @@ void Lexer::take_nested(char open, char close) {
   } while (depth > 0);
 }
 
-// Skips the operator; its file is no word of the command.
+// Skips the operator and its file, which is not a word of the command.
 void Lexer::skip_redirection() {
   // In "2>file" the word so far is the number of a descriptor.
   const bool number = in_word_ && std::all_of(word_.begin(), word_.end(),
                                               [](char c) { return '0' <= c && c <= '9'; });
   if (number) word_.clear(), in_word_ = quoted_ = false;
   end_word();
-  if (text_[at_] == '<' && next() == '<') understood_ = false;  // a text for standard input
+  if (text_[at_] == '<' && next() == '<') understood_ = false;  // a here-document
   while (at_ < text_.size() && std::string_view("<>&|-").find(text_[at_]) != std::string_view::npos)
     ++at_;
   while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
@@ -190,7 +190,7 @@ class LoopFinder {
       if (token.kind == Token::kOperator) {
         end_command();
         if (token.text == "(") ++depth_;
-        // Without "(" it ends a pattern of `case`.
+        // A ")" without "(" ends a pattern of `case`.
         if (token.text == ")" && depth_ > 0) --depth_;
       } else if (!command_.empty() || token.quoted || !take_keyword(token.text)) {
         take_word(token);
@@ -329,7 +329,7 @@ class Judgement {
       return std::find(names_.begin(), names_.end(), base_name(word)) != names_.end();
     });
   }
-  // In a subshell of the loop, the command leaves the subshell only.
+  // A command in a subshell inside of the loop leaves only the subshell.
   static bool can_leave(const Command& command, const Loop& loop) {
     return command.depth <= loop.depth && kLeave.contains(command.words.front());
   }

@@ -25,17 +25,17 @@ struct ShellCall {
   bool reads_input() const { return !has_text && script.empty(); }
 };
 
-// `words` is the command line, with the name of the shell first. Understands sh, dash, bash, ksh,
-// zsh and busybox.
+// Parses the command line of a shell. `words`: the name of the shell comes first. Understands sh,
+// dash, bash, ksh, zsh and busybox.
 ShellCall parse_shell_call(const std::vector<std::string>& words);
 
-// Returns whether `program` (the name of a file, without its directory) is the name of such a
-// shell.
+// Returns whether `program` (the name of a file, without its directory) is the name of a shell that
+// parse_shell_call() understands.
 bool is_shell(std::string_view program);
 
-// `names` are the names of the program, without directories: of its file, its process, its script.
-// Understands the words of the shell's grammar only as far as loops require. A text that it does
-// not understand has the answer kPerhaps.
+// Judges a text. `names`: the names of the program, without directories: of its file, its process,
+// its script. Understands the words of the shell's grammar only as far as loops require. Returns
+// kPerhaps for a text that it does not understand.
 StartsAgain judge_shell_text(std::string_view text, const ShellCall& call,
                              const std::vector<std::string>& names);
 

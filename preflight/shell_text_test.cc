@@ -66,7 +66,7 @@ TEST(ShellText, LoopThatMayEndIsUncertain) {
             StartsAgain::kPerhaps);
 }
 
-TEST(ShellText, TextOfAnEnemyIsJudgedInTime) {
+TEST(ShellText, TextOfAnAttackerIsJudgedInTime) {
   std::string nested, long_variable = "A='" + std::string(30'000, ' ') + "x'; while true; do ";
   for (int i = 0; i < 5'000; ++i) nested += "while a;do ";
   for (int i = 0; i < 5'000; ++i) nested += "b;", long_variable += "$A;";

@@ -15,7 +15,7 @@ namespace ppmr {
 struct UnitName {
   std::string name;      // "web.service"; empty: none
   bool of_user = false;  // a service of the user's systemd
-  uid_t uid = 0;         // of that user
+  uid_t uid = 0;         // the user, if of_user
   bool operator==(const UnitName&) const = default;
 };
 
@@ -26,7 +26,7 @@ UnitName find_unit(std::string_view cgroup_text);
 // Returns whether systemd allows this name for a service.
 bool is_service_name(std::string_view name);
 
-// What systemd says about a service.
+// What systemd reports about a service.
 struct UnitFacts {
   UnitName unit;
   std::string problem;  // why systemd did not answer; empty: it answered

@@ -37,7 +37,6 @@
 namespace ppmr {
 namespace {
 
-// A library asks its peers for a second (verbs_library/move/check.cc).
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::array kNestedNamespaces = {"cgroup", "ipc", "mnt",  "net",
                                           "pid",    "uts", "user", "time"};
@@ -172,7 +171,8 @@ class Gathering {
   void check_device(pid_t pid, const std::string& path, const struct statx& found);
   void gather_socket(pid_t pid, const Descriptor& descriptor);
   FileFact* add_file(pid_t pid, const std::string& path, const std::string& open_path);
-  // Whether the file really has this name, which ends as the kernel marks deleted ones.
+  // Returns whether the file really has this name. The name ends like that of a file that the
+  // kernel marks as deleted.
   bool is_name_of(const std::string& path, const std::string& open_path) const;
   std::string filesystem_of(const std::string& path) const;
   // Returns the path by which ppmr can open the tree's file `path`. The kernel reports `path` as
@@ -199,7 +199,7 @@ class Gathering {
   std::set<int> mount_ids_;                // ids of the mounts that CRIU finds during the dump
   std::map<std::string, FileFact> files_;  // key: path; if deleted and open, "PATH (deleted)#INODE"
   std::set<std::pair<std::string, std::string>> peculiarities_;
-  std::map<uint64_t, pid_t> sockets_;  // by inode, with a process that has it open
+  std::map<uint64_t, pid_t> sockets_;  // inode -> a process that has it open
   // Inode of unnamed shared memory -> a process that holds it.
   std::map<uint64_t, pid_t> shared_memory_inodes_;
 };
@@ -284,8 +284,8 @@ Status Gathering::gather_process(const ProcessStat& process) {
   fact.lost = read_lost_attributes(pid).value_or(LostAttributes{});
   const auto rollup = read_process_file(pid, "smaps_rollup");
   shares_bytes_ += rollup ? parse_memory_share_bytes(*rollup) : status->own_memory_bytes;
-  // A process may share memory with processes outside of the tree. It takes all of that memory
-  // along.
+  // A process may share memory with processes outside of the tree. All of that memory moves with
+  // it.
   facts_.distinct_memory_bytes =
       std::max({facts_.distinct_memory_bytes, shares_bytes_, status->own_memory_bytes});
   const auto add_link = [&](const char* link) -> Result<std::string> {
@@ -336,7 +336,7 @@ void Gathering::check_common_memory(pid_t pid, pid_t parent) {
   add_peculiarity("common memory", std::to_string(parent), pid);
 }
 
-// CRIU opens the process again, and so it must be restored, too.
+// CRIU opens the process of a pidfd again, so CRIU must restore this process, too.
 void Gathering::check_process_descriptor(pid_t pid, int number) {
   const auto info = read_process_file(pid, fmt::format("fdinfo/{}", number));
   if (!info) return;
@@ -448,7 +448,7 @@ Status Gathering::gather_mappings(pid_t pid) {
   if (!mappings) return failure(mappings.error());
   for (const Mapping& mapping : *mappings) {
     constexpr std::string_view kAnonymous = "anon_inode:";
-    if (mapping.path.starts_with(kAnonymous)) {  // its descriptor may be closed
+    if (mapping.path.starts_with(kAnonymous)) {  // the descriptor may be closed
       add_peculiarity("anonymous file", mapping.path.substr(kAnonymous.size()), pid);
     }
     if (!mapping.path.starts_with('/')) continue;
@@ -507,7 +507,8 @@ std::set<Backlog> Gathering::backlogs_now() const {
                        unix_sockets.value_or(UnixSockets()));
 }
 
-// A program that works accepts a connection after a moment.
+// A program that works accepts a waiting connection soon, so only connections count that keep
+// waiting.
 void Gathering::check_backlogs() {
   constexpr int kLooks = 10;
   constexpr std::chrono::milliseconds kBetweenLooks{10};
@@ -523,11 +524,8 @@ void Gathering::check_backlogs() {
   }
 }
 
-// The number of a System V segment is its identifier; the number of other unnamed shared memory is
-// its inode. CRIU uses these numbers in the names of its images (pagemap-shmem-NUMBER.img): if two
-// are equal, CRIU 4.2.1 fails, and CRIU 3.17 restores wrong memory.
 void Gathering::check_system_v_objects() {
-  if (facts_.has_namespace("ipc")) return;  // they move with it
+  if (facts_.has_namespace("ipc")) return;  // the objects move with their namespace
   std::set<pid_t> pids;
   for (const ProcessStat& process : tree_.processes) pids.insert(process.pid);
   for (const SystemVObject& object : find_system_v_objects(pids)) {
@@ -535,6 +533,9 @@ void Gathering::check_system_v_objects() {
   }
 }
 
+// The number of a System V segment is its identifier; the number of other unnamed shared memory is
+// its inode. CRIU uses these numbers in the names of its images (pagemap-shmem-NUMBER.img): if two
+// are equal, CRIU 4.2.1 fails, and CRIU 3.17 restores wrong memory.
 Status Gathering::check_system_v_memory() {
   if (shared_memory_inodes_.empty() || !facts_.has_namespace("ipc")) return {};
   const auto segments = read_system_v_segments(tree_.root);
@@ -557,13 +558,13 @@ Status Gathering::gather_rdma_releasers() {
   return {};
 }
 
-// Computes no SHA-256 of files that the tree can write, because they may change during the read.
 void Gathering::gather_inherited() {
   std::vector<ProcessIdentity> tasks;
   for (const ProcessStat& process : tree_.processes) tasks.push_back(process.identity());
   if (auto inherited = read_inherited(tasks)) facts_.lost_attributes = std::move(inherited->lost);
 }
 
+// Computes no SHA-256 of files that the tree can write, because they may change during the read.
 void Gathering::compute_digests() {
   for (auto& [key, file] : files_) {
     if (file.type != "file" || file.deleted || is_network_filesystem(file.filesystem)) continue;
@@ -635,7 +636,7 @@ std::optional<AskedAttributes> ask_patiently(pid_t thread) {
 void find_restrictions(TreeFacts& tree) {
   LandlockProbe probe;
   for (ProcessFact& process : tree.processes) {
-    // It would not stop.
+    // The threads of such a process would not stop.
     if (process.tracer != 0 || !process.freezer.empty()) continue;
     AskedAttributes told;
     for (const pid_t thread : process.threads) {

@@ -44,8 +44,8 @@ struct FileFact {
   bool writable = false;            // open for writing, or mapped shared and writable
   bool append_only = false;         // every writer appends
   bool lock_excludes = false;       // a process holds a lock that no other process can take, too
-  bool lock_is_of_process = false;  // such a lock that only its process itself can take (F_SETLK)
-  bool lock_is_lease = false;       // such a lock is a lease
+  bool lock_is_of_process = false;  // this lock belongs to the process itself (F_SETLK)
+  bool lock_is_lease = false;       // this lock is a lease
   bool deleted = false;             // the name was deleted; CRIU puts the file in the checkpoint
   pid_t pid = 0;                    // a process that uses the file
 };
@@ -56,9 +56,9 @@ struct Peculiarity {
   // memory", "ambiguous shared memory" (CRIU confuses it with a System V segment), "anonymous file"
   // (io_uring, for example), "message queue" (of POSIX), "system v object" (a semaphore set or
   // message queue), "ppmr mount", "foreign mount" (a file opened in another mount namespace),
-  // "nested namespace" (of a process that is not the root, and not the root's), "foreign process"
-  // (a pidfd of a process outside of the tree), "common memory" (with its parent, CLONE_VM), "tcp
-  // backlog", "unix backlog", "unix backlog from elsewhere", "unix backlog to elsewhere" (see
+  // "nested namespace" (a descendant is not in the root's namespace), "foreign process" (a pidfd of
+  // a process outside of the tree), "common memory" (with its parent, CLONE_VM), "tcp backlog",
+  // "unix backlog", "unix backlog from elsewhere", "unix backlog to elsewhere" (see
   // processes/backlogs.h)
   std::string kind;
   std::string object;  // "/dev/pts/3", "[io_uring]", "SCTP"
@@ -70,15 +70,16 @@ struct ProcessFact {
   pid_t pid = 0;
   std::string name;
   std::vector<pid_t> threads;         // thread ids, including the first thread
-  std::vector<pid_t> namespace_pids;  // pid in each pid namespace, that of this node first
+  std::vector<pid_t> namespace_pids;  // pid in each pid namespace, first in this node's
   pid_t session = 0;
   uid_t uid = 0;
   pid_t tracer = 0;
   std::string freezer;  // the file that freezes its control group; empty: not frozen
   int seccomp_mode = 0;
-  // See find_restrictions(). Not asked: a thread did not stop, or cannot be traced.
+  // The results of find_restrictions(). `was_asked` is false if a thread did not stop, or if ppmr
+  // cannot trace it.
   bool was_asked = true;
-  bool landlock_is_unknown = false;  // it is in another user namespace, or no helper can be started
+  bool landlock_is_unknown = false;  // it is in another user namespace, or ppmr can start no helper
   bool is_landlocked = false;
   bool denies_write_execute = false;
   bool has_keyring = false;
@@ -99,7 +100,7 @@ struct TreeFacts {
   std::vector<InternetSocket> sockets;
   std::vector<Peculiarity> peculiarities;
   std::vector<pid_t> rdma_releasers;         // processes that registered with jobs/rdma_release.h
-  std::vector<RdmaCheck> rdma_checks;        // the answers of those that say more
+  std::vector<RdmaCheck> rdma_checks;        // answers of the releasers to "check"
   std::vector<std::string> own_namespaces;   // namespaces that the root does not share with ppmr
   std::vector<std::string> lost_attributes;  // see InheritedAttributes::lost
   uint64_t memory_bytes = 0;                 // pages that two processes share count twice
@@ -122,8 +123,9 @@ using KnownDigests = std::map<std::tuple<uint64_t, uint64_t, uint64_t, int64_t, 
 // ended, EACCES.
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree, KnownDigests& known);
 Result<TreeFacts> gather_tree_facts(const ProcessTree& tree);
-// Notes restrictions of the threads that the kernel shows nowhere, as far as they can be asked.
-// Stops each of them for a moment (landlock_probe.h, asked_attributes.h in processes/memory).
+// Records restrictions of the threads that the kernel shows nowhere. Stops each thread for a
+// moment, and injects system calls into it (landlock_probe.h, asked_attributes.h in
+// processes/memory).
 void find_restrictions(TreeFacts& tree);
 // Marks the tree as a container and replaces the paths of its files by their paths on this node.
 void set_container(TreeFacts& tree, ContainerFacts container);

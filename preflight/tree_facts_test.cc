@@ -129,7 +129,8 @@ TEST_F(Facts, DistinguishReadWrittenAppendedDeletedAndMappedFiles) {
   EXPECT_FALSE(file_of(facts, written).mapped_for_writing);
 }
 
-// As after the upgrade of a package: CRIU carries the whole file.
+// A process may still have a library mapped that the upgrade of a package has deleted. CRIU carries
+// the whole file.
 TEST_F(Facts, DeletedLibraryHasTheSizeOfItsFile) {
   const std::string library = write_file("library", std::string(3 << 20, 'l'));
   const TestProcess process([&] {
@@ -188,8 +189,9 @@ TEST_F(Facts, ContainAProcessWithTheMemoryOfItsParent) {
                                       Field(&Peculiarity::object, std::to_string(process.pid())))));
 }
 
-// It waits for its child, with the same memory, and does not stop meanwhile.
-TEST_F(Facts, SayThatAProcessInVforkWasNotAsked) {
+// A process in vfork(2) waits for its child, which has the same memory, and does not stop
+// meanwhile.
+TEST_F(Facts, ReportThatAProcessInVforkWasNotAsked) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const pid_t pid = fork();

@@ -19,7 +19,7 @@ namespace ppmr {
 struct TreeToRestore {
   std::string images;                         // a directory whose files cannot change
   const ImageBundle* small_images = nullptr;  // images that CRIU reads instead of the files there
-  std::string bundle;                         // of a runc container; "": none
+  std::string bundle;                         // the bundle of a runc container; "": none
   std::vector<std::string> criu_options;      // in the form of CRIU's command line
 };
 
@@ -27,8 +27,8 @@ struct TreeToRestore {
 // accept it; EPROTO for images that CRIU has not written; of the file system.
 Status check_restart(const RestartPolicy& policy, const TreeToRestore& tree);
 
-// A process that a peer announces before it dumps a tree. The peer may lie, so the decision is that
-// of check_restart(). The errors are the same.
+// A process that a peer announces before it dumps a tree. The peer may lie, so only check_restart()
+// decides. check_announced() has the same errors.
 struct AnnouncedProcess {
   pid_t pid = 0;
   uid_t user = 0;

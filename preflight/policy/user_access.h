@@ -27,8 +27,8 @@ struct FileAccess {
 };
 
 // Returns the accesses that this user does not have. A file that does not exist counts as
-// accessible, because nobody can open it. A child process checks as that user. Errors: of starting
-// the child; EPERM if this process may not become that user.
+// accessible, because no process can open it. A child process checks as that user. Errors: of
+// starting the child; EPERM if this process may not become that user.
 Result<std::vector<FileAccess>> denied_to(const UserIdentity& user,
                                           const std::vector<FileAccess>& accesses);
 

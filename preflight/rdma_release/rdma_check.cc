@@ -12,7 +12,7 @@ namespace ppmr {
 namespace {
 
 constexpr std::string_view kFirstLine = "ppmr-rdma-check 1";
-constexpr size_t kItemsMax = 64;  // of each kind: a process may say anything
+constexpr size_t kItemsMax = 64;  // for each kind, because a process may send anything
 
 struct Limit {
   const char* key;
@@ -66,7 +66,7 @@ RdmaNeeds parse_needs(const std::string& line) {
   return needs;
 }
 
-// Older libraries do not tell the types of GIDs on Ethernet apart, and say "ib".
+// Older libraries do not distinguish the types of GIDs on Ethernet, and report "ib".
 bool has_gid_of_kind(const std::string& kind, const RdmaAbilities& port) {
   if (port.gid_kinds.contains(kind)) return true;
   if (port.link_layer != "Ethernet" || !kind.ends_with("/ib")) return false;

@@ -1,4 +1,4 @@
-// What a process that uses RDMA says of itself before a move (the request "check" of
+// What a process that uses RDMA reports about itself before a move (the request "check" of
 // jobs/rdma_release.h), and whether a device of the target can do what it needs. No I/O.
 #pragma once
 
@@ -21,18 +21,18 @@ struct RdmaNeeds {
   std::string device;
   uint32_t port = 1;
   std::string link_layer;  // "Ethernet", "InfiniBand"; empty: not known
-  // How many there are.
+  // How many objects of each kind are needed.
   uint32_t queue_pairs = 0;
   uint32_t completion_queues = 0;
   uint32_t shared_queues = 0;
   uint32_t regions = 0;
   uint32_t domains = 0;
-  // The largest of each.
-  uint32_t requests = 0;         // of one queue
-  uint32_t shared_requests = 0;  // of one shared receive queue
-  uint32_t completions = 0;      // of one completion queue
-  uint32_t pieces = 0;           // of one request
-  uint32_t mtu_bytes = 0;        // of a path
+  // The largest numbers that are needed.
+  uint32_t requests = 0;         // work requests in one queue
+  uint32_t shared_requests = 0;  // work requests in one shared receive queue
+  uint32_t completions = 0;      // completions in one completion queue
+  uint32_t pieces = 0;           // pieces in one work request
+  uint32_t mtu_bytes = 0;        // MTU of a path
   // "ipv4/roce-v2": an address ("ipv4", "link-local", "other") and a type ("roce-v2", "roce-v1",
   // "ib").
   std::set<std::string> gid_kinds;
@@ -53,15 +53,16 @@ struct RdmaCheck {
 // Returns nullopt if the text is no answer to "check". Leaves out lines that it does not know.
 std::optional<RdmaCheck> parse_rdma_check(std::string_view text);
 
-// The kind of a GID: its text as an IPv6 address, and "RoCE v2", "RoCE v1" or "IB".
+// Returns the kind of a GID. `gid`: its text as an IPv6 address. `type`: "RoCE v2", "RoCE v1" or
+// "IB".
 std::string rdma_gid_kind(const std::string& gid, const std::string& type);
 
-// Adds what another process needs of the same device.
+// Adds to `sum` what another process needs of the same device.
 void add_rdma_needs(const RdmaNeeds& more, RdmaNeeds& sum);
 
-// Compares with the device that the process would use there: the one of the same name, else the
-// first that is active. Returns what it lacks, as parts of a sentence: "the target's device rxe0
-// ..."; empty: nothing.
+// Compares the needs with the device that the process would use at the target: the device of the
+// same name, else the first active one. Returns what this device lacks, as parts of a sentence:
+// "the target's device rxe0 ..."; empty: nothing.
 std::vector<std::string> what_rdma_lacks(const RdmaNeeds& needs,
                                          const std::vector<RdmaAbilities>& ports);
 

@@ -56,7 +56,7 @@ TEST(RdmaCheck, OtherAnswersAreNone) {
     EXPECT_FALSE(parse_rdma_check(text)) << text;
 }
 
-TEST(RdmaCheck, WhatAProcessSaysIsBounded) {
+TEST(RdmaCheck, AnswerOfAProcessIsBounded) {
   std::string text = "ppmr-rdma-check 1\n";
   for (int i = 0; i < 1000; ++i) text += "hindrance x\ndevice y queue-pairs=-1 regions=1x gid=a\n";
   const auto check = parse_rdma_check(text);
@@ -94,7 +94,7 @@ TEST(RdmaCheck, EachLimitThatIsTooSmallIsNamed) {
   }
 }
 
-TEST(RdmaCheck, DeviceIsTheOneOfTheSameNameElseTheFirstThatIsActive) {
+TEST(RdmaCheck, ChoosesTheDeviceOfTheSameNameElseTheFirstActiveOne) {
   RdmaAbilities first = rxe("mlx5_0"), second = rxe("mlx5_1");
   first.is_active = false;
   EXPECT_THAT(what_rdma_lacks(all_of_rxe(), {first, second}), IsEmpty());
@@ -119,7 +119,7 @@ TEST(RdmaCheck, LinkLayerAndKindsOfGidsMustBeThere) {
               ElementsAre("the target's device rxe0 is on InfiniBand, not on Ethernet",
                           HasSubstr("no GID of the kind ipv4/roce-v2 (it has link-local/ib)"),
                           HasSubstr("link-local/roce-v2")));
-  // A library that does not know the types of GIDs.
+  // An older library does not know the types of GIDs.
   RdmaNeeds needs = all_of_rxe();
   needs.gid_kinds = {"ipv4/ib"};
   EXPECT_THAT(what_rdma_lacks(needs, {rxe()}), IsEmpty());

@@ -45,7 +45,8 @@ Result<std::string> converse(const RdmaListener& listener, const std::string& re
                              milliseconds patience) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) return system_failure("create", "a socket");
-  // Without a limit, connect(2) would wait for a stopped process that has not accepted others yet.
+  // Without a limit, connect(2) would wait for a stopped process that has not accepted earlier
+  // connections yet.
   const timeval limit{patience.count() / 1000, patience.count() % 1000 * 1000};
   setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   const auto is_late = [&] {

@@ -25,7 +25,7 @@ struct RdmaListener {
   std::string name;
 };
 
-// For the answer to a check. The library's own limit is 1 s.
+// The time limit for the answer to "check". The library's own limit is 1 s.
 inline constexpr std::chrono::milliseconds kRdmaCheckPatience{2500};
 
 // Returns the sockets of these processes. Skips processes that have ended. Errors: EACCES, EPERM:
@@ -38,20 +38,20 @@ Result<std::vector<RdmaListener>> find_rdma_listeners(const std::vector<pid_t>& 
 Status ask_rdma_listener(const RdmaListener& listener, const std::string& request,
                          std::chrono::milliseconds patience);
 
-// Asks one process what would hinder it to release, and what it needs of the target's device. The
+// Asks one process what would prevent a release, and what it needs of the target's device. The
 // process goes on as before. Errors: those of ask_rdma_listener(); ECANCELED also if its library
 // does not know the request; EPROTO: another answer than jobs/rdma_release.h describes.
 Result<RdmaCheck> check_rdma_listener(const RdmaListener& listener,
                                       std::chrono::milliseconds patience);
 
-// Asks all of them at the same time. Leaves out those that give no answer.
+// Sends "check" to all processes at the same time. Leaves out processes that do not answer.
 std::vector<RdmaCheck> check_rdma_listeners(
     const std::vector<RdmaListener>& listeners,
     std::chrono::milliseconds patience = kRdmaCheckPatience);
 
-// Returns the processes of the trees that registered, if there are any and each of them says that
-// after a release the kernel knows what devices have written. Else nothing: also if a process does
-// not answer.
+// Returns the registered processes of the trees if each of them reports shows-writes: after a
+// release, the kernel counts what devices have written as written. Returns nullopt if no process
+// has registered, or if one of them does not report this or does not answer.
 std::optional<std::set<pid_t>> rdma_users_that_show_writes(
     const std::vector<pid_t>& roots, std::chrono::milliseconds patience = kRdmaCheckPatience);
 
