@@ -36,7 +36,8 @@ std::optional<std::string> field_of(std::string_view status, const std::string& 
 
 bool is_zero(const std::string& number) { return std::strtoull(number.c_str(), nullptr, 10) == 0; }
 
-// "7f00-7f01 rw-p 0 00:01 12   /a (deleted)", and for each mapping lines like "VmFlags: rd wr sl ".
+// The line "7f00-7f01 rw-p 0 00:01 12   /a (deleted)" of a mapping. Lines like "VmFlags: rd wr sl "
+// follow it.
 struct MappingLine {
   bool is_of_kernel = false;  // [vdso] and others
   bool only_executes = false;

@@ -1,10 +1,10 @@
 // Finds the interface that a UDP socket has chosen for multicasts by its index (IP_MULTICAST_IF
 // with ip_mreqn). The kernel shows the address that a socket may have chosen, but not the index.
 //
-// So the socket sends an empty datagram to the group of all hosts, with a TTL of 0: such a datagram
-// does not leave the host. A socket of this process gets a copy of it, and with it the interface.
-// The usual interface is the one that a new socket with the same address uses. A socket that uses
-// it needs no choice at the target.
+// So the probe makes the socket send an empty datagram to the group of all hosts, with a TTL of 0:
+// such a datagram does not leave the host. A socket of this process gets a copy of it, and with it
+// the interface. The usual interface is the one that a new socket with the same address uses. A
+// socket that uses it needs no choice at the target.
 //
 // Rejected: a warning for each UDP socket that may have chosen an interface. Most have chosen none.
 #pragma once

@@ -105,7 +105,7 @@ class Fields {
     number(byte), require(byte <= 1);
     value = byte != 0;
   }
-  // A name is one component of a path, and no other.
+  // A name is exactly one component of a path, and not "." or "..".
   void name(std::string& value) {
     text(value, NAME_MAX);
     require(!value.empty() && value != "." && value != "..");

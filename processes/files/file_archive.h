@@ -35,7 +35,7 @@ constexpr size_t kSegmentsMax = 64;
 constexpr size_t kFileDataMaxBytes = size_t{1} << 20;
 constexpr size_t kFileDepthMax = 512;
 
-// The name of the checkpoint that is a part of the files of a tree.
+// Returns the name of the checkpoint that is part `number` of the files in memory of a tree.
 std::string file_part_name(const std::string& checkpoint, uint64_t number);
 
 struct FileAttributes {

@@ -13,7 +13,7 @@
 
 namespace ppmr {
 
-// A memory by its inode at the source.
+// A shared memory, and its inode at the source.
 struct BuiltSegment {
   uint64_t inode = 0;
   UniqueFd memfd;
@@ -28,7 +28,7 @@ class SegmentBuilder {
   Status on(const file_record::Hole& hole);
   Status on(const file_record::Drop& drop);
 
-  // Call it after the last record.
+  // Returns all memories. Call it after the last record.
   std::vector<BuiltSegment> take();
 
  private:

@@ -198,7 +198,7 @@ Result<uint64_t> SegmentRounds::send(Sent& sent, const SentContent::Read& read, 
 Status SegmentRounds::begin(Sent& sent, SharedSegment segment, const Sink& sink) {
   const uint64_t number = next_number_++;
   sent.segment = std::move(segment);
-  if (sent.segment.is_deleted_file()) {  // it begins with its size, like every file of a tmpfs
+  if (sent.segment.is_deleted_file()) {  // its first record is its size, as for any tmpfs file
     sent.content = SentContent(sent.segment.tmpfs, kFirstNumberOfDeleted + number);
     return {};
   }

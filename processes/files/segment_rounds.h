@@ -2,9 +2,9 @@
 // a tmpfs that belongs to the kernel. Deleted files of the tree's tmpfs that a process still has
 // mapped or open belong here, too, for example the shared windows of MPI.
 //
-//   pages are compared by their digests       no matter who writes them: a child that lives for a
-//                                             moment, a process outside of the tree, the kernel
-//   the tree is frozen                        35 ms for each GiB, through a mapping that is there
+//   a round compares pages by their digests   finds the writes of any process: a child that lives
+//                                             for a moment, one outside of the tree, the kernel
+//   the tree is frozen                        35 ms for each GiB, through an existing mapping
 //
 // Rejected: to track writes in the page tables, as for private memory (processes/memory). Each
 // process has its own page tables, so a hundred workers of a database cost a hundred scans. When a
@@ -74,8 +74,8 @@ class SegmentRounds {
   bool is_empty() const { return sent_.empty(); }
   // Lists the inodes of the memories that CRIU must leave out (restart_loader/criu/memory_apart.h).
   std::string list_of_inodes() const;
-  // Returns an entry for the root of its tmpfs for each deleted file (deleted_name.h). Call it
-  // after send_last(). Errors: of fstat(2).
+  // Returns an entry for each deleted file, to be put into the root of its tmpfs (deleted_name.h).
+  // Call it after send_last(). Errors: of fstat(2).
   Result<std::vector<DeletedFile>> deleted_files() const;
 
  private:

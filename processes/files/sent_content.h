@@ -28,8 +28,8 @@ class SentContent {
   uint64_t number() const { return number_; }
   // Call it before the first pass, and when the size may have changed.
   Status send_size(uint64_t size_bytes, const Sink& sink);
-  // Sends the pages whose digests have changed, and returns how many bytes that was. `file`: open.
-  // Errors: of lseek(2), the reader and the sink.
+  // Sends the pages whose digests have changed, and returns how many bytes that was. `file`: open
+  // for reading. Errors: of lseek(2), the reader and the sink.
   Result<uint64_t> send_changed(int file, const Read& read, const Sink& sink);
 
  private:

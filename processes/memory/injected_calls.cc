@@ -84,7 +84,7 @@ InjectedCalls::~InjectedCalls() {
   iovec all{&registers_, sizeof(registers_)};
   ptrace(PTRACE_SETREGSET, thread_.id(), NT_PRSTATUS, &all);
   ptrace(PTRACE_SETSIGMASK, thread_.id(), sizeof(mask_), &mask_);
-  // The kernel restarts an interrupted call only on the way out of such a stop.
+  // The kernel restarts an interrupted call only when the thread leaves this kind of stop.
   (void)thread_.run_to_restart_stop();
 }
 

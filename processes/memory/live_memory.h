@@ -89,7 +89,7 @@ class LiveMemory {
   struct Round {
     PageIndex index;
     bool shares = false;  // several processes may share pages
-    // The places in this round of shared pages, by PageEntry::identity(); kNoPlace: an earlier
+    // The places of shared pages in this round, by PageEntry::identity(); kNoPlace: an earlier
     // round has sent the page.
     std::unordered_map<uint64_t, uint64_t> shared;
   };

@@ -110,8 +110,8 @@ TEST_F(LiveRounds, FollowMappingsBetweenTwoRounds) {
   EXPECT_LT(finish(process), 16 * kPage);
 }
 
-// After a process has discarded a page, its copy is not its content, although nothing has written
-// to it.
+// After a process has discarded a page, the copy of the page is out of date, although nothing has
+// written to the page.
 TEST_F(LiveRounds, ForgetPagesThatWereDiscardedAndRead) {
   constexpr size_t kHugeBytes = size_t{2} << 20;
   void* mapped =

@@ -1,5 +1,5 @@
-// The PAGEMAP_SCAN ioctl of /proc/PID/pagemap: Documentation/admin-guide/mm/pagemap.rst of the
-// kernel, since Linux 6.7. The headers of Debian 12 lack it.
+// The PAGEMAP_SCAN ioctl of /proc/PID/pagemap, since Linux 6.7. Source:
+// Documentation/admin-guide/mm/pagemap.rst of the kernel. The headers of Debian 12 lack it.
 #pragma once
 
 #include <sys/ioctl.h>

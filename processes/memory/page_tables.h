@@ -1,5 +1,5 @@
 // The page tables of a process, as /proc/PID/pagemap and its PAGEMAP_SCAN ioctl (Linux 6.7) show
-// them: Documentation/admin-guide/mm/pagemap.rst of the kernel.
+// them. Source: Documentation/admin-guide/mm/pagemap.rst of the kernel.
 #pragma once
 
 #include <sys/types.h>

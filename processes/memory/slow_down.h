@@ -1,8 +1,8 @@
 // Stops a tree for a share of the time, in many short stops, so that it writes less memory. QEMU's
 // auto-converge does the same with the processors of a virtual machine.
 //
-// The stops are those of ptrace(2): if this process dies, the kernel lets the tree go on, and
-// nothing of the limit stays.
+// The stops use ptrace(2). If this process dies, the kernel lets the tree go on, and no limit
+// stays.
 //
 // Rejected: cpu.max of the tree's control group. Other processes may be in the group, the tree may
 // be in several groups, and after a crash no program would know the value to restore.

@@ -1,4 +1,4 @@
-// Tracks writes with soft-dirty bits, for kernels before Linux 6.7:
+// Tracks writes with soft-dirty bits, for kernels before Linux 6.7. Source:
 // Documentation/admin-guide/mm/soft-dirty.rst of the kernel.
 //
 //   write "4" to /proc/PID/clear_refs   clears the bits of all pages, and protects the pages

@@ -104,7 +104,7 @@ TEST_F(LiveRounds, DisturbNoSystemCall) {
 
 volatile sig_atomic_t signals_handled = 0;
 
-// The process ends when it has handled all of them.
+// The process ends when it has handled all signals.
 TEST_F(LiveRounds, LoseNoSignal) {
   constexpr int kRounds = 20;
   constexpr int kSignalsPerRound = 25;
@@ -182,7 +182,7 @@ TEST_F(LiveRounds, FollowAProcessWhoseFilterWouldKillIt) {
   EXPECT_GE(*place(task_, memory_, 3), first);
   EXPECT_LT(*place(task_, memory_, 4), first);
   kill(process.pid(), SIGCONT);
-  process.does('w');  // it lives, and its filter holds
+  process.does('w');  // the process lives, and its filter still works
   EXPECT_NE(read_process_file(process.pid(), "status")->find("Seccomp:\t2"), std::string::npos);
 }
 

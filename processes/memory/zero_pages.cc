@@ -19,7 +19,8 @@ ZeroPages::ZeroPages()
     : small_(frame_of_zeros()), flags_(open("/proc/kpageflags", O_RDONLY | O_CLOEXEC)) {}
 
 bool ZeroPages::has(PageEntry entry) {
-  // The kernel counts no mappings of a page of zeros, so it looks as if others mapped it, too.
+  // The kernel counts no mappings of a page of zeros, so the entry looks as if other processes
+  // mapped the page, too.
   if (!entry.is_present() || entry.is_exclusive() || entry.frame() == 0) return false;
   if (entry.frame() == small_) return true;
   const uint64_t block = entry.frame() / kPagesPerBlock;
