@@ -25,7 +25,7 @@ class ChildProcess {
   ~ChildProcess() { end(); }
 
   pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }  // readable once the child has ended
+  int pidfd() const { return pidfd_.get(); }  // readable as soon as the child has ended
   // Reaps the child if it has ended.
   bool ended();
   bool succeeded() const { return wait_status_ && *wait_status_ == 0; }

@@ -26,7 +26,8 @@ inline constexpr const char* kFilesApart = "files-apart";
 // In the work directory of a restore: a directory with a mount for each tmpfs, by its number.
 inline constexpr const char* kFilledTmpfs = "files";
 
-// Returns the number in the line of a tmpfs; nullopt: it is an archive. Pure.
+// Returns the number of the tmpfs in the line that replaces its archive; nullopt: `archive` is a
+// real archive. Pure.
 std::optional<unsigned> parse_line_of_tmpfs(std::string_view archive);
 
 // Puts a filled tmpfs in the place of the mount at `directory`, with its flags. The mount must be

@@ -44,7 +44,7 @@ size_t memories_count = 0;
 bool has_read_list = false;
 char list_path[4096];
 
-// What CRIU dumps, named by the image that it has opened last.
+// What CRIU dumps now. The image that CRIU has opened last names it.
 struct {
   int directory = -1;
   uint64_t inode = 0;                // inode of a memory, or of a hidden deleted file; 0: none

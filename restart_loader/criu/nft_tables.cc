@@ -21,7 +21,7 @@ constexpr size_t kReplyBytesMax = 64 << 10;
 // Messages of netlink, one after the other.
 class Messages {
  public:
-  // `type`: of nf_tables, or one of the two ends of a batch.
+  // `type`: a message of nf_tables, or the beginning or the end of a batch.
   void begin(uint16_t type, uint16_t flags, uint8_t family, uint16_t resource = 0) {
     start_ = bytes_.size();
     const nlmsghdr header{.nlmsg_len = 0,
@@ -120,7 +120,7 @@ std::vector<std::string> attributes_in(const std::string& attributes, uint16_t t
   return found;
 }
 
-// The attributes of a message of nf_tables.
+// Returns the attributes of a message of nf_tables.
 std::string attributes_of(const char* payload, size_t size) {
   const size_t begin = std::min(size, sizeof(nfgenmsg));
   return {payload + begin, size - begin};

@@ -1,5 +1,5 @@
-// Replaces the functions with which CRIU opens images, files of /proc and others. A part of the
-// library in CRIU (criu_library.h).
+// Replaces the functions with which CRIU opens images, files of /proc and others. This file is a
+// part of the library in CRIU (criu_library.h).
 #include "restart_loader/criu/open_calls.h"
 
 #include <fcntl.h>

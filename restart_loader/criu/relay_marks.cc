@@ -67,7 +67,7 @@ bool was_let_go(const std::string& work_directory) {
 bool may_have_run(const std::string& work_directory, CriuEnd end) {
   if (!was_let_go(work_directory)) return false;
   if (is_there(work_directory, RelayMark::kResumed)) return true;
-  // A signal killed the relay between its mark and its answer to CRIU.
+  // In this case a signal has killed the relay between its mark and its answer to CRIU.
   if (criu_gave_up_before_release(work_directory)) return false;
   if (end == CriuEnd::kInVain) return false;
   return end == CriuEnd::kKilled || !is_there(work_directory, RelayMark::kResponded);

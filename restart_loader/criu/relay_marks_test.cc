@@ -62,7 +62,7 @@ TEST_F(RelayMarksTest, NoTaskHasRunIfCriuWaitedInVainAndHadNotAskedToLetThemRun)
   EXPECT_TRUE(may_have_run(directory, CriuEnd::kInVain));
 }
 
-// A signal killed the relay between its mark and its answer to CRIU.
+// CRIU gives up if a signal kills the relay between its mark and its answer to CRIU.
 TEST_F(RelayMarksTest, NoTaskHasRunIfCriuReportsThatItGaveUpBeforeTheRelease) {
   ASSERT_TRUE(leave_mark(directory, RelayMark::kLetGo));
   std::ofstream log(directory + "/restore.log");

@@ -22,7 +22,7 @@ void copy_sparse(void* to, const void* from, size_t bytes) {
   const auto start = reinterpret_cast<uintptr_t>(from);
   const auto destination = reinterpret_cast<uintptr_t>(to);
   const uintptr_t end = start + bytes;
-  uintptr_t at = start;  // all before is copied or was never written
+  uintptr_t at = start;  // everything before it is copied, or was never written
   const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   while (pagemap >= 0 && at < end) {
     uint64_t entries[kEntriesPerRead];

@@ -18,7 +18,7 @@ constexpr uint32_t kAnonymousPrivate = 1U << 9;  // from criu/include/image.h
 // A process may have 65,530 areas (vm.max_map_count).
 constexpr ptrdiff_t kMaxBordersPerArea = 64;
 constexpr uint64_t kWorthSplittingBytes = 256 << 10;
-// The kernel refuses no smaller area by its size.
+// The kernel never refuses a smaller area because of its size.
 constexpr uint64_t kReservationBytes = 1ULL << 30;
 
 // Flags of the areas vsyscall, vdso and vvar (criu/include/image.h), which CRIU restores itself.

@@ -1,5 +1,5 @@
-// files.img and filelocks.img: the regular files that a tree had open or mapped when it was dumped,
-// and its locks on them.
+// Rewrites files.img and filelocks.img: the regular files that a tree had open or mapped when it
+// was dumped, and its locks on them.
 #pragma once
 
 #include <string>

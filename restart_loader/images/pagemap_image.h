@@ -14,7 +14,7 @@ struct PagemapEntry {
   uint64_t start = 0;
   uint64_t end = 0;
   bool lazy = false;       // a lazy restore leaves it out
-  bool present = false;    // pages-N.img has its bytes, behind the bytes of the entries before
+  bool present = false;    // pages-N.img has its bytes, after the bytes of earlier entries
   bool in_parent = false;  // an earlier dump has its bytes
 
   uint64_t bytes() const { return end - start; }

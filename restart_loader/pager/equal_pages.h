@@ -1,4 +1,4 @@
-// Pages that CRIU has dumped for several processes, with the same bytes at the same address.
+// Finds pages that CRIU has dumped for several processes, with the same bytes at the same address.
 //
 // A lazy dump leaves private anonymous memory out. CRIU still writes, for each process, the changed
 // pages of private mappings of files: the data of programs and libraries. A child has most of these

@@ -39,7 +39,7 @@ void MissingPages::next_behind(uint64_t address, uint64_t place_min, uint64_t by
   add_adjoining(range, bytes_max, batch);
 }
 
-// Adds `range` and the pieces behind it that adjoin.
+// Adds `range`, and the pieces after it whose bytes adjoin in the file.
 void MissingPages::add_adjoining(std::optional<PageRange> range, uint64_t bytes_max,
                                  std::vector<PageRange>& batch) const {
   uint64_t bytes = 0;

@@ -21,7 +21,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kSlice{100};
-// The interval at which bytes that have arrived are borrowed: at 2 GB/s, 10 MB arrive in it.
+// The interval at which this process borrows bytes that have arrived. At 2 GB/s, 10 MB arrive in
+// one interval.
 constexpr milliseconds kArrivalSlice{5};
 
 // Opens the file without following links in a mount of ppmr. The source of a checkpoint chooses

@@ -1,6 +1,7 @@
 // The file that has the bytes of missing pages: a pages file of CRIU, or a memory file
-// (processes/memory). Bytes of a memory file are borrowed from the target's daemon when they have
-// arrived (borrowed_file.h). Reading borrowed bytes needs neither the daemon nor a system call.
+// (processes/memory). This process borrows the bytes of a memory file from the target's daemon when
+// they have arrived (borrowed_file.h). Reading borrowed bytes needs neither the daemon nor a system
+// call.
 #pragma once
 
 #include <atomic>

@@ -10,7 +10,7 @@
 namespace ppmr {
 namespace {
 
-// Adds the memory of the index that is in no entry. A dump does not list what was hidden from CRIU
+// Adds entries for memory that only the index has. A dump does not list what was hidden from CRIU
 // (restart_loader/criu/hidden_memory.h).
 void add_unlisted(const std::vector<PageRange>& indexed, std::vector<PagemapEntry>& entries) {
   std::vector<PagemapEntry> all;

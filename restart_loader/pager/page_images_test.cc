@@ -67,7 +67,7 @@ TEST_F(PageImagesTest, PagesThatTheDumpLeftOutAreInTheMemoryFile) {
   add_pages(0x10000, 2, kPresent);
   add_pages(0x20000, 4, kLazy);
   add_pages(0x30000, 1, kLazy);
-  // The index has what the dump does not list, and has other ranges.
+  // The index also has memory that the dump does not list, and has other ranges.
   const auto memory = write_memory({{0x1f000, 0x22000, 0}, {0x22000, 0x32000, 5 * kPageBytes}});
   EXPECT_FALSE(read(memory));  // the second range is not in the file
   const auto good = write_memory({{0x1f000, 0x22000, 0},
