@@ -53,8 +53,8 @@ std::string build_id_in(const std::vector<char>& notes) {
   return "";
 }
 
-// Returns a digest of a handle that has the NFS server's handle of the file, and the server's
-// number of the file.
+// Returns a digest of the handle that the NFS client has for the file. It contains the server's
+// handle and number of the file.
 std::string nfs_handle_of(int fd) {
   alignas(file_handle) std::array<char, sizeof(file_handle) + MAX_HANDLE_SZ> buffer{};
   auto* handle = reinterpret_cast<file_handle*>(buffer.data());

@@ -114,7 +114,7 @@ std::vector<std::string> lines_of_section(std::string_view text, const std::stri
     };
     const size_t equals = line.find_first_of("=:");
     if (equals == std::string::npos || line.front() == ' ' || line.front() == '\t') {
-      // An indented line continues the value before.
+      // An indented line continues the previous value.
       if (!found.empty() && !trimmed(line).empty()) found.back() += " " + trimmed(line);
     } else {
       found.push_back(trimmed(line.substr(0, equals)) + "=" + trimmed(line.substr(equals + 1)));
@@ -157,7 +157,8 @@ SupervisorProgram gather_supervisor_program(pid_t child, const Parent& superviso
   SupervisorProgram program{.name = variable_in(environment, "SUPERVISOR_PROCESS_NAME")};
   if (program.name.empty()) return program;
   const std::string configuration = read_supervisor_configuration(supervisord);
-  // The group of a program without a group is the program itself, whatever its process_name= says.
+  // A program without a group is its own group: the group has the name of the program, whatever
+  // process_name= says.
   const std::string group = variable_in(environment, "SUPERVISOR_GROUP_NAME");
   program.autorestart = find_autorestart(configuration, group);
   if (program.autorestart.empty())
@@ -207,7 +208,7 @@ std::vector<std::string> names_of(const std::string& name, const std::string& pr
 }
 
 std::optional<bool> parse_service_status(std::string_view bytes) {
-  // daemontools: 18 bytes, runit: 20. Byte 17 is what the service is wanted to be: 'u', 'd' or 0.
+  // daemontools: 18 bytes, runit: 20. Byte 17 is the wanted state of the service: 'u', 'd' or 0.
   // Source: supervise.c of daemontools, runsv.c of runit.
   if (bytes.size() == 18 || bytes.size() == 20) return bytes[17] == 'u';
   // s6: bit 2 of the last byte. Source: s6_svstatus_pack.c of s6.

@@ -54,7 +54,7 @@ size_t count_passed(const std::vector<Parent>& parents);
 std::vector<std::string> names_of(const std::string& name, const std::string& program,
                                   const std::vector<std::string>& words);
 
-// Reads the file supervise/status of a service directory: whether the service is wanted up.
+// Parses the file supervise/status of a service directory. Returns whether the service should run.
 std::optional<bool> parse_service_status(std::string_view bytes);
 
 // Returns the value of VARIABLE in the text of /proc/PID/environ; empty: not set.

@@ -72,7 +72,8 @@ bool NodeFacts::has_feature(const std::string& feature) const {
   return std::find(features.begin(), features.end(), feature) != features.end();
 }
 
-// Each pipe needs two descriptors. With CAP_SYS_RESOURCE neither of the two limits applies to CRIU.
+// Each pipe needs two descriptors. With CAP_SYS_RESOURCE, neither the limit of descriptors nor that
+// of the size of a pipe applies to CRIU.
 bool NodeFacts::can_hold_in_pipes(uint64_t memory_bytes) const {
   constexpr uint64_t kOtherDescriptors = 1024;
   constexpr uint64_t kDescriptorsOfPipe = 2;

@@ -33,7 +33,7 @@ struct NodeFacts {
   uint64_t capabilities = 0;                       // effective capabilities, one bit each
   std::map<std::string, std::string> hard_limits;  // "Max open files": "1048576"
   uint64_t pipe_max_bytes = 0;                     // fs.pipe-max-size; 0: unknown
-  std::vector<std::string> rdma_ports;             // "mlx5_0:1", those that ppmr can use
+  std::vector<std::string> rdma_ports;             // those that ppmr can use: "mlx5_0:1"
   // One for each port of each device. Empty although there are ports: the node has version 0.2.0.
   std::vector<RdmaAbilities> rdma_abilities;
   int64_t clock_ns = 0;  // CLOCK_REALTIME when all other facts were known

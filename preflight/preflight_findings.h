@@ -38,9 +38,10 @@ class Findings {
 
 void check_privileges(const TreeFacts& tree, const NodeFacts& node, const std::string& where,
                       Severity severity, Findings& findings);
-// Adds what stops the dump of a tree (preflight_tree.cc).
+// Adds findings about what stops the dump of a tree (preflight_tree.cc).
 void check_tree(const MoveOptions& options, const TreeFacts& tree, Findings& findings);
-// Adds who would start the tree again here after the move (preflight_manager.cc).
+// Adds findings about programs that would start the tree again here after the move
+// (preflight_manager.cc).
 void check_managers(const MoveOptions& options, const TreeFacts& tree, Findings& findings);
 // Adds the findings for a tree that is a container (preflight_container.cc).
 void check_container(const TreeFacts& tree, Findings& findings);

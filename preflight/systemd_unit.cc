@@ -168,7 +168,7 @@ std::vector<pid_t> members_of_control_group(const std::string& path) {
   namespace fs = std::filesystem;
   std::vector<pid_t> members;
   if (path.empty() || path == "/") return members;
-  // Version 2 alone, version 2 beside version 1, version 1.
+  // The mount points of version 2 alone, of version 2 beside version 1, and of version 1.
   for (const std::string top :
        {"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"}) {
     std::error_code error;
@@ -180,7 +180,7 @@ std::vector<pid_t> members_of_control_group(const std::string& path) {
     for (const fs::path& group : groups) {
       std::ifstream file(group / "cgroup.procs");
       for (pid_t pid = 0; file >> pid;) {
-        if (pid != 0) members.push_back(pid);  // 0: it is in another pid namespace
+        if (pid != 0) members.push_back(pid);  // 0: the process is in another pid namespace
       }
     }
     break;

@@ -108,7 +108,7 @@ bool is_message_queue(int fd) {
   return fstatfs(fd, &found) == 0 && found.f_type == kMessageQueues;
 }
 
-// The size of a deleted file. CRIU carries the whole file, not only its mapped part.
+// Returns the size of a deleted file. CRIU carries the whole file, not only its mapped part.
 uint64_t size_of_mapped(pid_t pid, const Mapping& mapping) {
   const std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, mapping.address,
                                        mapping.address + mapping.size_bytes);
@@ -329,7 +329,8 @@ bool waits_for_vfork(pid_t pid) {
          });
 }
 
-// Between vfork(2) and execve(2) a process has the memory of its parent, too, which waits for it.
+// A process between vfork(2) and execve(2) also has the memory of its parent. The parent waits for
+// it, so this does not count.
 void Gathering::check_common_memory(pid_t pid, pid_t parent) {
   const auto is_common = [&] { return syscall(SYS_kcmp, pid, parent, KCMP_VM, 0, 0) == 0; };
   if (parent <= 0 || !is_common() || waits_for_vfork(parent) || !is_common()) return;
