@@ -119,7 +119,8 @@ class Reader {
     if (kind == "ids-") return read_one(name, kIdsMagic, tree_.ids);
     if (kind == "mm-") return read_one(name, kMmMagic, tree_.memories);
     if (kind == "fs-") return read_one(name, kFsMagic, tree_.directories);
-    if (kind == "ghost-file-" || kind == "ghost-apart-") return read_one(name, kGhostMagic, tree_.ghosts);
+    if (kind == "ghost-file-" || kind == "ghost-apart-")
+      return read_one(name, kGhostMagic, tree_.ghosts);
     if (kind == "mountpoints-") return read_list(name, kMountsMagic, tree_.mounts);
     if (kind == "tty-info") return read_list(name, kTtyInfoMagic, tree_.terminals);
     if (kind == "remap-fpath") return read_list(name, kRemapMagic, tree_.remaps);
