@@ -134,6 +134,9 @@ TEST(RdmaRelease, EachOfManyRequestsToASilentLibraryEndsAfterThePatience) {
     ASSERT_FALSE(check);
     EXPECT_EQ(check.error().errno_value, ETIMEDOUT) << check.error().message;
   }
+  const auto checks = check_rdma_listeners({only_listener()}, milliseconds(20));
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_NE(checks[0].silence, "");
   ppmr_rdma_close(&silent);
 }
 

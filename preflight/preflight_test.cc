@@ -362,6 +362,12 @@ TEST_F(Preflight, StopsTheMoveIfAProcessKnowsThatItCannotReleaseRdma) {
   expect_stop("412 (worker) cannot release RDMA: a peer does not answer (10.0.0.2)",
               "ppmr rdma run");
 }
+TEST_F(Preflight, WarnsIfAProcessDoesNotSayWhetherItCanReleaseRdma) {
+  tree_.rdma_releasers = {412};
+  tree_.rdma_checks.push_back({.pid = 412, .silence = "process 412 does not check its devices"});
+  expect_warning("not known whether 412 (worker) can release RDMA: process 412 does not check",
+                 "if it is stopped, let it go on");
+}
 TEST_F(Preflight, StopsTheMoveIfTheTargetsRdmaDeviceCannotMakeTheSame) {
   RdmaNeeds needs;
   needs.device = "rxe0";

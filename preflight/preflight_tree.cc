@@ -152,6 +152,10 @@ void check_rdma_releasers(const TreeFacts& tree, Findings& findings) {
                     "start both ends with `ppmr rdma run` and the same --directory; a peer that "
                     "does not answer must run and be reachable over TCP");
     }
+    if (check.silence.empty()) continue;
+    findings.warn(fmt::format("it is not known whether {} can release RDMA: {}",
+                              tree.name_of(check.pid), check.silence),
+                  "if it is stopped, let it go on; the move is aborted if it does not answer then");
   }
 }
 

@@ -48,6 +48,7 @@ struct RdmaCheck {
   std::vector<std::string> hindrances;  // why a release would fail now
   bool shows_writes = false;            // after a release, what devices wrote counts as written
   std::vector<RdmaNeeds> needs;         // one for each device
+  std::string silence;                  // why there is no answer; empty: there is one
 };
 
 // Returns nullopt if the text is no answer to "check". Leaves out lines that it does not know.

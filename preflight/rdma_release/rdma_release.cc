@@ -195,8 +195,13 @@ std::vector<RdmaCheck> check_rdma_listeners(const std::vector<RdmaListener>& lis
     }));
   }
   std::vector<RdmaCheck> checks;
-  for (auto& answer : answers) {
-    if (auto check = answer.get()) checks.push_back(std::move(*check));
+  for (size_t i = 0; i < listeners.size(); ++i) {
+    auto check = answers[i].get();
+    if (check) {
+      checks.push_back(std::move(*check));
+    } else if (check.error().errno_value == ETIMEDOUT) {
+      checks.push_back({.pid = listeners[i].pid, .silence = check.error().message});
+    }
   }
   return checks;
 }

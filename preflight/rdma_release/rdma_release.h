@@ -44,7 +44,8 @@ Status ask_rdma_listener(const RdmaListener& listener, const std::string& reques
 Result<RdmaCheck> check_rdma_listener(const RdmaListener& listener,
                                       std::chrono::milliseconds patience);
 
-// Sends "check" to all processes at the same time. Leaves out processes that do not answer.
+// Sends "check" to all processes at the same time. A process that does not answer in time has
+// `silence`. Leaves out those that have ended, and those whose library does not know the request.
 std::vector<RdmaCheck> check_rdma_listeners(
     const std::vector<RdmaListener>& listeners,
     std::chrono::milliseconds patience = kRdmaCheckPatience);
