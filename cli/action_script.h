@@ -7,10 +7,11 @@
 
 namespace ppmr {
 
-// Acts at two stages. At pre-dump: from now on, closing a file of the checkpoint does not wait for
-// the target. At post-dump, when all images are written and the tree is still frozen: seals the
-// checkpoint of the images. If the seal fails, the dump fails, too, and CRIU resumes the tree.
-// Returns the exit code; nullopt: CRIU has not started this process as its action script.
+// Acts at two stages. At pre-dump, it lets the daemon close the files of the checkpoint from now on
+// without waiting for the target. At post-dump, when CRIU has written all images and the tree is
+// still frozen, it seals the checkpoint of the images. If the seal fails, the dump fails, too, and
+// CRIU resumes the tree. Returns the exit code; nullopt: CRIU has not started this process as its
+// action script.
 std::optional<int> run_action_script();
 
 }  // namespace ppmr

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kWhy = "cancelled by ppmr migrate --cancel";
 constexpr std::chrono::milliseconds kPatience{10'000};
 
-// Why a migration cannot be cancelled; empty: it can.
+// Returns why the migration cannot be cancelled; empty: it can be cancelled.
 std::string obstacle_of(const OwnershipRecord& record) {
   if (record.role == MigrationRole::kTarget) {
     return fmt::format("the processes come from {}: cancel it there", record.peer);

@@ -6,15 +6,16 @@
 
 namespace ppmr {
 
-// `ppmr migrate --cancel ID`: aborts a migration of this node that another ppmr runs, as long as it
-// is not decided. That one ends as after an interruption.
+// `ppmr migrate --cancel ID`: aborts a migration from this node that another `ppmr migrate` runs.
+// This is possible only before the decision. The other `ppmr migrate` then ends as if a signal had
+// interrupted it.
 struct CancelCommand {
   std::string digits;  // the ID or its first digits; empty: none
   std::string state_directory = kDefaultStateDirectory;
   bool json = false;
 
-  // Returns kSuccess if the processes continue here, and kMigrationOpen if a part of that must wait
-  // for the other node.
+  // Returns kSuccess if the migration is settled and the processes continue here, and
+  // kMigrationOpen if a part of the abort must wait for the other node.
   int run() const;
 };
 

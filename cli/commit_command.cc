@@ -24,7 +24,8 @@ struct Sealed {
   std::chrono::microseconds took{0};
 };
 
-// Only the target knows what is on its disk.
+// Waits until the target has the checkpoint on its disk. Refuses a path in a source mount, because
+// only the target's daemon can say what is on its disk.
 CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
                                     const CommitCommand& command) {
   const auto status = ask(checkpoint.mount, to_request(request::Status{}));
@@ -35,7 +36,7 @@ CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
                                " is sealed, but --kept waits at the target only: run `ppmr commit "
                                "--kept` there, with a path in its mount");
   }
-  // The daemon knows why a checkpoint is not kept, so it watches the time.
+  // The daemon applies the time limit, because it can report why the checkpoint is not kept.
   const std::chrono::milliseconds timeout = command.timeout.value_or(std::chrono::hours(24));
   const json request = to_request(request::Wait{.checkpoint = checkpoint.name,
                                                 .owner = "",

@@ -25,7 +25,8 @@ struct CommandWords {
   std::vector<OptionWords> options;
 };
 
-// Returns "--pid=pids --mount=mounts argument=mounts": which values this node has.
+// Returns the kinds of values that `ppmr completion-values` can list for the options and the
+// argument of the command: "--pid=pids --mount=mounts argument=mounts".
 std::string kinds_of(const CommandWords& command) {
   std::string out;
   const auto add = [&](const std::string& option) {
@@ -49,7 +50,7 @@ std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
 void gather(const CLI::App& app, const std::string& path, std::vector<CommandWords>& all) {
   CommandWords words{.path = path};
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;  // --help does not show it either
+    if (option->get_group().empty()) continue;  // hidden: --help does not show this option either
     OptionWords found{.description = option->get_description(),
                       .takes_value = option->get_items_expected_max() > 0};
     for (const std::string& name : option->get_lnames()) found.names.push_back("--" + name);
@@ -96,7 +97,7 @@ std::string names_of_options(const CommandWords& command, bool with_value_only) 
   return out;
 }
 
-// Sets the variable `command` in bash and zsh.
+// Shell code for bash and zsh that sets the variable `command` to the command among the words.
 constexpr char kFindCommand[] = R"(  local command='' word
   for word in "${{words_before[@]}}"; do
     case "${{command:+$command }}$word" in

@@ -48,7 +48,7 @@ constexpr std::array<Kind, 18> kKinds = {{{"", "--pid", "pids"},
                                           {"timeline", "", "migrations"},
                                           {"takeover", "", "epochs"}}};
 
-// Returns the names in a directory; none if it cannot be read.
+// Returns the names of the directories in `directory`; none if it cannot be read.
 std::vector<std::string> names_in(const char* directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -77,13 +77,13 @@ std::vector<std::string> mounts() {
 std::vector<std::string> users() {
   std::vector<std::string> found;
   ::setpwent();
-  // This program has one thread.
+  // getpwent() is not safe with several threads, but this program has one.
   while (const passwd* each = ::getpwent()) found.emplace_back(each->pw_name);  // NOLINT
   ::endpwent();
   return found;
 }
 
-// Returns the control groups that run something, as paths below the root.
+// Returns the control groups of this node, as paths below the root of their hierarchy.
 std::vector<std::string> groups() {
   std::vector<std::string> found;
   std::error_code error;

@@ -11,13 +11,14 @@ namespace ppmr {
 // the shell offers files. Pure.
 std::string kind_of_values(const std::string& command, const std::string& option);
 
-// Keeps the values that no shell can take for something else: bash expands the words that it
-// completes. Sorted, each once, at most some hundreds. Pure.
+// Returns the values without those that a shell could expand or read as an option: bash expands the
+// words that it completes. The result is sorted, has each value once, and at most 500 values. Pure.
 std::vector<std::string> offered(std::vector<std::string> values);
 
 struct CompletionValuesCommand {
   std::string kind;
-  // Prints one value per line. An unknown kind, or what cannot be read, has none. Changes nothing.
+  // Prints one value per line. Prints none if the kind is unknown, or if its values cannot be read.
+  // Changes nothing.
   int run() const;
 };
 

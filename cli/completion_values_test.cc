@@ -17,10 +17,10 @@ TEST(CompletionValues, OptionsAndArgumentsHaveKinds) {
   EXPECT_EQ(kind_of_values("takeover", ""), "epochs");
 }
 
-TEST(CompletionValues, OthersHaveTheFilesOfTheShell) {
+TEST(CompletionValues, OtherOptionsAndArgumentsHaveNoKind) {
   EXPECT_EQ(kind_of_values("commit", ""), "");
   EXPECT_EQ(kind_of_values("migrate", "--key-file"), "");
-  EXPECT_EQ(kind_of_values("migrate", ""), "") << "an option of any command is no argument";
+  EXPECT_EQ(kind_of_values("migrate", ""), "") << "only options have a kind with any command";
 }
 
 TEST(CompletionValues, NothingThatAShellExpandsIsOffered) {
@@ -28,7 +28,7 @@ TEST(CompletionValues, NothingThatAShellExpandsIsOffered) {
             Values{"web.1"});
 }
 
-TEST(CompletionValues, EachIsOfferedOnceAndInOrder) {
+TEST(CompletionValues, EachValueIsOfferedOnceAndInOrder) {
   EXPECT_EQ(offered({"b", "a", "b"}), (Values{"a", "b"}));
 }
 

@@ -71,7 +71,8 @@ Counts count(const Diagnoses& all) {
   return counts;
 }
 
-// Returns the problems again, because they may have scrolled away, and then the last line.
+// Returns the text at the end of the output: the problems again, because they may have scrolled
+// away, and then the line with the counts.
 std::string closing(const Diagnoses& all, const TerminalStyle& style) {
   const Counts counts = count(all);
   std::string text;
@@ -119,8 +120,8 @@ std::optional<TargetQuestion> endpoint_of(const MountEntry& mount) {
   return TargetQuestion{.address = parsed.address, .credentials = parsed.credentials};
 }
 
-// Returns the target that the operator has named, else those of the mounts. Those of the
-// configuration files are asked only if no mount is chosen: their daemons may not run.
+// Returns the target that the operator has named. Without one, returns the targets of `mounts` and
+// the targets in the configuration files, because the daemons of these files may not run.
 std::vector<TargetQuestion> targets_to_ask(const TargetQuestion& named,
                                            const std::vector<MountEntry>& mounts,
                                            const std::vector<Configuration::Target>& configured) {
@@ -141,11 +142,13 @@ std::vector<TargetQuestion> targets_to_ask(const TargetQuestion& named,
   return questions;
 }
 
-// Only root may dump other processes; check_criu() says so to others.
+// Dumps and restores a program of root and a program of an ordinary user. Does nothing if this user
+// is not root, because only root may dump other processes; check_criu() reports that.
 Diagnoses try_moves(const NodeFacts& node) {
   Diagnoses found;
   if (node.criu_path.empty() || node.user != 0) return found;
-  // Programs of root need no CAP_SYS_RESOURCE. If they do not move either, the cause is another.
+  // A program of root needs no CAP_SYS_RESOURCE. If it does not move either, a missing
+  // CAP_SYS_RESOURCE is not the cause.
   bool may_set_resources = node.has_capability(kCapSysResource);
   for (const uid_t user : {uid_t{0}, kNobody}) {
     found.push_back(judge_trial(user, try_criu(node.criu_path, user), may_set_resources));

@@ -41,7 +41,7 @@ Work work_in(const json& status) {
     const std::string state = checkpoint.at("state");
     if (state == "open" || state == "complete") ++work.open;
     const std::string kept = checkpoint.value("kept", "");
-    // What waits for its turn, or is being written, is finished before the daemon ends.
+    // The daemon ends only after it has written these checkpoints to the disk.
     const bool will_be_kept = kept == "writing" || (kept == "no" && state == "sealed" &&
                                                     checkpoint.value("keep_error", "").empty());
     if (will_be_kept) ++work.open;
@@ -52,7 +52,7 @@ Work work_in(const json& status) {
   return work;
 }
 
-// Says at once why the command takes time: the operator may have forgotten a move.
+// Prints at the beginning what the command waits for: the operator may have forgotten a move.
 void print_wait(const json& status, const MountEntry& mount) {
   const std::string what = describe_open_work(status);
   if (what.empty()) return;

@@ -16,8 +16,8 @@ struct DrainCommand {
   int run() const;  // returns the exit code
 };
 
-// Returns "migration 01234567 (ready), checkpoint web.1 (open, 12.0 MiB)": what a daemon with this
-// status has begun and not finished. Pure.
+// Returns what the daemon with this status has begun and not finished: "migration 01234567 (ready),
+// checkpoint web.1 (open, 12.0 MiB)". Pure.
 std::string describe_open_work(const nlohmann::json& status);
 
 }  // namespace ppmr

@@ -22,13 +22,13 @@ TEST(Drain, NamesTheMigrationsAndCheckpointsThatItWaitsFor) {
             "(sealed, 0 B)");
 }
 
-TEST(Drain, CountsWhatIsTooMuchForALine) {
+TEST(Drain, NamesThreeEntriesAndCountsTheRest) {
   json checkpoints = json::array();
   for (int i = 0; i < 5; ++i) checkpoints.push_back({{"name", "c"}, {"state", "open"}});
   EXPECT_TRUE(describe_open_work({{"checkpoints", checkpoints}}).ends_with(" and 2 more"));
 }
 
-TEST(Drain, KnowsAtATargetOnlyTheConnections) {
+TEST(Drain, CountsTheConnectionsIfItCanNameNoWork) {
   EXPECT_EQ(describe_open_work({{"agents", 1}}), "1 connection of ppmr migrate");
   EXPECT_EQ(describe_open_work(json::object()), "");
 }

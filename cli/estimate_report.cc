@@ -28,7 +28,8 @@ double seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// "writes 12 MiB in 0.8 s".
+// Returns ", writes 12.0 MiB of it in 0.8 s", which follows the size of the memory; empty without a
+// sample.
 std::string writes_text(const WriteSample& sample) {
   if (sample.written.empty()) return "";
   const WrittenAfter& last = sample.written.back();
@@ -57,7 +58,8 @@ std::string processes_text(const EstimatedMove& move) {
   return text;
 }
 
-// What prolongs the downtime, by name. Little memory is left out.
+// Returns a line for each piece of memory that prolongs the downtime, because no round can copy it.
+// Leaves out pieces of less than 1 MiB.
 std::string frozen_text(const EstimatedMove& move) {
   std::string text;
   for (const FrozenMemory& memory : move.frozen) {

@@ -21,22 +21,22 @@ struct EstimatedProcess {
 struct EstimatedMove {
   std::vector<EstimatedProcess> processes;
   uint64_t memory_bytes = 0;
-  std::vector<FrozenMemory> frozen;   // which no round can copy
+  std::vector<FrozenMemory> frozen;   // memory that no round can copy
   std::optional<WriteSample> sample;  // nullopt: not sampled
-  std::string
-      why_frozen;  // why nothing is copied while they run; empty: it is, or was not asked for
+  // Why ppmr cannot copy memory while the processes run; empty: it can, or the move has no rounds.
+  std::string why_frozen;
   MoveEstimate estimate;
 };
 
 struct EstimateReport {
   std::string target;             // "node-b at 10.0.0.2:7440"
-  bool rate_is_measured = false;  // in an earlier move; otherwise it is assumed
+  bool rate_is_measured = false;  // true: in an earlier move; false: the rate is assumed
   bool is_post_copy = false;
   std::optional<std::chrono::milliseconds> promised_downtime;  // nullopt: none
   std::vector<EstimatedMove> moves;
 };
 
-// Lines for the operator.
+// Returns lines for the operator.
 std::string estimate_text(const EstimateReport& report);
 nlohmann::json estimate_json(const EstimateReport& report);
 

@@ -13,8 +13,9 @@ namespace ppmr {
 // than one, has an ID that begins with them.
 CommandResult<std::string> choose_id(const std::vector<OwnershipRecord>& records,
                                      const std::string& digits, const std::string& directory);
-// Returns the record with that ID of this node; if the node is both source and target, the record
-// of the preferred role. Errors: as choose_id(); kFailure, those of the file system.
+// Returns this node's record of the migration whose ID begins with `digits`. If this node is both
+// source and target, returns the record of the preferred role. Errors: as choose_id(); kFailure for
+// errors of the file system.
 CommandResult<OwnershipRecord> find_migration(const RecordStore& store, const std::string& digits,
                                               MigrationRole preferred = MigrationRole::kSource);
 

@@ -1,8 +1,8 @@
 // `ppmr history`: prints the migrations in the records of this node, in both directions, and the
 // processes whose epochs this node sends or keeps.
 //
-// Rejected: the audit trail. It may be in syslog alone. The record has all that the audit trail has
-// about a migration, except the user who began it.
+// Rejected: to read the audit trail, which may be in syslog alone. The record has all that the
+// audit trail has about a migration, except the user who began it.
 #include "cli/history_command.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,8 @@ Result<std::vector<OwnershipRecord>> read_records(const HistoryCommand& command,
   return store->list_for_display(from_ns, &unreadable);
 }
 
-// Adds those whose partner this node is. This command only reads, so it does not make the tmpfs.
+// Adds the protected processes whose partner this node is. This command only reads, so it does not
+// create the tmpfs of the epochs.
 Status add_kept(const std::string& state_directory, const std::string& node,
                 std::vector<ProtectedProcess>& processes) {
   const auto epochs = EpochStore::open_existing();
@@ -58,7 +59,7 @@ Status add_kept(const std::string& state_directory, const std::string& node,
   return {};
 }
 
-// Adds those that leave through the mounts of this node.
+// Adds the protected processes whose epochs leave through the mounts of this node.
 Status add_sent(const std::string& node, std::vector<ProtectedProcess>& processes) {
   const auto mounts = chosen_mounts("");
   if (!mounts) return failure(EIO, mounts.error().message);

@@ -17,7 +17,7 @@ struct HistoryCommand {
   int run() const;  // returns the exit code
 };
 
-// Parses "30", "90s", "15m", "12h", "7d". Errors: EINVAL.
+// Parses "30" (seconds), "90s", "15m", "12h", "7d". Errors: EINVAL.
 Result<std::chrono::seconds> parse_duration(const std::string& text);
 
 }  // namespace ppmr

@@ -18,10 +18,10 @@ namespace {
 using nlohmann::json;
 
 constexpr double kNsPerSecond = 1e9;
-constexpr size_t kShownDigits = 8;                // of an ID: enough for `ppmr timeline`
+constexpr size_t kShownDigits = 8;                // digits of an ID: enough for `ppmr timeline`
 constexpr const char* kWouldMove = "would move";  // the result of a rehearsal
 
-// Escapes a text. Names of processes and peers can contain any bytes, also bytes that control a
+// Escapes a text. The names of processes and peers can contain any bytes, even bytes that control a
 // terminal.
 std::string escaped(const std::string& text) {
   const std::string quoted =

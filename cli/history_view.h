@@ -1,5 +1,6 @@
-// A past migration, from its record, as a row of a table or as JSON; and a protected process, from
-// what its partner keeps, or from the status of the mount through which its epochs leave.
+// Shows a past migration, from its record, as a row of a table or as JSON. Shows a protected
+// process likewise, from what its partner keeps, or from the status of the mount through which its
+// epochs leave.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -29,32 +30,33 @@ PastMigration describe_migration(const OwnershipRecord& record, const std::strin
 bool has_failed(const PastMigration& migration);
 
 // Returns a line of titles, and below it one line for each migration. Times are local.
-// `columns`: of the terminal; 0: lines of any length.
+// `columns`: the width of the terminal; 0: lines of any length.
 std::string history_text(const std::vector<PastMigration>& migrations, size_t columns = 0);
 nlohmann::json history_json(const OwnershipRecord& record, const PastMigration& migration);
 
-// A process whose epochs go to a partner, with the newest one that is complete there.
+// A protected process, with the newest epoch that is complete at its partner.
 struct ProtectedProcess {
-  MigrationRole role = MigrationRole::kSource;  // of this node; kTarget: the partner
-  std::string name;                             // as which it is protected
-  bool is_copy = false;                         // being restored here, beside its source
+  MigrationRole role = MigrationRole::kSource;  // of this node; kTarget: this node is the partner
+  std::string name;                             // the name under which it is protected
+  bool is_copy = false;                         // this node restores a copy beside its source
   std::string from;                             // escaped
   std::string to;                               // escaped
   pid_t pid = 0;
   std::string program;  // escaped
   uint64_t epoch = 0;   // 0: none is complete yet
-  int64_t age_ms = 0;   // what the loss of the source would cost
+  int64_t age_ms = 0;   // of the epoch: the work that a loss of the source would cost
   int64_t pause_ms = 0;
   uint64_t bytes = 0;       // memory of the process
-  uint64_t sent_bytes = 0;  // of them by this epoch
+  uint64_t sent_bytes = 0;  // the part of `bytes` that this epoch has sent
 };
 
-// `node`: the name of this node. `takeover`: see judge_source(); nullopt is returned if the process
-// runs here.
+// Describes what this node keeps of a protected process. Returns nullopt if the process runs here.
+// `node`: the name of this node. `takeover`: see judge_source().
 std::optional<ProtectedProcess> describe_protected(const EpochState& kept,
                                                    std::optional<MigrationState> takeover,
                                                    const std::string& node, int64_t now_ns);
-// From the reply of a mount to `ppmr status`; fields that it lacks are 0 or empty.
+// Returns the protected processes in a daemon's reply to `ppmr status`. Fields that the reply lacks
+// are 0 or empty.
 std::vector<ProtectedProcess> protected_through(const nlohmann::json& status,
                                                 const std::string& node);
 

@@ -74,7 +74,7 @@ TEST(HistoryView, RehearsalIsNoMove) {
   const auto would_move = describe_migration(record, "node-a");
   EXPECT_EQ(would_move.result, "would move");
   EXPECT_FALSE(has_failed(would_move));
-  EXPECT_DOUBLE_EQ(would_move.downtime_s, 1) << "it went on before the rehearsal ended";
+  EXPECT_DOUBLE_EQ(would_move.downtime_s, 1) << "the process went on before the rehearsal ended";
   record.error = "no restore";
   const auto would_stay = describe_migration(record, "node-a");
   EXPECT_EQ(would_stay.result, "would stay");
@@ -197,7 +197,7 @@ TEST(HistoryView, SourceShowsWhatLeavesThroughItsMounts) {
   EXPECT_EQ(protected_json(processes[0]).at("role"), "source");
 }
 
-TEST(HistoryView, ReplyOfAnotherKindHasNoProtectedProcess) {
+TEST(HistoryView, FieldsOfTheWrongTypeInAReplyCountAsMissing) {
   EXPECT_TRUE(protected_through({{"peers", 7}}, "node-a").empty());
   const auto processes = protected_through({{"protected", {{{"pid", "x"}}}}}, "node-a");
   ASSERT_EQ(processes.size(), 1u);

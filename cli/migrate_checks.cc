@@ -26,7 +26,7 @@ void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
   excluded_.push_back(name);
   for (Finding& finding : findings) {
     finding.severity = Severity::kWarns;  // it stops only this tree
-    // Of several processes, the finding must say which one it stops.
+    // The command may have several trees, so the finding must name the tree that it stops.
     if (finding.sentence.find(name) == std::string::npos) {
       finding.sentence = fmt::format("{}: {}", name, finding.sentence);
     }
@@ -34,7 +34,7 @@ void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
   }
 }
 
-// Adds the findings of both nodes.
+// Checks this node and the target, and adds what is found to the findings.
 CommandResult<void> Migrate::check_both_sides() {
   // If CRIU cannot describe the processor, the preflight compares CPU features only.
   processor_ = describe_processor(settings_.criu).value_or("");
@@ -100,8 +100,8 @@ CommandResult<void> Migrate::check_together(const NodeFacts& here, AgentClient& 
   return {};
 }
 
-// A tree that cannot move, or for which the target has no room besides the others, does not stop
-// the others.
+// Checks each tree alone. Excludes a tree that cannot move, and a tree for which the target has no
+// room besides the trees before it. The other trees move.
 CommandResult<void> Migrate::check_separately(const NodeFacts& here, AgentClient& agent) {
   std::vector<ProcessTree> trees;
   std::vector<TreeFacts> facts;
@@ -143,9 +143,9 @@ CommandResult<void> Migrate::check_separately(const NodeFacts& here, AgentClient
   return {};
 }
 
-// Appends the answers for each item of `questions`, with one request for all of them. Halves them
-// if one request would be too long, or if the target's policy refuses some of the processes: it
-// does not say which.
+// Appends the target's answers for each item of `questions`, with one request for all items. If
+// that request would be too long, asks about each half of the items separately. Does the same if
+// the target's policy refuses some of the processes, because the target does not say which.
 CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> questions,
                                        AgentClient& agent, std::vector<PreflightAnswers>& answers) {
   if (questions.empty()) return {};
@@ -162,7 +162,8 @@ CommandResult<void> Migrate::ask_about(std::span<const PreflightQuestions> quest
   return {};
 }
 
-// A user who wants a move cancelled that takes too long does not want this one.
+// Plans to send all memory at once, and adds a finding that says `why`. The finding stops the move
+// with --on-timeout cancel: its user prefers no move to a long downtime.
 void Migrate::move_without_rounds(const std::string& why, const std::string& remedy) {
   settings_.plan.is_live = false;
   const OnTimeout on_timeout = settings_.live.on_timeout;
@@ -177,7 +178,7 @@ void Migrate::move_without_rounds(const std::string& why, const std::string& rem
 
 void Migrate::limit_rounds() {
   if (!settings_.plan.is_live) return;
-  // Once, and not for each tree when its turn comes.
+  // Checks the kernel here, before the first tree moves, and not again for each tree.
   if (const Status tracks = WriteTracker::check_kernel(); !tracks) {
     return move_without_rounds(
         tracks.error().message,
@@ -189,7 +190,8 @@ void Migrate::limit_rounds() {
   const auto times = [&](uint64_t room_bytes) {
     return static_cast<double>(room_bytes) / static_cast<double>(needed_bytes);
   };
-  // The store keeps the rounds; the memory of the running trees is not in it.
+  // `room_times` includes the memory of the running trees. The image store holds only the rounds,
+  // so its room counts one memory more.
   const double store_times = times(store_room_bytes_) + 1;
   settings_.live.room_times = std::min(times(memory_room_bytes_), store_times);
   if (has_room_for_rounds(settings_.live)) return;
@@ -200,7 +202,8 @@ void Migrate::limit_rounds() {
       "free memory there, or choose another target");
 }
 
-// The move that begins if this one cannot keep its promise (--on-timeout post-copy).
+// Returns the settings of the move that begins with --on-timeout post-copy if the first move cannot
+// keep its promise.
 MigrationSettings Migrate::as_post_copy() const {
   MigrationSettings settings = settings_;
   settings.plan.may_run = MayRun::kDecided;
@@ -218,7 +221,7 @@ void Migrate::warn_of_post_copy(const char* option) {
        fmt::format("without {} they run at the target only when all memory is there", option)});
 }
 
-// With what both nodes can do.
+// Completes the plan, because the abilities of both nodes are known now.
 void Migrate::finish_plan() {
   const auto plan = plan_move(request_, abilities_);
   if (!plan) {

@@ -57,7 +57,7 @@ void Migrate::print_findings() const {
   }
 }
 
-// Prints the memory that the processes need at the target.
+// Prints the memory that the processes need at the target. Only --json has this event.
 void Migrate::print_needs() const {
   if (!command_.json) return;
   const uint64_t bytes = std::accumulate(memory_bytes_.begin(), memory_bytes_.end(), uint64_t{0});

@@ -18,7 +18,7 @@ struct MigrateCommand {
   std::vector<int> pids;
   std::vector<std::string> containers;  // names of runc containers
   std::string unit;                     // a service of systemd; empty: none
-  std::string mountpoint;               // the source mount; empty: that of `target_host`
+  std::string mountpoint;               // the source mount; empty: the mount for `target_host`
   std::string target_host;              // --to
   std::string key_file;                 // for a mount that --to makes; empty: the default
   MoveRequest move;

@@ -23,17 +23,18 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-// How many independent migrations run at once. Each keeps a connection and an agent at the target,
-// which allows 64 for each peer (kAgentsOfPeerMax in daemon/privilege), and this node may run a
-// second `ppmr evacuate`. More than four for each dump gain nothing: while one tree is dumped, the
-// others are prepared, restored, or ended.
+// Returns how many independent migrations run at once. Each keeps a connection and an agent at the
+// target. A target allows 64 agents for each peer (kAgentsOfPeerMax in daemon/privilege), and this
+// node may run a second `ppmr evacuate`. More than four migrations for each dump gain nothing:
+// while one tree is dumped, the others are prepared, restored, or ended.
 size_t moves_at_once(unsigned jobs) {
   constexpr size_t kMovesMin = 8;
   constexpr size_t kMovesMax = 24;
   return std::clamp<size_t>(size_t{4} * jobs, kMovesMin, kMovesMax);
 }
 
-// How often a move begins that is aborted because of a pid.
+// How often a move begins if it is aborted each time because the target has a process with a needed
+// pid.
 constexpr int kAttemptsMax = 3;
 constexpr milliseconds kPidPatience{10'000};
 constexpr milliseconds kPidInterval{200};
@@ -49,8 +50,8 @@ json begins_again(const MigrationOutcome& outcome, const std::string& sentence) 
 
 }  // namespace
 
-// Returns whether the target frees the pid soon. It has got it after the checks, so mostly it is
-// that of a command that ends by itself.
+// Waits for some seconds, and returns whether the pid is free at the target. The process that has
+// the pid started after the checks. Mostly it is a command that ends by itself.
 bool Migrate::becomes_free(pid_t pid, const std::atomic<bool>& stop) const {
   const auto deadline = std::chrono::steady_clock::now() + kPidPatience;
   AgentClient agent(parse_endpoint(settings_.endpoint));
@@ -68,7 +69,7 @@ bool Migrate::becomes_free(pid_t pid, const std::atomic<bool>& stop) const {
 
 std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   Interruption interruption;
-  if (is_rehearsal()) settings_.unit.name.clear();  // its processes are rehearsed, without it
+  if (is_rehearsal()) settings_.unit.name.clear();  // rehearses the processes, not the unit
   const ProgressStyle style = command_.quiet  ? ProgressStyle::kNone
                               : command_.json ? ProgressStyle::kJson
                               : TerminalStyle::of(STDERR_FILENO).moves_cursor()
@@ -98,7 +99,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   }
   std::vector<MigrationOutcome> outcomes(moves.size());
   std::atomic<size_t> next = 0;
-  // The connection of a migration to the target ends with its Migration.
+  // Destroys the Migration before it returns, which closes the connection to the target.
   const auto move_once = [&](size_t i, const MigrationSettings& settings) {
     const auto outcome = without_exceptions([&]() -> Result<MigrationOutcome> {
       return Migration(store, settings, moves[i], slots, interruption.flag()).run();
@@ -112,7 +113,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
     // Sends the outcome for the metrics. The daemon may have ended in the meantime.
     const bool refused =
         outcomes[i].exit_code == ExitCode::kMigrationAborted && outcomes[i].trees.empty();
-    if (refused || is_rehearsal()) return;  // it has not begun; the metrics are about moves
+    if (refused || is_rehearsal()) return;  // the metrics count only moves that have begun
     (void)without_exceptions([&]() -> Status {
       (void)ask(settings_.mount, to_request(outcome_note(outcomes[i])));
       return {};
@@ -153,7 +154,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
       return {};
     });
     if (started) continue;
-    // The threads that have started do the work. Without any, this one does.
+    // The threads that have started do the work. If none has started, the main thread does it.
     left -= thread_count - threads.size();
     if (threads.empty()) {
       ++left;

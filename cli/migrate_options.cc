@@ -159,7 +159,8 @@ struct EvacuateOptions {
   }
 };
 
-// `action` starts no migration, so an option for a new migration is a mistake of the user.
+// Refuses all given options except `action` and `allowed`. `action` starts no migration, so an
+// option for a new migration is a mistake of the user.
 void refuse_other_options(const CLI::App& migrate, const std::string& action,
                           const std::set<std::string>& allowed) {
   for (const CLI::Option* option : migrate.get_options()) {
@@ -242,7 +243,8 @@ void add_migrate_command(CLI::App& app, int& exit_code) {
                    ->excludes(runc);
   const TargetOptions target =
       add_target_options(sub, migrate.mountpoint, migrate.target_host, migrate.key_file);
-  // For a program that must find the migration again, whatever becomes of this process.
+  // A program that starts this command gives an ID, so that it can find the migration again even if
+  // this process is killed.
   sub.add_option("--id", migrate.id)
       ->check([](const std::string& id) {
         return is_migration_id(id) ? "" : "'" + id + "' is not 32 hexadecimal digits";

@@ -7,7 +7,7 @@ class App;
 
 namespace ppmr {
 
-// Add the subcommand. It sets `exit_code` when it has run.
+// Each function adds a subcommand, which sets `exit_code` when it has run.
 void add_migrate_command(CLI::App& app, int& exit_code);
 void add_evacuate_command(CLI::App& app, int& exit_code);
 

@@ -44,7 +44,7 @@ CommandResult<void> MigrateCommand::check_values() const {
   if (limits.max_downtime <= milliseconds(0)) {
     return command_failure(ExitCode::kUsage,
                            "--max-downtime must be more than 0: in every move the processes stand "
-                           "still for a moment, for the shortest one with --post-copy");
+                           "still for a moment; --post-copy has the shortest downtime");
   }
   if (limits.max_time <= milliseconds(0)) {
     return command_failure(ExitCode::kUsage,
@@ -59,7 +59,7 @@ CommandResult<void> MigrateCommand::check_values() const {
   if (limits.on_timeout == OnTimeout::kPostCopy && move.rehearse) {
     return command_failure(ExitCode::kUsage,
                            "--on-timeout post-copy excludes --rehearse: rehearse the move without "
-                           "it, which needs the same of both nodes");
+                           "--on-timeout, which has the same needs at both nodes");
   }
   return {};
 }
@@ -77,7 +77,7 @@ CommandResult<void> Migrate::find_target() {
   settings_.hold_limit = command_.timeout.value_or(kDefaultHoldLimit);
   settings_.release_timeout = command_.release_timeout;
   settings_.live = command_.limits;
-  if (!is_rehearsal()) settings_.hooks = command_.hooks;  // they are about moves
+  if (!is_rehearsal()) settings_.hooks = command_.hooks;  // a rehearsal runs no hooks
   return {};
 }
 
@@ -114,8 +114,8 @@ CommandResult<void> Migrate::find_unit() {
   return {};
 }
 
-// Says at once that another migration moves the processes. Otherwise the checks would say that a
-// debugger traces them. With --independent only the trees stay that have rivals.
+// Fails early if another migration moves the processes. Otherwise the checks would report that a
+// debugger traces them. With --independent, only the trees stay that another migration moves.
 CommandResult<void> Migrate::find_rivals(const RecordStore& store) {
   std::vector<ProcessIdentity> roots;
   for (const pid_t pid : wanted_pids()) {
@@ -123,7 +123,7 @@ CommandResult<void> Migrate::find_rivals(const RecordStore& store) {
   }
   Status alone = check_rivals(store, roots);
   if (!alone && alone.error().errno_value == EALREADY) {
-    // Its coordinator may be dead.
+    // The coordinator of the other migration may be dead. Settling it then frees the processes.
     settle_mount(store, MigrationRole::kSource, settings_.mount.mountpoint, kSettlePatience);
     alone = check_rivals(store, roots);
   }

@@ -1,7 +1,9 @@
-// `ppmr migrate`, step by step. Each of the files of Migrate holds one step: migrate_selection.cc
-// what moves and to which target, migrate_checks.cc the checks on both nodes and the plan that
-// results, migrate_estimate.cc what a dry run expects, migrate_moves.cc the migrations themselves.
-// migrate_command.cc has their order and what is printed.
+// `ppmr migrate`, step by step. Each file of Migrate holds one step:
+//   migrate_selection.cc   what moves, and to which target
+//   migrate_checks.cc      the checks on both nodes, and the plan that results
+//   migrate_estimate.cc    what a dry run expects of the move
+//   migrate_moves.cc       the migrations themselves
+// migrate_command.cc has the order of the steps, and what the command prints.
 #pragma once
 
 #include <sys/types.h>
@@ -70,14 +72,14 @@ class Migrate {
   }
 
   const MigrateCommand& command_;
-  pid_t unit_main_ = 0;  // of the unit that moves
+  pid_t unit_main_ = 0;  // the main process of the unit that moves
   MigrationSettings settings_;
   MoveOptions move_options_;
   MoveRequest request_;
-  MoveAbilities abilities_;  // as far as known
+  MoveAbilities abilities_;  // of both nodes, as far as known
   std::vector<ProcessTree> trees_;
-  std::map<pid_t, ContainerFacts> containers_;  // key: the root
-  std::map<pid_t, std::string> rivals_;         // key: a pid that another migration moves
+  std::map<pid_t, ContainerFacts> containers_;  // key: the root of its tree
+  std::map<pid_t, std::string> rivals_;         // key: a root that another migration moves
   std::string processor_;
   KnownDigests digests_;
   std::vector<Finding> findings_;

@@ -30,7 +30,8 @@ constexpr milliseconds kTerminalInterval{200};
 constexpr milliseconds kJsonInterval{500};
 constexpr milliseconds kDaemonTimeout{500};
 
-// Rates jump while a part begins: a time left that is computed from them would be wrong.
+// A rate is shown only after it has been measured for this time. At the beginning of a round the
+// rate varies too much to compute the time left from it.
 constexpr milliseconds kMeasured{400};
 
 // Returns whether bytes of the process are on their way, or are put in place.
@@ -43,7 +44,8 @@ bool is_done(const ProgressLine& line) {
   return line.phase == phase::kMoved || line.phase == phase::kStayed;
 }
 
-// What the share and the time left are about: the present round, the fill, or all.
+// The bytes to which the percentage and the time left refer: the bytes of the present round, of the
+// fill, or of the whole move.
 struct Part {
   uint64_t bytes = 0;
   uint64_t expected_bytes = 0;  // 0: unknown
@@ -217,7 +219,7 @@ void MigrationProgress::query_daemon() {
   }
 }
 
-// Begins a phase or a round. Its rate is measured anew.
+// Begins a phase or a round, and measures its rate anew.
 void begin_part(ProgressLine& line, const char* phase, uint64_t expected_bytes) {
   line.phase = phase;
   line.part_bytes = 0;
@@ -236,7 +238,7 @@ void MigrationProgress::follow(const json& event, ProgressLine& line) {
     begin_part(line, phase::kCopying, bytes);
     line.round = event.value("round", uint64_t{0}) + 1;
     line.has_rounds = true;
-    if (line.round == 1) line.earlier_bytes = 0;  // the rounds may begin anew
+    if (line.round == 1) line.earlier_bytes = 0;  // the move may have begun its rounds anew
   }
   if (what == "copied") line.earlier_bytes += bytes;
   if (what == "dumping") begin_part(line, phase::kFrozen, 0);
@@ -253,7 +255,7 @@ void MigrationProgress::follow(const json& event, ProgressLine& line) {
   if (what == "complete") begin_part(line, phase::kMoved, 0);
 }
 
-// Changes the lines of the processes that the event is about.
+// Updates the lines of the processes to which the event refers.
 void MigrationProgress::follow(const json& event) {
   const std::string what = event.value("event", "");
   const std::string id = event.value("migration", "");
@@ -284,7 +286,7 @@ void MigrationProgress::on_event(const json& event) {
       draw();
       break;
     case ProgressStyle::kJson:
-      // The next progress has what this event says.
+      // A "filling" event needs no line, because the next progress object has its bytes.
       if (what != "filling") print_whole(stdout, "{}\n", json_text(event));
       break;
     case ProgressStyle::kLines:
@@ -304,7 +306,8 @@ std::string MigrationProgress::to_first_line() {
   return sequence;
 }
 
-// The next draw() puts the progress below `text`, so that `text` stays visible.
+// Prints `text` in place of the progress. The next draw() puts the progress below `text`, so that
+// `text` stays visible.
 void MigrationProgress::print_above(const std::string& text) {
   const std::string first = to_first_line();
   const std::string shown = printable(text, Charset::kAscii);

@@ -20,15 +20,15 @@ struct ProgressLine {
   int pid = 0;
   std::string name;
   std::string phase = phase::kWaiting;
-  uint64_t round = 0;       // that is copied; counts from 1; 0: none
-  bool has_rounds = false;  // if so, the size of what is sent last is not known
+  uint64_t round = 0;       // the present round; counts from 1; 0: none
+  bool has_rounds = false;  // true: the size of what the frozen process will send is not known
   bool is_paused = false;
-  uint64_t bytes = 0;           // sum of both checkpoints
+  uint64_t bytes = 0;           // sent: the sum of `checkpoint` and `memory`
   uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
   // The bytes of the present round, or of the fill.
   uint64_t part_bytes = 0;
   uint64_t part_expected_bytes = 0;
-  uint64_t earlier_bytes = 0;   // of the rounds before it
+  uint64_t earlier_bytes = 0;   // the bytes of the rounds before the present one
   double rate_bytes_per_s = 0;  // 0: not measured yet
   std::string migration;
   std::string checkpoint;
@@ -40,8 +40,8 @@ struct ProgressLine {
 // "  412 redis   round 1    120 MiB of 128 MiB  93%  1.1 GiB/s  0.1 s left".
 std::string progress_text(const ProgressLine& line,
                           const TerminalStyle& style = TerminalStyle(false, false));
-// Returns the lines for a terminal of this size. Cuts each to the width. Returns at most as many as
-// the height allows, because lines that scroll away cannot be redrawn.
+// Returns the lines for a terminal of this size. Cuts each line to the width. Returns at most as
+// many lines as the height allows, because lines that scroll away cannot be redrawn.
 std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, size_t columns,
                                         size_t rows, const TerminalStyle& style);
 nlohmann::json progress_json(const ProgressLine& line);

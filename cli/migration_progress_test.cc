@@ -60,7 +60,7 @@ TEST(MigrationProgress, PhaseFollowsTheEvents) {
   testing::internal::GetCapturedStderr();
 }
 
-TEST(MigrationProgress, TimeLeftIsThatOfTheRound) {
+TEST(MigrationProgress, TimeLeftAndPercentageReferToThePresentRound) {
   ProgressLine line{.pid = 412, .name = "redis", .phase = phase::kCopying};
   line.round = 2;
   line.has_rounds = true;
@@ -76,7 +76,7 @@ TEST(MigrationProgress, TimeLeftIsThatOfTheRound) {
   EXPECT_EQ(progress_json(line)["phase"], phase::kPaused);
 }
 
-TEST(MigrationProgress, NoTimeIsEstimatedBeforeItIsMeasured) {
+TEST(MigrationProgress, RateMeterSaysForHowLongItHasMeasured) {
   RateMeter meter;
   const RateMeter::Time begin{std::chrono::seconds(1000)};
   EXPECT_EQ(meter.measured_for(), std::chrono::seconds(0));
@@ -104,7 +104,7 @@ TEST(MigrationProgress, LinesAreCutToTheTerminal) {
   }
   const auto shown = progress_lines(lines, 80, 5, coloured);
   ASSERT_EQ(shown.size(), 4u);
-  EXPECT_NE(shown[0].find("4711"), std::string::npos) << "those that move come first";
+  EXPECT_NE(shown[0].find("4711"), std::string::npos) << "processes that move come first";
   EXPECT_EQ(shown[0].find('\x1b'), std::string::npos) << shown[0];
   EXPECT_NE(shown[1].find("\x1b[32m"), std::string::npos) << shown[1];
   EXPECT_EQ(shown[3], "and 17 more processes");

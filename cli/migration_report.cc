@@ -25,13 +25,14 @@ double seconds(int64_t from_ns, int64_t to_ns) {
 
 const char* result_of(const MigrationOutcome& outcome);
 
-// From this share of its time on, a process notices that it waits for a processor.
+// A process is slowed down noticeably if it waits for a processor for this share of its time or
+// more.
 constexpr double kDelayShown = 0.1;
 
-// From this part of the downtime on, the uncertainty of the clocks is shown beside it.
+// The table shows the uncertainty of the clocks if it is at least this part of the downtime.
 constexpr double kUncertaintyShown = 0.1;
 
-// Negative: unknown.
+// Returns the uncertainty of the tree's downtime, in seconds; negative: unknown.
 double clock_uncertainty_of(const TreeOutcome& tree) {
   return tree.clock_uncertainty_ns < 0 ? -1 : static_cast<double>(tree.clock_uncertainty_ns) / 1e9;
 }
@@ -40,7 +41,8 @@ const char* done_word(const TreeOutcome& tree) {
   return tree.move.original_goes_on ? "copied" : "moved";
 }
 
-// Of several trees, only some may be lost.
+// Returns the result of one tree. A migration with the result "LOST" may have lost only some of its
+// trees.
 const char* result_of(const MigrationOutcome& outcome, const TreeOutcome& tree) {
   if (tree.move.is_rehearsal) {
     return outcome.exit_code == ExitCode::kSuccess ? kWouldMove : kWouldStay;
@@ -63,7 +65,7 @@ const char* result_of(const MigrationOutcome& outcome) {
   }
 }
 
-// Empty if there is nothing to say.
+// Returns how much the process waited for a processor; empty if that is too little to show.
 std::string delay_text(const std::string& who, const json& event) {
   const auto shares = event.value("waited_shares", std::vector<double>());
   if (shares.empty()) return "";
@@ -158,7 +160,8 @@ request::NoteOutcome outcome_note(const MigrationOutcome& outcome) {
 
 namespace {
 
-// Two clocks that cannot be compared well are worth a word only if they can change the figure.
+// Returns the downtime, with the uncertainty of the clocks only if it is a noticeable part of the
+// downtime.
 std::string downtime_cell(const TreeOutcome& tree) {
   const double downtime = times_of(tree).downtime;
   const double uncertainty = clock_uncertainty_of(tree);

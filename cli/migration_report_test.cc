@@ -104,7 +104,7 @@ TEST(RehearsalReport, HasItsFiguresInItsJson) {
   EXPECT_DOUBLE_EQ(tree["downtime_s"], 0.12);
 }
 
-TEST(EventText, SaysHowMuchAProcessHasWaited) {
+TEST(EventText, SaysHowMuchAProcessHasWaitedForAProcessor) {
   const auto text = [](const nlohmann::json& shares) {
     return event_text(
         {{"event", "delayed"}, {"pid", 7}, {"name", "redis"}, {"waited_shares", shares}});
@@ -114,7 +114,7 @@ TEST(EventText, SaysHowMuchAProcessHasWaited) {
             "in the worst second)");
   EXPECT_EQ(text({0.5}),
             "7 redis: while its memory was copied, it waited for a processor 50% of its time");
-  EXPECT_EQ(text({0.01, 0.05}), "") << "nobody notices that";
+  EXPECT_EQ(text({0.01, 0.05}), "") << "too little to show";
   EXPECT_EQ(text(nlohmann::json::array()), "") << "unknown";
 }
 

@@ -1,5 +1,5 @@
-// The records say what moves, and the daemons of the mounts how many bytes have gone. A rate needs
-// two samples of them.
+// The records say what moves. The daemons of the mounts say how many bytes they have sent. A rate
+// needs two samples of these bytes.
 #include "cli/migrations_command.h"
 
 #include <unistd.h>
@@ -21,8 +21,9 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kRateInterval{200};
 constexpr size_t kColumns = 80;
 
-// At the source a move is settled when the target has taken over, but not over until all memory is
-// in place. Its coordinator waits for that.
+// Returns whether the list shows the migration. At the source, a migration is settled as soon as
+// the target has taken over the processes. The list shows it until all memory is in place, as long
+// as its coordinator waits for that.
 bool is_watched(const OwnershipRecord& record, const MigrationNotes& notes) {
   if (!record.is_settled()) return true;
   const bool fills = std::any_of(notes.trees.begin(), notes.trees.end(),
@@ -30,7 +31,7 @@ bool is_watched(const OwnershipRecord& record, const MigrationNotes& notes) {
   return fills && is_alive(record.coordinator);
 }
 
-// Adds the migrations that are not over, and their notes.
+// Adds the migrations that the list shows, and their notes.
 Status add_unsettled(const MigrationsCommand& command, WatchPage& page,
                      std::vector<Error>& unreadable) {
   // This command only reads, so it must not create the directory.
@@ -103,7 +104,7 @@ int MigrationsCommand::run() const {
   if (read && !page.migrations.empty()) {
     page = {.mounts = sample_mounts()};
     unreadable.clear();
-    read = add_unsettled(*this, page, unreadable);  // of the time of the samples
+    read = add_unsettled(*this, page, unreadable);  // again, to fit the time of the samples
   }
   if (!read) return report("migrations", {ExitCode::kFailure, read.error().message}, json);
   for (const Error& error : unreadable) print_to(stderr, "ppmr migrations: {}\n", error.message);

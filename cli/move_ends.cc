@@ -22,7 +22,8 @@ CommandResult<std::string> find_mountpoint(const MoveEndsOptions& options) {
   return host->mountpoint;
 }
 
-// A mount that is there already keeps its credentials.
+// Refuses --key-file with another key than that of a mount that exists already: --to does not
+// change the key of such a mount.
 CommandResult<void> check_key_file(const std::string& mountpoint, const nlohmann::json& endpoint,
                                    const MoveEndsOptions& options) {
   if (options.target_host.empty() || options.key_file.empty()) return {};

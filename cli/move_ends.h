@@ -11,19 +11,20 @@ namespace ppmr {
 
 struct MoveEnds {
   MountEntry mount;
-  nlohmann::json endpoint;  // of the target's agent, see parse_endpoint()
+  nlohmann::json endpoint;  // address and credentials of the target's agent, see parse_endpoint()
 };
 
 struct MoveEndsOptions {
-  std::string mountpoint;   // --mount; empty: that of `target_host`
+  std::string mountpoint;   // --mount; empty: the mount for `target_host`
   std::string target_host;  // --to
   std::string key_file;     // --key-file, for a mount that --to makes; empty: the default
   std::string state_directory;
 };
 
-// With --to: makes the mount if it is not there yet. Errors: kUsage for a mount that is none of a
-// source, or one that --to has made with another key; kNotMounted; kMigrationAborted if it is
-// drained; kFailure; those of make_target_mount() and of the daemon.
+// Returns the source mount and the target behind it. With --to, makes the mount if it does not
+// exist yet. Errors: kUsage if the mount is not a source mount or has no target, or if --to has
+// made it with another key; kNotMounted; kMigrationAborted if the mount is drained; kFailure; those
+// of make_target_mount() and of the daemon.
 CommandResult<MoveEnds> find_move_ends(const MoveEndsOptions& options);
 
 }  // namespace ppmr

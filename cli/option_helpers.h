@@ -49,7 +49,7 @@ void add_timeout(CLI::App& app, std::shared_ptr<Command> command, const std::str
       ->type_name("SECONDS");
 }
 
-// Why `path`, for which find_mount() has failed, names no mount.
+// Returns the error for a `path` that is in no mount. `error`: from find_mount().
 CommandError no_mount(const std::string& path, const Error& error);
 
 // The options that name the target: --mount, --to and --key-file.
@@ -59,7 +59,7 @@ struct TargetOptions {
   bool is_given() const { return mount->count() + to->count() > 0; }
 };
 
-// For --to: what parse_target_host() accepts.
+// Returns the check of --to: it accepts what parse_target_host() accepts.
 CLI::Validator target_host_check();
 // Adds --key-file, which needs `to`.
 void add_target_key_option(CLI::App& sub, std::string& key_file, CLI::Option* to);
@@ -67,11 +67,12 @@ void add_target_key_option(CLI::App& sub, std::string& key_file, CLI::Option* to
 TargetOptions add_target_options(CLI::App& sub, std::string& mountpoint, std::string& target_host,
                                  std::string& key_file);
 
-// Adds --wide to the commands whose output people read. main() acts on it.
+// Adds --wide to all commands that print tables. main() applies the option.
 void add_wide_options(CLI::App& app);
 
-// CLI11 reports an unknown option only after parse_complete_callback(). That message is the better
-// one, because a misspelt option looks like a missing option.
+// A parse_complete_callback() that misses an option returns first if this is true. CLI11 reports
+// the unknown option afterwards. Its message helps more, because a misspelt option looks like a
+// missing one.
 inline bool has_unknown_option(const CLI::App& sub) { return sub.remaining_size() > 0; }
 
 }  // namespace ppmr

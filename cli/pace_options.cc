@@ -5,7 +5,7 @@
 namespace ppmr {
 namespace {
 
-// An option with the syntax and the checks that `ppmr migrate --set` has for the limit.
+// Adds an option with the syntax and the checks that `ppmr migrate --set` has for the limit.
 template <typename Take>
 CLI::Option* add_limit(CLI::App& sub, const std::string& limit, const char* type,
                        const std::string& description, Take take) {

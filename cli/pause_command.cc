@@ -17,11 +17,11 @@
 namespace ppmr {
 namespace {
 
-// Why a migration has no rounds that could be paused; empty: it may have.
+// Returns why the migration has no rounds that could be paused; empty: it may have rounds.
 std::string obstacle_of(const OwnershipRecord& record) {
   using enum MigrationState;
   if (record.role == MigrationRole::kTarget) {
-    return fmt::format("the processes come from {}: do it there", record.peer);
+    return fmt::format("the processes come from {}: pause or resume it there", record.peer);
   }
   if (record.state() == kAborted) return "it is aborted already: " + record.error;
   if (record.state() >= kCommitted) {

@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-// `ppmr migrate --pause ID` and `--resume ID`: stop the rounds of a live move of this node, and let
-// them go on.
+// `ppmr migrate --pause ID` stops the rounds of a live move from this node; `--resume ID` lets them
+// go on.
 struct PauseCommand {
   std::string digits;  // the ID or its first digits
   bool resume = false;

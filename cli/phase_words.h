@@ -1,13 +1,17 @@
-// What a tree of a migration does at present, in one word: the same in the progress of `migrate`,
-// in `migrations`, in `status --watch` and in JSON.
+// What a tree of a migration does at present, in one word. The progress of `migrate`, `migrations`,
+// `status --watch` and JSON use the same words. The records of a target add "receiving" and
+// "ready", and lost trees have "LOST", see phase_of().
 //
-//   waiting     for --jobs, or for other trees
-//   preparing   both nodes prepare; no process was touched
-//   copying     rounds; lines show "round 2"
-//   paused      the same, paused by --pause
-//   frozen      the processes stand still; CRIU describes them, and the rest of their memory is
-//   sent restoring   the target restores them; they stand still filling     they run at the target,
-//   and their memory is put in place moved       all of it is
+//   waiting        for --jobs, or for other trees
+//   preparing      both nodes prepare; no process was touched
+//   copying        rounds copy the memory while the processes run; lines show "round 2"
+//   paused         --pause has paused these rounds
+//   frozen         the processes stand still: CRIU dumps them, and the rest of their memory is sent
+//   restoring      the processes stand still: the target restores them
+//   handing over   the processes stand still: the target is decided, and does not run them yet
+//   filling        the processes run at the target, and their memory is put in place
+//   moved          all memory is in place
+//   stayed         the migration was aborted, and the processes continue at the source
 #pragma once
 
 #include <fmt/format.h>
@@ -28,7 +32,8 @@ inline constexpr const char* kFilling = "filling";
 inline constexpr const char* kMoved = "moved";
 inline constexpr const char* kStayed = "stayed";
 
-// The word for a line. `round` counts from 1; 0: none.
+// Returns the word that a line shows: "round 2" in place of "copying". `round` counts from 1; 0:
+// none.
 inline std::string shown(const std::string& word, uint64_t round) {
   return word == kCopying && round > 0 ? fmt::format("round {}", round) : word;
 }

@@ -1,5 +1,5 @@
-// Runs the checks of a move once, then protects the process until it ends. A service runs it, so it
-// prints a line for each epoch and nothing else.
+// Runs the checks of a move once, then protects the process until it ends. A service runs this
+// command, so it prints one line for each event, and draws no progress.
 #include "cli/protect_command.h"
 
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ constexpr milliseconds kPauseDefault{150};
 constexpr milliseconds kSignalInterval{200};
 constexpr milliseconds kWaitInterval{1000};
 
-// Connections cannot be restored: their peers have gone on since the epoch.
+// A takeover cannot restore connections, because their peers have gone on since the epoch.
 constexpr const char* kCloseConnections = "--tcp-close";
 
 std::string line_of(const json& event) {
@@ -70,18 +70,20 @@ std::string line_of(const json& event) {
   return event.value("reason", what);
 }
 
-// Whether people read of it. Each partner keeps each epoch, unless a warning says otherwise.
+// Returns whether the event has a line in the text output. A partner that keeps one more epoch has
+// none: each partner keeps each epoch, unless a warning says otherwise.
 bool has_line(const json& event) {
   return event.at("event") != "kept" || event.at("is_back").get<bool>();
 }
 
-// Why the checks of a target could not be made: it may be there later.
+// Returns whether the checks failed only because the target or its mount is away, so that they may
+// succeed later.
 bool may_come_back(ExitCode code) {
   return code == ExitCode::kPeerFailed || code == ExitCode::kDaemonSilent ||
          code == ExitCode::kNotMounted;
 }
 
-// One partner, as the command line names it.
+// One partner, as the command line names it: one of the members is empty.
 struct PartnerOption {
   std::string mountpoint;
   std::string target_host;
@@ -97,7 +99,7 @@ class Protect {
   CommandResult<void> await_tree(Interruption& interruption);
   CommandResult<void> identify_tree();
   CommandResult<pid_t> find_root();
-  std::string what() const;  // for messages
+  std::string what() const;  // the name of the protected process, unit or container, for messages
   std::vector<PartnerOption> partners() const;
   CommandResult<void> check(const PartnerOption& partner) const;
   CommandResult<void> check_partners();
@@ -125,7 +127,8 @@ CommandResult<void> Protect::check_options() const {
   for (const auto* given : {&command_.mountpoints, &command_.target_hosts}) {
     std::set<std::string> once(given->begin(), given->end());
     if (once.size() == given->size()) continue;
-    return command_failure(ExitCode::kUsage, "a target is named twice");
+    return command_failure(ExitCode::kUsage,
+                           "--to or --mount has a value twice: name each target once");
   }
   if (auto passed = check_passed_options(command_.criu_options); !passed) {
     return command_failure(ExitCode::kUsage, passed.error().message);
@@ -133,8 +136,8 @@ CommandResult<void> Protect::check_options() const {
   return {};
 }
 
-// A unit or container that does not run has no event that a process can wait for without its
-// manager.
+// Waits until the unit, container or process runs. Looks for it at intervals, because only its
+// manager could report its start.
 CommandResult<void> Protect::await_tree(Interruption& interruption) {
   std::string told;
   for (;;) {
@@ -206,7 +209,8 @@ std::string Protect::what() const {
   return fmt::format("process {} ({})", settings_.tree.root, settings_.tree.program);
 }
 
-// What stops a move stops a takeover, and then it is too late.
+// Runs the checks of a move to the partner. What stops a move would stop a takeover, too, and at
+// that time the source is lost.
 CommandResult<void> Protect::check(const PartnerOption& partner) const {
   MigrateCommand move;
   move.name = "protect";
@@ -237,14 +241,15 @@ std::vector<PartnerOption> Protect::partners() const {
   return all;
 }
 
-// A partner is named as the command line does it, or by the address behind the mount.
+// Returns the host of --to, or the address of the target behind the mount of --mount.
 std::string Protect::name_of(const PartnerOption& partner) const {
   if (!partner.target_host.empty()) return partner.target_host;
   const auto found = find_partner(partner);
   return found ? parse_endpoint(found->endpoint).address : partner.mountpoint;
 }
 
-// With several partners, one that is away stops none: it is checked when it is back.
+// Checks each partner. With several partners, a partner that is away does not stop the protection:
+// ppmr checks it as soon as it is back. At least one partner must pass the checks.
 CommandResult<void> Protect::check_partners() {
   const auto all = partners();
   size_t ready = 0;
@@ -269,7 +274,8 @@ CommandResult<void> Protect::check_partners() {
   return ready > 0 ? CommandResult<void>{} : first_failure;
 }
 
-// Two epochs of one name would remove each other's checkpoints.
+// Locks the name of the protection. Two protections of one name would remove each other's
+// checkpoints.
 CommandResult<UniqueFd> Protect::lock_name() const {
   auto lock = lock_protection(settings_.name);
   if (lock) return std::move(*lock);
@@ -315,7 +321,8 @@ int Protect::run() {
   const auto lock = lock_name();
   if (!lock) return fail(lock.error());
   if (auto possible = check_partners(); !possible) return fail(possible.error());
-  // Only now: the checks above are those of a move, which a claim would stop.
+  // The claim must follow the checks above: they are the checks of a move, and a claim stops a
+  // move.
   const ProtectionClaim claim{
       settings_.name, {settings_.tree.root, settings_.tree.root_start_time}, getpid()};
   if (Status claimed = claim_protection(*lock, claim); !claimed) {
@@ -329,7 +336,8 @@ int Protect::run() {
   settings_.policy = command_.policy;
   settings_.on_event = [this](const json& event) { show(event); };
 
-  if (!interruption) interruption.emplace();  // the checks end at once by a signal
+  // Created only here, so that a signal during the checks ends the program at once.
+  if (!interruption) interruption.emplace();
   std::atomic<bool> ended = false;
   std::optional<Result<ProtectionEnd>> end;
   std::thread thread([&] {
@@ -353,7 +361,8 @@ int Protect::run() {
   return to_int(ExitCode::kSuccess);
 }
 
-// The options that name the target of a move, but they may be repeated: each names one partner.
+// Adds the options that name the target of a move. Here they may be repeated, and each names one
+// partner.
 TargetOptions add_partner_options(CLI::App& sub, ProtectCommand& command) {
   auto* mount = sub.add_option("--mount", command.mountpoints,
                                "source mount, whose target keeps the epochs; may be repeated")

@@ -1,5 +1,5 @@
-// `ppmr rdma run -- PROGRAM`: starts a program whose use of RDMA can be moved. The library is
-// preloaded, so the program and all that it starts have it.
+// `ppmr rdma run -- PROGRAM`: starts a program whose use of RDMA can be moved. LD_PRELOAD names the
+// library, so the program and all programs that it starts load it.
 #include "cli/rdma_command.h"
 
 #include <fmt/format.h>

@@ -9,18 +9,18 @@ namespace ppmr {
 
 // Starts a program with the library of movable verbs (verbs_library).
 struct RdmaRunCommand {
-  std::string directory;  // empty: one of the user, on this machine
+  std::string directory;  // where peers find each other; empty: this user's directory in /dev/shm
   std::vector<std::string> program;
 
   int run() const;  // returns only if the program did not start
 };
 
-// The value of LD_PRELOAD that adds the library to what is there. Errors: EINVAL: the path has a
-// character that separates paths there.
+// Returns a value of LD_PRELOAD that adds `library` to the present value `before`, which may be
+// null. Errors: EINVAL: the path of the library has a character that separates paths in LD_PRELOAD.
 Result<std::string> preload_with(const std::string& library, const char* before);
 
-// Makes the directory in which peers find each other, unless it exists. Errors: EPERM: others could
-// write there; and those of mkdir.
+// Creates the directory in which peers find each other, unless it exists. Errors: EPERM if other
+// users could write into it; ENOTDIR; those of mkdir() and stat().
 Status prepare_verbs_directory(const std::string& directory);
 
 }  // namespace ppmr

@@ -39,14 +39,14 @@ TEST_F(RdmaCommand, PrefersTheLibraryBesideTheProgram) {
   EXPECT_EQ(find_verbs_library(std::string(home_) + "/bin").value(), built);
 }
 
-TEST_F(RdmaCommand, NamesThePlacesOfAMissingLibrary) {
+TEST_F(RdmaCommand, NamesThePlacesWhereItLookedForAMissingLibrary) {
   const auto missing = find_verbs_library(home_);
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().errno_value, ENOENT);
   EXPECT_NE(missing.error().message.find(home_), std::string::npos);
 }
 
-TEST_F(RdmaCommand, KeepsWhatIsPreloadedAlready) {
+TEST_F(RdmaCommand, KeepsTheLibrariesThatLdPreloadNamesAlready) {
   EXPECT_EQ(preload_with("/lib/a.so", nullptr).value(), "/lib/a.so");
   EXPECT_EQ(preload_with("/lib/a.so", "").value(), "/lib/a.so");
   EXPECT_EQ(preload_with("/lib/a.so", "/lib/b.so").value(), "/lib/a.so:/lib/b.so");

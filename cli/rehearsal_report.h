@@ -1,5 +1,5 @@
-// Output of a rehearsal at its end: which trees would move, how long each stood still for it, how
-// long the move would take it away, and what it would send.
+// Output of a rehearsal at its end: which trees would move, how long the rehearsal froze each, how
+// long the downtime of a move would be, and how many bytes a move would send.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// A wrong answer here doubles a process: so the operator types the name of the lost node, and a
-// fence command can prove that it is dead.
+// If the other node is alive after all, the processes may run twice. So the operator types the name
+// of the lost node, and a fence command can prove that it is dead.
 #include "cli/resolve_command.h"
 
 #include <fmt/format.h>

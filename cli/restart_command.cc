@@ -1,7 +1,7 @@
 // `ppmr restart DIR`: waits for a checkpoint at the target, restores it with CRIU, and waits until
 // all memory is in place. While it waits, `criu check` tests whether a lazy restore is possible.
-// The check also makes CRIU cache its kernel tests in /run/criu.kdat (if /run is a tmpfs), which
-// saves the next two CRIU processes about 25 ms each.
+// The check also makes CRIU cache the results of its kernel tests in /run/criu.kdat (if /run is a
+// tmpfs). This saves the next two CRIU processes about 25 ms each.
 #include "cli/restart_command.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<microseconds>(Clock::now() - start);
 }
 
-// One run of the command. The members are the results of its steps.
+// One run of the command. Its data members are the results of its steps.
 class Restart {
  public:
   explicit Restart(const RestartCommand& command) : command_(command) {}

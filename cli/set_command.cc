@@ -42,7 +42,7 @@ Status set_percent(std::string_view value, uint64_t least, uint64_t most,
   return {};
 }
 
-// "100MiB/s" is what people type.
+// Accepts "100MiB/s", too, because people type it.
 Status set_rate(std::string_view value, std::optional<uint64_t>& rate) {
   if (value.ends_with("/s")) value.remove_suffix(2);
   const auto parsed = parse_size(value);
@@ -69,7 +69,7 @@ Status set_limit(std::string_view text, ChangedLimits& limits) {
                                      text));
 }
 
-// Why the limits of a migration cannot be changed; empty: they can.
+// Returns why the limits of the migration cannot be changed; empty: they can be changed.
 std::string obstacle_of(const OwnershipRecord& record) {
   if (record.role == MigrationRole::kTarget) {
     return fmt::format("the processes come from {}: change them there", record.peer);

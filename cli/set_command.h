@@ -9,12 +9,12 @@
 
 namespace ppmr {
 
-// Parses "max-rate=100MiB", "cpu-share=25%", "max-downtime=1s" and "max-time=2m", also several in
-// one word with commas between them. Errors: EINVAL.
+// Parses "max-rate=100MiB", "cpu-share=25%", "slow-down=50%", "max-downtime=1s" and "max-time=2m".
+// One word may have several, with commas between them. Errors: EINVAL.
 Result<ChangedLimits> parse_changed_limits(const std::vector<std::string>& words);
 
-// `ppmr migrate --set ID LIMIT=VALUE...`: changes the limits of a live move of this node while it
-// copies memory.
+// `ppmr migrate --set ID LIMIT=VALUE...`: changes the limits of a live move from this node while
+// the move copies memory.
 struct SetCommand {
   std::string digits;  // the ID or its first digits; empty: none
   std::vector<std::string> limits;

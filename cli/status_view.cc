@@ -71,7 +71,7 @@ std::string store_line(const json& store) {
                                    format_size(number(store, "spilled_bytes"))));
 }
 
-// What a target with --keep-dir has on its disk.
+// Returns the lines about the checkpoints that a target with --keep-dir has on its disk.
 std::string kept_lines(const json& keep) {
   const uint64_t count = number(keep, "checkpoints");
   std::string what = fmt::format("{}, {} in {}", counted(count, "checkpoint"),
@@ -103,7 +103,7 @@ std::string state_text(const json& checkpoint) {
   return kept == "writing" ? "sealed, being written" : "sealed, not kept";
 }
 
-// Empty without an open migration.
+// Returns the line about open migrations; empty: there are none.
 std::string open_line(const json& open) {
   const auto count = number(open, "count");
   if (count == 0) return "";

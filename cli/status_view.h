@@ -16,11 +16,12 @@ void add_rates(nlohmann::json& status, const nlohmann::json& earlier,
 
 // Returns aligned lines; the last lines are for the checkpoints. Skips fields that are missing or
 // of another type, because the daemon may have another version.
-// `columns`: of the terminal; 0: lines of any length.
+// `columns`: the width of the terminal; 0: lines of any length.
 std::string status_text(const nlohmann::json& status, const MountEntry& mount, size_t columns = 0);
 
-// What the partner's disk has of a protected process, "; on the partner's disk: epoch 11, 38 s
-// old"; without its age in an event of `ppmr protect`. Empty if the partner writes epochs to none.
+// Returns which epoch of a protected process is on the partner's disk: "; on the partner's disk:
+// epoch 11, 38 s old". An event of `ppmr protect` has no age. Empty if the partner writes epochs to
+// no disk.
 std::string on_disk_text(const nlohmann::json& process);
 
 // Returns what `ppmr status` prints for a mount whose daemon does not reply.

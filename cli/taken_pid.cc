@@ -5,7 +5,8 @@
 
 namespace ppmr {
 
-// The reason is CRIU's own text, which restart_loader/criu/criu_log.cc explains.
+// Reads the pid from the message of the outcome. It contains CRIU's own error text, to which
+// restart_loader/criu/criu_log.cc adds an explanation.
 std::optional<pid_t> taken_pid(const MigrationOutcome& outcome) {
   constexpr std::string_view kBefore = "Can't fork for ";
   constexpr std::string_view kAfter = ": File exists";

@@ -1,4 +1,5 @@
-// A pid that a process of the target has got between the checks of a move and its restore.
+// Detects a move that was aborted because, between its checks and its restore, the target gave a
+// needed pid to another process.
 #pragma once
 
 #include <sys/types.h>

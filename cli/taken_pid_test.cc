@@ -9,12 +9,12 @@ MigrationOutcome aborted(const std::string& message) {
   return {ExitCode::kMigrationAborted, message, "", {}};
 }
 
-TEST(TakenPid, IsNamedByCriu) {
+TEST(TakenPid, IsReadFromTheErrorOfCriu) {
   EXPECT_EQ(taken_pid(aborted("process 812: \"Can't fork for 813: File exists\": pid 813 is")),
             813);
 }
 
-TEST(TakenPid, OtherReasonsAreNone) {
+TEST(TakenPid, OtherErrorsNameNoPid) {
   EXPECT_FALSE(taken_pid(aborted("")));
   EXPECT_FALSE(taken_pid(aborted("Can't fork for ")));
   EXPECT_FALSE(taken_pid(aborted("Can't fork for x: File exists")));

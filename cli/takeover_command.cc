@@ -1,6 +1,6 @@
-// A wrong answer here doubles a process: so a fence command proves that the other node is dead, or
-// the operator types its name. The restore begins before the fence, and holds the process until the
-// fence has answered.
+// If the other node is alive after all, the process runs twice. So a fence command proves that the
+// other node is dead, or the operator types its name. To save time, the restore begins before that.
+// It holds the process until the fence command has succeeded or the operator has typed the name.
 #include "cli/takeover_command.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ int64_t age_uncertainty_ms(const SealedEpoch& epoch) {
   return ns < 0 ? -1 : (ns + 999'999) / 1'000'000;
 }
 
-// "; kept as well: 11 (38 s old), 10 (68 s old)"
+// Returns "; kept as well: 11 (38 s old), 10 (68 s old)"; empty without older epochs.
 std::string older_epochs(const EpochState& state) {
   std::string text;
   for (const SealedEpoch& epoch : state.older) {
@@ -54,7 +54,7 @@ std::string older_epochs(const EpochState& state) {
   return text;
 }
 
-// "; on disk: epoch 11, 38 s old"
+// Returns what is on disk, for example "; on disk: epoch 11, 38 s old".
 std::string on_disk_text(const EpochOnDisk& on_disk, const SealedEpoch& newest) {
   std::string text;
   if (on_disk.number == 0) {
@@ -183,7 +183,7 @@ CommandResult<void> Takeover::list() const {
 
 CommandResult<void> Takeover::discard() const {
   auto known = epochs_.read(command_.name);
-  const bool is_known = known || epochs_.on_disk(command_.name);  // perhaps it cannot be read
+  const bool is_known = known || epochs_.on_disk(command_.name);  // on disk, even if unreadable
   if (!is_known) return command_failure(ExitCode::kUsage, known.error().message);
   auto locked = epochs_.lock(command_.name);
   if (!locked) return command_failure(ExitCode::kFailure, locked.error().message);
@@ -239,8 +239,8 @@ CommandResult<void> Takeover::await_silence() {
 
 CommandResult<void> Takeover::fence_or_ask(const EpochState& state,
                                            const SealedEpoch& epoch) const {
-  if (command_.copy) return {};        // its source goes on
-  if (command_.dead_after) return {};  // the fence has answered
+  if (command_.copy) return {};        // the source goes on, so it need not be dead
+  if (command_.dead_after) return {};  // await_silence() has run the fence command
   if (command_.fence.empty()) {
     say(
         fmt::format("{} ({}) goes on here from epoch {}, {}; what it did since is lost. If its "
@@ -258,7 +258,8 @@ CommandResult<void> Takeover::fence_or_ask(const EpochState& state,
   return {};
 }
 
-// Errors: ECANCELED, ECHILD: why the tree cannot run; ETIMEDOUT.
+// Waits until all trees have reached the phase, and returns the record. Errors: ECANCELED if the
+// takeover was aborted; ECHILD if processes are lost; ETIMEDOUT.
 Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) const {
   const auto deadline = Clock::now() + kRestorePatience;
   for (uint64_t version = 0;;) {
@@ -276,7 +277,8 @@ Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) 
   }
 }
 
-// A copy that runs here may have what the process needs; empty: none does.
+// Returns a sentence about a copy that runs here, because it may occupy pids or addresses that the
+// process needs; empty: no copy runs here.
 std::string Takeover::hindrance() const {
   if (command_.copy) return {};
   const pid_t pid = find_running_copy(records_, epochs_, command_.name);
@@ -295,8 +297,8 @@ CommandResult<OwnershipRecord> Takeover::decide(const EpochState& state, const S
   };
   if (const auto dead = fence_or_ask(state, epoch); !dead) return give_up(dead.error());
   const auto failed = [&](const Error& error) {
-    const std::string kept = command_.copy ? "; its original and the epochs of that are as before"
-                                           : ", and its epoch is kept";
+    const std::string kept =
+        command_.copy ? "; its original and its epochs are unchanged" : ", and its epoch is kept";
     return CommandError{
         ExitCode::kRestoreFailed,
         fmt::format("{} does not run here{}: {}{}", state.name, kept, error.message, hindrance())};
@@ -338,7 +340,7 @@ CommandResult<void> Takeover::take_over() {
   }
   if (auto first = check_first(*known); !first) return first;
   if (auto silent = await_silence(); !silent) return silent;
-  // It may have become the second partner while it waited.
+  // This node may have become the second partner while it waited.
   known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kFailure, known.error().message);
   if (auto first = check_first(*known); !first) return first;
@@ -357,7 +359,7 @@ CommandResult<void> Takeover::copy() {
   const auto known = epochs_.read(command_.name);
   if (!known) return command_failure(ExitCode::kUsage, known.error().message);
   auto runs = run_here();
-  // The original keeps its epoch; that of a copy that does not run is of no use to anybody.
+  // The epoch of a copy that does not run has no use. The original keeps its own epochs.
   if (!runs) discard_abandoned_copies(records_, epochs_);
   return runs;
 }

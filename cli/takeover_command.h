@@ -18,13 +18,13 @@ namespace ppmr {
 struct TakeoverCommand {
   std::string name;  // empty: list
   bool discard = false;
-  bool copy = false;        // it runs here beside its source, which goes on
-  uint64_t epoch = 0;       // the number of an older one; 0: the newest
+  bool copy = false;        // a copy runs here beside its source, which goes on
+  uint64_t epoch = 0;       // the number of the epoch; 0: the newest
   bool cuts_files = false;  // --truncate
-  bool rolls_back = false;  // a part of a whole, for who leads it
+  bool rolls_back = false;  // the home of a job rolls back all nodes of the job, this one included
   std::string fence;
   std::string instead_of;  // the partner that takes over before this one
-  // Wait until the source has been silent for so long.
+  // Waits until the source has been silent for so long. nullopt: does not wait.
   std::optional<std::chrono::milliseconds> dead_after;
   std::string state_directory = kDefaultStateDirectory;
   bool json = false;

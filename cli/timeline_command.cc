@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kColumnsOfFile = 100;
 
-// Writes the picture into the working directory. An older picture of the same migration is
-// replaced, never written through a link. Returns its path. Errors: of the file system.
+// Writes the picture into the working directory, and returns its path. Replaces an older picture of
+// the same migration, and follows no link. Errors: those of the file system.
 Result<std::string> write_picture(const std::string& id, const std::string& svg) {
   std::error_code error;
   const auto directory = std::filesystem::current_path(error);
@@ -50,7 +50,7 @@ CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& record
   }
   for (const OwnershipRecord& record : records) {  // the oldest record comes first
     if (!id.empty() && record.id != id) continue;
-    // The record of the source has the times of both nodes.
+    // Prefers the record of the source, which has the times of both nodes.
     const bool knows_less =
         chosen != nullptr && chosen->id == record.id && record.role == MigrationRole::kTarget;
     if (!knows_less) chosen = &record;
@@ -73,7 +73,7 @@ size_t columns_of_stdout() {
 int TimelineCommand::run() const {
   const auto failed = [](const CommandError& error) { return report("timeline", error, false); };
   std::vector<OwnershipRecord> records;
-  if (access(state_directory.c_str(), F_OK) == 0) {  // because open() would create it
+  if (access(state_directory.c_str(), F_OK) == 0) {  // open() would create the directory
     auto store = RecordStore::open(state_directory);
     if (!store) return failed({ExitCode::kFailure, store.error().message});
     auto found = store->list();

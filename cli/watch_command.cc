@@ -17,7 +17,7 @@
 #include "cli/watch_view.h"
 #include "migration/records/record_store.h"
 
-// ncurses.h defines macros with the names of functions. This file needs only its numbers of keys.
+// ncurses.h defines macros with the names of functions. This file needs only the numbers of keys.
 #define NCURSES_NOMACROS 1
 #include <ncurses.h>
 
@@ -39,7 +39,7 @@ class Migrations {
   explicit Migrations(std::string directory) : directory_(std::move(directory)) {}
 
   void read_into(WatchPage& page) {
-    if (access(directory_.c_str(), F_OK) != 0) return;  // because open() would create it
+    if (access(directory_.c_str(), F_OK) != 0) return;  // open() would create the directory
     auto store = RecordStore::open(directory_);
     auto records = store ? store->list(nullptr, known_as_over_) : tl::unexpected(store.error());
     if (!records) {

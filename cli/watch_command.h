@@ -5,7 +5,8 @@
 
 namespace ppmr {
 
-// Runs until q, a signal, or an error; returns the exit code. `mountpoint`: empty: all mounts.
+// Runs until the user types q, or until a signal or an error. Returns the exit code. An empty
+// `mountpoint` stands for all mounts.
 int watch_status(const std::string& mountpoint, const std::string& state_directory, bool colours);
 
 }  // namespace ppmr

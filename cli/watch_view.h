@@ -39,7 +39,7 @@ struct WatchPage {
   std::vector<WatchedMount> mounts;
   std::map<std::string, MigrationNotes> notes = {};  // key: RecordStore::name_of()
 
-  // Returns empty notes for a migration without.
+  // Returns the notes of the migration; empty notes if it has none.
   const MigrationNotes& notes_of(const OwnershipRecord& record) const;
 };
 
@@ -53,7 +53,8 @@ struct TreeBytes {
   uint64_t rate_bytes_per_s = 0;
 };
 
-// What the share and the time left are about: the present round, the fill, or all.
+// The bytes to which the percentage and the time left refer: the bytes of the present round, of the
+// fill, or of the whole move.
 struct TreePart {
   uint64_t round = 0;  // counts from 1; 0: none
   uint64_t bytes = 0;
@@ -64,10 +65,11 @@ TreePart part_of(const OwnershipRecord& record, size_t tree, const MigrationNote
 // Returns what the daemons of the page's mounts report about the checkpoints of a tree.
 TreeBytes bytes_of(const WatchPage& page, const OwnershipRecord& record, const TreeRecord& tree);
 
-// Returns a line for each process tree of the page's migrations. Lines may be wider.
+// Returns a line for each process tree of the page's migrations. A line may be wider than
+// `columns`.
 std::vector<ScreenLine> migration_lines(const WatchPage& page, size_t columns, Charset charset);
 
-// Returns the lines for a terminal of `columns`. Lines may be wider.
+// Returns the lines for a terminal of this width. A line may be wider than `columns`.
 std::vector<ScreenLine> watch_lines(const WatchPage& page, size_t columns, Charset charset);
 
 }  // namespace ppmr

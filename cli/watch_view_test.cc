@@ -85,7 +85,7 @@ TEST(WatchView, MigrationHasPhaseShareRateAndTimeLeft) {
       HasSubstr("[#####.....]  50%  32.0 MiB/s  2.0 s left  64.0 MiB of 128.0 MiB  to node2"));
 }
 
-TEST(WatchView, ShareIsThatOfTheRoundOrOfTheFill) {
+TEST(WatchView, PercentageRefersToThePresentRoundOrToTheFill) {
   WatchPage shown = page();
   OwnershipRecord& record = shown.migrations[0];
   record.plan.is_live = true;

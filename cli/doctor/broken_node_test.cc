@@ -289,7 +289,7 @@ TEST_F(Doctor, ConfigurationNamesTheTargetsOfSources) {
   EXPECT_EQ(targets[1].address, "two:7440");
 }
 
-TEST_F(Doctor, OptionsOfTheMountsOfToAreCheckedAsTheyAreUsedAndHaveNoUnit) {
+TEST_F(Doctor, ToConfIsCheckedAsTheOptionsOfASourceAndNeedsNoUnit) {
   write("to.conf", "tls-cert = /etc/one.crt\n");
   const auto found = read_configuration(root_);
   ASSERT_EQ(found.files, std::vector<std::string>{root_ + "/to.conf"});

@@ -38,7 +38,7 @@ Diagnosis check_key_file(const std::string& path) {
                                changing ? " and a second one, which peers may still use" : ""));
 }
 
-// Returns the seconds from `now` to this time; negative: the time is past.
+// Returns the seconds from `now` (in seconds since 1970) to `time`; negative: `time` is past.
 int64_t seconds_until(const ASN1_TIME* time, int64_t now) {
   const std::unique_ptr<ASN1_TIME, decltype(&::ASN1_TIME_free)> from(ASN1_TIME_set(nullptr, now),
                                                                      &::ASN1_TIME_free);

@@ -38,8 +38,8 @@ int try_process_vm_readv() {
 }
 
 // Calls PAGEMAP_SCAN with size 0. A kernel that has PAGEMAP_SCAN refuses this with EINVAL. An older
-// kernel answers ENOTTY, because it has no ioctl(2) for this file. The number is that of
-// include/uapi/linux/fs.h, since Linux 6.7.
+// kernel answers ENOTTY, because it has no ioctl(2) for this file. The number of the ioctl(2)
+// stands in include/uapi/linux/fs.h, since Linux 6.7.
 int try_pagemap_scan() {
   struct Request {
     std::array<uint64_t, 12> fields{};
@@ -57,7 +57,8 @@ int try_landlock() {
              : errno;
 }
 
-// The kernel can do it, but this process has no right to.
+// Returns whether a call failed only because this process lacks a right: the kernel has the
+// feature.
 bool lacks_right(int error) { return error == EPERM || error == EACCES; }
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }

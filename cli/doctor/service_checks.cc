@@ -38,7 +38,7 @@ std::string role_of(const std::string& file) {
   return directory == "source.d" ? "source" : directory == "protect.d" ? "protect" : "";
 }
 
-// Empty: no unit starts a daemon with this file.
+// Returns the unit whose daemon uses this file; empty: no unit uses it.
 std::string unit_of(const std::string& file) {
   if (fs::path(file).filename() == kToFile) return "";
   if (role_of(file) == "target") return "ppmr-target.service";
@@ -80,7 +80,7 @@ void read_file(const std::string& path, Configuration& found,
   }
 }
 
-// Joins the lines. A daemon's check prints one line for each fault.
+// Joins the lines of `text` into one, because a daemon's check prints one line for each fault.
 std::string on_one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ';');
@@ -107,7 +107,8 @@ void check_peers(const std::string& mountpoint, const json& status, Diagnoses& f
   }
 }
 
-// The files may be new: a daemon uses what it has read at its start or at the last SIGHUP.
+// Uses the expiry that the daemon reports. The files may be newer than what the daemon uses: it has
+// read them at its start or at the last SIGHUP.
 void check_end_of_credentials(const std::string& mountpoint, const json& status, Diagnoses& found) {
   const json end = status.value("credentials_end_s", json());
   if (!end.is_number_integer()) return;
@@ -116,7 +117,7 @@ void check_end_of_credentials(const std::string& mountpoint, const json& status,
   const int64_t left_s = end.get<int64_t>() - realtime_ns() / 1'000'000'000;
   if (left_s >= kWarningDays * kSecondsPerDay) return;
   const std::string message = fmt::format(
-      "what the daemon of {} uses as certificates {}", mountpoint,
+      "a certificate or revocation list that the daemon of {} uses {}", mountpoint,
       left_s < 0 ? "has expired" : "expires in " + counted(left_s / kSecondsPerDay, "day"));
   const std::string remedy =
       "Issue new certificates at the same paths, and send SIGHUP to the daemon (`systemctl "
@@ -189,7 +190,8 @@ std::vector<std::string> check_arguments(const std::string& file) {
   const std::string role = role_of(file);
   if (role.empty()) return {};
   if (fs::path(file).filename() != kToFile) return {role, "--config", file, "--check"};
-  // With what --to adds. This directory is on every node; a check mounts nothing.
+  // Adds the mount point and target that --to would add, because a source needs both. /run exists
+  // on every node, and a check mounts nothing.
   return {role, "/run", "--target", "localhost:7440", "--config", file, "--check"};
 }
 

@@ -28,8 +28,8 @@ struct Configuration {
 Configuration read_configuration(const std::string& directory);
 // Returns the configuration files in the directory, sorted.
 std::vector<std::string> configuration_files(const std::string& directory);
-// Returns the arguments with which ppmr checks the file; empty if its name does not show whose it
-// is.
+// Returns the arguments with which ppmr checks the file; empty if the name of the file does not
+// show which daemon uses it.
 std::vector<std::string> check_arguments(const std::string& file);
 
 // Lets each daemon check its file, as `ppmr config check` does. `ppmr`: the path of the program.
@@ -45,10 +45,12 @@ struct UnitState {
 std::vector<UnitState> parse_units(const std::string& text);
 // `files`: the configuration files; each should have an active unit.
 Diagnoses judge_units(const std::vector<UnitState>& units, const std::vector<std::string>& files);
-// Asks systemd, if it runs this node. `root`: the directory that contains /run.
+// Checks the units that systemd reports, if systemd runs this node. `root`: the directory that
+// contains /run.
 Diagnoses check_units(const std::vector<std::string>& files, const std::string& root = "");
 
-// Asks the daemon of each mount, for at most a second. Never accesses the mount itself.
+// Requests the status of each mount's daemon, with a time limit of one second. Never accesses the
+// mount itself.
 Diagnoses check_mounts(const std::vector<MountEntry>& mounts);
 
 }  // namespace ppmr

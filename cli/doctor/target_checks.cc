@@ -27,7 +27,8 @@ using std::chrono::milliseconds;
 
 // The target runs `criu check` before it answers.
 constexpr milliseconds kAnswerPatience{30'000};
-// This is longer than an answer takes on a busy node.
+// A measured difference can include the time that an answer takes. On a busy node that is less than
+// this limit.
 constexpr double kClocksDifferMaxS = 0.2;
 
 Diagnosis unreachable(const std::string& address, const Error& error) {

@@ -10,8 +10,8 @@
 namespace ppmr {
 namespace {
 
-// A socket that is bound to a free port of 127.0.0.1. No other process can use the port in the
-// meantime.
+// A socket that is bound to a free port of 127.0.0.1. As long as it exists, no other process can
+// use the port.
 class Port {
  public:
   Port() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

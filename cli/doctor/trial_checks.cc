@@ -33,13 +33,14 @@ void kill_and_reap(pid_t pid) {
   }
 }
 
-// Waits until the child has become the program: before that it is setpriv, or still this program.
+// Waits until the child has become the program. Before that the child is env or setpriv, or still a
+// copy of this program.
 Status await_program(pid_t pid) {
   const auto deadline = Clock::now() + kStartPatience;
   while (Clock::now() < deadline) {
     const auto stat = read_process_stat(pid);
     if (stat && stat->name == kProgram) return {};
-    siginfo_t ended{};  // WNOWAIT: kill_and_reap() reaps it
+    siginfo_t ended{};  // WNOWAIT leaves the child to kill_and_reap()
     if (waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
         ended.si_pid == pid) {
       break;
@@ -56,8 +57,8 @@ Result<pid_t> start_program(uid_t user) {
     argv.insert(argv.begin(), {"setpriv", fmt::format("--reuid={}", user),
                                fmt::format("--regid={}", user), "--clear-groups"});
   }
-  // The program gets no descriptor that this process has inherited: one of another mount namespace,
-  // or a pipe of the operator's shell, would stop its dump.
+  // The program must not inherit descriptors of this process. A descriptor of another mount
+  // namespace, or a pipe of the operator's shell, would make the dump fail.
   if (close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
     return system_failure("close_range", "the inherited descriptors");
   }
@@ -99,7 +100,8 @@ Status try_criu(const std::string& criu, uid_t user) {
   const std::string& images = directory->path();
   const Status dumped = run_criu("dump", {criu, "dump", "--tree", std::to_string(pid),
                                           "--images-dir", images, "--manage-cgroups=ignore"});
-  // A dump kills the program. Its pid is free when it is reaped.
+  // A dump kills the program. The restore needs its pid, which is free only after the program has
+  // been reaped.
   kill_and_reap(pid);
   if (!dumped) return dumped;
   Status restored = run_criu("restore", {criu, "restore", "--restore-detached", "--images-dir",
@@ -108,7 +110,8 @@ Status try_criu(const std::string& criu, uid_t user) {
   if (restored && (!stat || stat->name != kProgram)) {
     restored = failure(ECHILD, "`criu restore` succeeds, but the program does not run");
   }
-  // CRIU's child, which is another process's by now: the process that reaps orphans reaps it.
+  // The restored program was a child of CRIU, which has ended. The process that reaps orphans reaps
+  // it.
   if (stat && stat->name == kProgram) kill(pid, SIGKILL);
   return restored;
 }

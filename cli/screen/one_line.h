@@ -6,8 +6,8 @@
 
 namespace ppmr {
 
-// Returns the text with each line break shown as \x0a, so that a process whose name or command line
-// has some cannot print a line of its own. print_to() shows other control characters in this way.
+// Returns the text with each line break shown as \x0a, so that a name or command line with line
+// breaks cannot look like a line of ppmr. print_to() shows other control characters in this way.
 inline std::string one_line(std::string_view text) {
   std::string line;
   line.reserve(text.size());

@@ -20,7 +20,7 @@ class RateMeter {
   void add(uint64_t bytes, Time at);
   // Returns 0 until there are two samples. After a reset of the counter, begins anew.
   double bytes_per_s() const;
-  // How long the samples are apart that the rate is computed from.
+  // Returns the time between the two samples from which bytes_per_s() computes the rate.
   Time::duration measured_for() const;
 
  private:
@@ -38,8 +38,8 @@ double seconds_left(uint64_t bytes, uint64_t expected_bytes, double bytes_per_s)
 // Returns, for example, "50%"; empty if the total is unknown or exceeded.
 std::string percentage(uint64_t bytes, uint64_t expected_bytes);
 
-// Returns one column for each of the last values. Its height is proportional to the value, and the
-// largest value has the full height.
+// Returns a bar chart of the last `columns` values. The height of a bar is proportional to its
+// value, and the largest value has the full height.
 std::string sparkline(const std::deque<uint64_t>& values, size_t columns, Charset charset);
 
 // Returns, for example, "[###.....]", with `columns` characters in all.

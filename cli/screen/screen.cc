@@ -85,7 +85,8 @@ struct Screen::State {
       endwin();
       delscreen(screen);
     }
-    // A pending signal must not end the program before the program returns its own exit code.
+    // A signal that is still pending must not end the program now, before it returns its own exit
+    // code.
     signals.reset();
     sigset_t own;
     sigemptyset(&own);
@@ -144,8 +145,8 @@ Result<Screen> Screen::open(bool colours, Charset charset) {
   if (!state->signals) return system_failure("open a descriptor for", "signals");
   state->charset = charset;
   state->has_input = isatty(STDIN_FILENO) != 0;
-  // ncurses installs its own SIGTSTP handler only if there is no handler at this point. Its handler
-  // is off while ncurses draws, and a Ctrl-Z would be lost.
+  // This handler keeps ncurses from installing its own SIGTSTP handler. ncurses switches its
+  // handler off while it draws, and would lose a Ctrl-Z at that time.
   signal(SIGTSTP, [](int) {});
   state->screen = newterm(nullptr, stdout, stdin);
   signal(SIGTSTP, SIG_DFL);

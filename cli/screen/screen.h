@@ -26,13 +26,14 @@ using ScreenLine = std::vector<Span>;
 // Cuts a line to this many columns.
 ScreenLine cut(const ScreenLine& line, size_t columns, Charset charset);
 
-// Chooses the lines for a screen of `height`: the first line always, and of the others those after
-// the first `skipped`. If lines do not fit, the last line shows how many are missing. Reduces
-// `skipped` to the possible maximum.
+// Returns the lines for a screen of `height`: the first line always, and the other lines without
+// the first `skipped` of them. If lines do not fit, the last line shows how many are missing.
+// Reduces `skipped` to the possible maximum.
 std::vector<ScreenLine> window_of(const std::vector<ScreenLine>& lines, size_t height,
                                   size_t& skipped);
 
-// The destructor restores the terminal. Threads: one; all other threads must block all signals.
+// Owns the terminal: the destructor restores it. Threads: one; all other threads must block all
+// signals.
 class Screen {
  public:
   enum class Event { kNone, kChanged, kKey, kEnded, kInterrupted };

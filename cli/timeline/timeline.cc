@@ -13,8 +13,8 @@
 namespace ppmr {
 namespace {
 
-// No part of a migration lasts longer. The drawing leaves out times from a peer that are further
-// away.
+// No part of a migration lasts longer. The drawing leaves out later times, which a wrong clock of
+// the peer can cause.
 constexpr double kLengthMsMax = 7 * 24 * 3600e3;
 constexpr size_t kReasonColumns = 60;
 constexpr Charset kAscii = Charset::kAscii;
@@ -61,7 +61,8 @@ Drawing::Time Drawing::at(int64_t time_ns) const {
   if (time_ns <= 0 || __builtin_sub_overflow(time_ns, origin_ns_, &since_ns)) return std::nullopt;
   const double time_ms = static_cast<double>(since_ns) / 1e6;
   if (time_ms < 0 || time_ms > kLengthMsMax) return std::nullopt;
-  // The notes of a thread after the abort have no effect on the process.
+  // A thread may have recorded a later time after the abort. By then the process went on at the
+  // source.
   return aborted_ms_ ? std::min(time_ms, *aborted_ms_) : time_ms;
 }
 
@@ -71,7 +72,8 @@ void Drawing::add(TimelineRow& row, BarKind kind, Time begin, Time end, const st
   timeline_.length_ms = std::max(timeline_.length_ms, *end);
 }
 
-// Older records do not have this time.
+// Returns the time when the dump began. For older records, which lack it, returns the time of the
+// freeze.
 Drawing::Time Drawing::dump_began(const TreeRecord& tree) const {
   const Time began = at(tree.dump_began_ns);
   return began ? began : at(tree.freeze_began_ns);
@@ -95,7 +97,8 @@ void Drawing::add_process(const TreeRecord& tree, TimelineTree& drawn) {
   const std::string length = frozen && again ? "stands still " + duration(*again - *frozen) : "";
   add(row, BarKind::kRuns, Time(0), frozen, "at the source");
   if (!record_.plan.original_goes_on) add(row, BarKind::kStands, frozen, again, length);
-  // Without this minimum, a process that has all memory when it starts would have no bar.
+  // Without this minimum, a process that has all memory when it starts would have no bar "at the
+  // target".
   const Time shown = again ? Time(*again + timeline_.length_ms * 0.05) : Time();
   const Time end = std::max(at(tree.complete_ns), shown);
   if (is_aborted()) {
@@ -213,7 +216,7 @@ Result<Timeline> Drawing::draw() {
   timeline_.subtitle = subtitle();
   const bool detailed = record_.trees.size() <= kDetailedTreesMax;
   for (const TreeRecord& tree : record_.trees) {
-    // With one row per tree there is little room for the name, so the pid comes first.
+    // A timeline with one row per tree has little room for the name, so the pid comes first.
     TimelineTree drawn{detailed ? fmt::format("{} ({})", tree.name, tree.root)
                                 : fmt::format("{} {}", tree.root, tree.name),
                        {}};

@@ -53,8 +53,8 @@ inline constexpr size_t kDetailedTreesMax = 4;
 // restored.
 Result<Timeline> make_timeline(const OwnershipRecord& record);
 
-// Returns the distance of the ticks on an axis of this length: 1, 2 or 5 times a power of ten, so
-// that there are at most `ticks_max` ticks.
+// Returns the distance between the ticks on an axis of `length_ms`: 1, 2 or 5 times a power of ten,
+// so that there are at most `ticks_max` ticks.
 double tick_distance_ms(double length_ms, size_t ticks_max);
 
 const char* label_of(BarKind kind);

@@ -1,5 +1,6 @@
-// The picture has no background and uses colours of middle brightness, so that it can be read on
-// light and on dark pages. Viewers that know the page's scheme improve the contrast of the text.
+// The picture has no background and uses colours of middle brightness, so that people can read it
+// on light and on dark pages. Viewers that support prefers-color-scheme show text with more
+// contrast.
 #include <fmt/format.h>
 
 #include <algorithm>
