@@ -1,14 +1,14 @@
 // The directory of a job with RDMA, in which the libraries of its processes find each other after a
-// move (verbs_library). Process 1 of the job's first node serves it, in memory: names, each with a
-// small text. It moves with that node, whose address stays.
+// move (verbs_library). It has names, each with a small text. A process of the job's first node
+// serves the directory from memory. It moves with that node, whose address stays the same.
 //
-// A connection has one request: the client sends it, shuts its half down, and reads the reply until
-// the end.
+// A connection has one request: the client sends the request, shuts its half of the connection
+// down, and reads the reply until the end.
 //
 //   request   TOKEN OP NAME '\n' TEXT      OP: c, w, r, g
 //   reply     CODE TEXT                    CODE: k, t, n, e
 //
-// Only the standard library: verbs_library runs in programs of others.
+// This file uses only the standard library, because verbs_library runs in other people's programs.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,21 @@ namespace ppmr {
 
 // The port on the address of the first node.
 inline constexpr uint16_t kPeerDirectoryPort = 7475;
-// PPMR_VERBS_DIRECTORY=job:ADDRESS:PORT names such a directory instead of a path.
+// PPMR_VERBS_DIRECTORY=job:ADDRESS:PORT names this directory. Without the prefix, the variable has
+// a path in the file system.
 inline constexpr const char* kPeerDirectoryPrefix = "job:";
 
 enum class DirectoryOp : char {
-  kCreate = 'c',  // only if the name is free
-  kWrite = 'w',   // replaces the text if the name is there
+  kCreate = 'c',  // creates the name if it is free
+  kWrite = 'w',   // replaces the text if the name exists
   kRemove = 'r',
   kGet = 'g',
 };
 
 enum class DirectoryCode : char {
   kDone = 'k',
-  kTaken = 't',    // of kCreate
-  kNone = 'n',     // of kGet
+  kTaken = 't',    // to kCreate: the name exists
+  kNone = 'n',     // to kGet: the name does not exist
   kRefused = 'e',  // malformed, a wrong token, or the directory is full
 };
 

@@ -1,8 +1,8 @@
 /* For messaging libraries that use RDMA: lets ppmr move the process.
  *
- * CRIU cannot dump an open RDMA device. With this header a library registers a socket, and ppmr
- * asks it to release everything of RDMA before the move, and to resume afterwards, wherever the
- * process then is. In the library's progress loop, or in a thread of its own:
+ * CRIU cannot dump an open RDMA device. With this header, a library opens a socket. Over this
+ * socket, ppmr asks the library to release all RDMA objects before the move, and to resume
+ * afterwards, at the source or at the target. In the library's progress loop, or in its own thread:
  *
  *     struct ppmr_rdma rdma;
  *
@@ -12,31 +12,32 @@
  *
  *     switch (ppmr_rdma_next(&rdma))
  *
- *     case PPMR_RDMA_RELEASE: close queue pairs, memory regions and devices, queue what is sent
- *     from now on, and call ppmr_rdma_done(&rdma, NULL), or with the reason why it is not possible.
+ *     case PPMR_RDMA_RELEASE: close queue pairs, memory regions and devices. Queue messages that
+ *     the program sends from now on. Call ppmr_rdma_done(&rdma, NULL), or ppmr_rdma_done(&rdma,
+ *     reason) if a release is not possible.
  *
- *     case PPMR_RDMA_RESUME: open them again, and call ppmr_rdma_done(&rdma, NULL).
+ *     case PPMR_RDMA_RESUME: open all of them again, and call ppmr_rdma_done(&rdma, NULL).
  *
- *     case PPMR_RDMA_CHECK, only if rdma.answers_checks was set to 1 after ppmr_rdma_open(): call
- *     ppmr_rdma_answer(&rdma, text), and go on as before.
+ *     case PPMR_RDMA_CHECK, only if you have set rdma.answers_checks to 1 after ppmr_rdma_open():
+ *     call ppmr_rdma_answer(&rdma, text), and go on as before.
  *
- * The answer to a check is text of at most PPMR_RDMA_ANSWER_MAX bytes. ppmr ignores lines that it
- * does not know. The first line is PPMR_RDMA_CHECKED, then in any order:
+ * The answer to a check is text of at most PPMR_RDMA_ANSWER_MAX bytes. The first line is
+ * PPMR_RDMA_CHECKED. The other lines can be in any order. ppmr ignores lines that it does not know:
  *
- *         hindrance TEXT     a release would fail now, and why
- *         shows-writes       after a release, the kernel takes every page that a device may have
- *                            written as written (MADV_POPULATE_WRITE does that), also those of
- *                            regions that were deregistered since this check
- *         device NAME key=value...    what the target's device must be able to do: the keys are in
+ *         hindrance TEXT     a release would fail now; TEXT says why
+ *         shows-writes       the library promises: after a release, the kernel counts every page
+ *                            that a device may have written as written (MADV_POPULATE_WRITE does
+ *                            that), even pages of regions that were deregistered since this check
+ *         device NAME key=value...    what the target's device must be able to do; the keys are in
  *                            preflight/rdma_release/rdma_check.h
  *
- * After a release nothing below /dev/infiniband may be open or mapped. A library that is not told
- * to resume does so by itself after PPMR_RDMA_AWAY_MS: then ppmr was killed, and a dump that still
- * begins fails without harm.
+ * After a release, no file below /dev/infiniband may be open or mapped. If no request to resume
+ * arrives within PPMR_RDMA_AWAY_MS, for example because ppmr was killed, ppmr_rdma_next() returns
+ * PPMR_RDMA_RESUME without a request. A dump that begins after that fails without harm.
  *
  * C99 or C++, with _GNU_SOURCE. Not thread-safe. The socket is in the abstract namespace under a
- * random name, so it can be restored anywhere. Requests are obeyed from root and from the process's
- * own user only.
+ * random name, so CRIU can restore it on any node. Only root and the process's own user may send
+ * requests.
  */
 #ifndef PPMR_RDMA_RELEASE_H
 #define PPMR_RDMA_RELEASE_H
@@ -69,9 +70,9 @@ enum ppmr_rdma_request {
 struct ppmr_rdma {
   int listener;
   int connection;        /* of a request that is not answered yet, or -1 */
-  int asked;             /* the request has been read */
-  long long deadline_ms; /* when to resume without being told; 0: not released */
-  int answers_checks;    /* set by the library */
+  int asked;             /* whether ppmr_rdma_next() has read the request */
+  long long deadline_ms; /* when to resume without a request; 0: not released */
+  int answers_checks;    /* the library sets this to 1 if it answers checks */
 };
 
 static inline long long ppmr_rdma_now_ms(void) {
@@ -80,8 +81,8 @@ static inline long long ppmr_rdma_now_ms(void) {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-/* Registers the process. Returns 0, or -1 with errno. A child process that shares the socket is not
- * asked for itself. */
+/* Registers the process. Returns 0, or -1 with errno. A child process that shares the socket gets
+ * no requests of its own. */
 static inline int ppmr_rdma_open(struct ppmr_rdma *self) {
   struct sockaddr_un name;
   unsigned char id[8];
@@ -110,32 +111,35 @@ static inline int ppmr_rdma_open(struct ppmr_rdma *self) {
   return 0;
 }
 
-/* For poll(2) with POLLIN; may be another one after each ppmr_rdma_next(). */
+/* Returns the descriptor for poll(2) with POLLIN. It may change with each ppmr_rdma_next(). */
 static inline int ppmr_rdma_fd(const struct ppmr_rdma *self) {
   return self->connection >= 0 && !self->asked ? self->connection : self->listener;
 }
 
-/* For poll(2): until ppmr_rdma_next() has to be called without a request; -1: for ever. */
+/* Returns the timeout for poll(2). After it, call ppmr_rdma_next() even without a request; -1: no
+ * timeout. */
 static inline int ppmr_rdma_timeout_ms(const struct ppmr_rdma *self) {
   long long left = self->deadline_ms - ppmr_rdma_now_ms();
   if (self->deadline_ms == 0) return -1;
-  /* The clock of another machine: it is not known how long the process was away. */
+  /* The deadline comes from the clock of another machine, so the time since the release is unknown.
+   */
   if (left > PPMR_RDMA_AWAY_MS) return 0;
   return left > 0 ? (int)left : 0;
 }
 
-/* Answers the request of the last ppmr_rdma_next(), which changes nothing. */
+/* Answers the request that the last ppmr_rdma_next() has returned. Changes no other state. */
 static inline void ppmr_rdma_answer(struct ppmr_rdma *self, const char *text) {
-  if (self->connection < 0) return; /* it resumed by itself, or ppmr has gone */
+  if (self->connection < 0) return; /* there was no request, or ppmr has closed the connection */
   (void)!send(self->connection, text, strlen(text), MSG_NOSIGNAL);
   close(self->connection);
   self->connection = -1;
   self->asked = 0;
 }
 
-/* Answers RELEASE or RESUME. `error`: why it was not done, or NULL. */
+/* Answers PPMR_RDMA_RELEASE or PPMR_RDMA_RESUME. `error`: why the library could not do it, or
+ * NULL. */
 static inline void ppmr_rdma_done(struct ppmr_rdma *self, const char *error) {
-  if (error) self->deadline_ms = 0; /* nothing was released */
+  if (error) self->deadline_ms = 0; /* the library has released nothing, so it need not resume */
   ppmr_rdma_answer(self, error ? error : "ok");
 }
 
@@ -146,8 +150,8 @@ static inline int ppmr_rdma_is_trusted(int connection) {
          (peer.uid == 0 || peer.uid == geteuid());
 }
 
-/* What to do now. Never blocks. After RELEASE and RESUME call ppmr_rdma_done(), after CHECK
- * ppmr_rdma_answer(). */
+/* Returns what the library must do now. Never blocks. After PPMR_RDMA_RELEASE and PPMR_RDMA_RESUME
+ * call ppmr_rdma_done(), after PPMR_RDMA_CHECK ppmr_rdma_answer(). */
 static inline enum ppmr_rdma_request ppmr_rdma_next(struct ppmr_rdma *self) {
   char text[16];
   ssize_t size;
@@ -170,7 +174,7 @@ static inline enum ppmr_rdma_request ppmr_rdma_next(struct ppmr_rdma *self) {
         return PPMR_RDMA_RESUME;
       }
       if (strcmp(text, "check") == 0 && self->answers_checks) return PPMR_RDMA_CHECK;
-      /* A process that has not released, or has resumed, has nothing to do. */
+      /* A process that has released nothing, or has resumed already, need not resume. */
       ppmr_rdma_answer(self, strcmp(text, "resume") == 0 ? "ok" : "unknown request");
     } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
       close(self->connection);

@@ -1,4 +1,4 @@
-/* The header is C99, too. */
+/* Shows that the header compiles as C99. */
 #include "jobs/rdma_release.h"
 
 int ppmr_rdma_in_c(struct ppmr_rdma *rdma);

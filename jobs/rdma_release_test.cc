@@ -90,7 +90,7 @@ TEST(RdmaRelease, ProcessWithoutASocketIsNotAsked) {
   EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
 }
 
-TEST(RdmaRelease, ProcessThatHasNotReleasedNeedNotResume) {
+TEST(RdmaRelease, ResumeOfAProcessThatHasReleasedNothingSucceeds) {
   Library library;
   EXPECT_TRUE(resume_rdma({getpid()}, kPatience));
   EXPECT_EQ(library.heard(), "");
@@ -125,7 +125,7 @@ TEST(RdmaRelease, LibraryThatDoesNotAnswerFailsAfterThePatience) {
   ppmr_rdma_close(&silent);
 }
 
-// Connections that nobody accepts fill the queue of the socket.
+// Connections that the library does not accept fill the queue of the socket.
 TEST(RdmaRelease, EachOfManyRequestsToASilentLibraryEndsAfterThePatience) {
   ppmr_rdma silent{};
   ASSERT_EQ(ppmr_rdma_open(&silent), 0);
@@ -211,7 +211,7 @@ TEST(RdmaReleaseHeader, ResumesByItselfAfterTheDeadline) {
   ppmr_rdma_close(&rdma);
 }
 
-// It would not resume by itself, and would take a later "resume" for one that it has obeyed.
+// A library that forgot its release would never resume: neither after the deadline nor on request.
 TEST(RdmaReleaseHeader, ReleaseIsNotForgottenWhenAnotherRequestIsRefused) {
   Library library;
   const RdmaListener listener = only_listener();

@@ -63,7 +63,8 @@ Result<AddressRange> default_address_range(const std::string& host) {
 
 void AddressPool::take(const std::string& address) {
   const auto number = parse_address(address);
-  // An earlier agent may have had another range, so the address may be outside of this one.
+  // The address may be outside of this range: an earlier agent may have had another range, or
+  // another home may have assigned the address.
   if (number && *number >= range_.first && *number <= range_.last) taken_.insert(*number);
 }
 

@@ -18,8 +18,9 @@ struct AddressRange {
 // Parses a range, for example "10.3.7.0/24". Leaves out its first and last address. Errors: EINVAL.
 Result<AddressRange> parse_address_range(const std::string& text);
 
-// Returns the default range of a host: 10.C.D.0/24 for the IPv4 address A.B.C.D. So homes of one
-// /16 network need no configuration. Errors: EADDRNOTAVAIL if the name has only loopback addresses.
+// Returns the default range of `host`: 10.C.D.0/24 if its IPv4 address is A.B.C.D. So the homes in
+// one /16 network need no configuration. Errors: EADDRNOTAVAIL if the name has only loopback
+// addresses.
 Result<AddressRange> default_address_range(const std::string& host);
 
 std::string format_address(uint32_t address);
@@ -29,7 +30,8 @@ std::string format_address(uint32_t address);
 class AddressPool {
  public:
   explicit AddressPool(AddressRange range) : range_(range), next_(range.first) {}
-  // Marks an address in an earlier agent's record as taken.
+  // Marks an address as taken, because a job has it already. Ignores addresses outside of the
+  // range.
   void take(const std::string& address);
   bool is_taken(const std::string& address) const;
   // Returns the next free address. Errors: EADDRNOTAVAIL when all are taken.

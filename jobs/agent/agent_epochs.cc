@@ -1,4 +1,4 @@
-// What the home of a protected job asks of a host.
+// The requests that the home of a protected job sends to a host, for epochs and rollbacks.
 #include <fmt/format.h>
 
 #include "jobs/agent/job_agent.h"
@@ -77,7 +77,8 @@ json JobAgent::take_step(const host_request::RollbackRun& step) {
   return answer_of(run_from_epoch(step.container, step.number));
 }
 
-// The processes of the node are dead, here and wherever they ran: the home has made sure.
+// Lets the node run from its epoch. `--fence true`: the home has made sure that all processes of
+// the node are dead, on every host.
 Status JobAgent::run_from_epoch(const std::string& container, uint64_t number) {
   const auto claim = nodes_.claim(container);
   if (!claim) return failure(claim.error());

@@ -1,6 +1,6 @@
-// Requests of other programs, such as a scheduler's health check: a file NAME.request asks for the
-// evacuation of this host, and the agent answers with NAME.result. The directory is private to
-// root.
+// Requests of other programs, such as a scheduler's health check. A program creates the file
+// NAME.request to have this host evacuated, and the agent answers with the file NAME.result. The
+// directory is private to root.
 #include <unistd.h>
 
 #include <filesystem>

@@ -43,7 +43,7 @@ json JobAgent::evacuate(uid_t uid, const std::string& to, const MoveLimits& limi
                                         "--to out",
                                         options_.host, movable.size())});
   }
-  // First, so that nothing comes to this host while its nodes leave.
+  // Takes the host out of the pool first, so that no node comes to this host while its nodes leave.
   if (Status out = pool_.take_out(uid); !out) return refusal(out.error());
   std::vector<json> results(movable.size());
   (void)for_each_in_parallel(movable.size(), [&](size_t i) -> Status {
@@ -61,7 +61,8 @@ json JobAgent::evacuate(uid_t uid, const std::string& to, const MoveLimits& limi
 
 json JobAgent::evacuate_other(const std::string& host, const host_request::Evacuate& request) {
   if (!is_host_name(host)) return refusal({EINVAL, "'" + host + "' is not the name of a host"});
-  // A host that is dead is known within seconds; a connection to it would take minutes to fail.
+  // Finds out within seconds whether the host is dead. The request below would take minutes to
+  // fail.
   auto alive = ask_peer(options_.peers, host, to_request(host_request::Alive{}), kAlivePatience);
   if (!alive && contact_of(alive.error()) != Contact::kAnswers) {
     return refusal({alive.error().errno_value,
@@ -111,22 +112,22 @@ Result<json> JobAgent::reserve(const HostNode& node, const std::string& to) {
       kHomePatience);
 }
 
-// CRIU cannot dump a connection that waits to be accepted, and the node would stand still for each
-// attempt.
+// Waits before the move, because CRIU cannot dump a connection that waits to be accepted. The move
+// would fail, and each failed attempt would freeze the node.
 Status JobAgent::await_accepts(const std::string& container) {
   const auto deadline = Clock::now() + kAcceptPatience;
   for (bool first = true;; first = false) {
     const auto waiting = waiting_ports_of(container);
-    if (!waiting || waiting->empty()) return {};  // the move finds what is wrong with the node
+    if (!waiting || waiting->empty()) return {};  // after an error, the move reports the reason
     if (first) {
       spdlog::info("{} waits until its program accepts the connections to port {}", container,
                    fmt::join(*waiting, ", "));
     }
     if (Clock::now() > deadline) {
       return failure(EAGAIN,
-                     fmt::format("connections to port {} have waited for {} s until its program "
-                                 "accepts them, and cannot move before: MPI accepts when the rank "
-                                 "calls it; try again, or with a longer --wait",
+                     fmt::format("connections to port {} have waited for {} s until the node's "
+                                 "program accepts them, and cannot move before: MPI accepts them "
+                                 "when a rank calls MPI; try again, or with a longer --wait",
                                  fmt::join(*waiting, ", "), kAcceptPatience.count()));
     }
     if (wait(kBetweenLooks)) return failure(EAGAIN, "the agent ends");
@@ -135,8 +136,9 @@ Status JobAgent::await_accepts(const std::string& container) {
 
 Result<HostNode> JobAgent::prepare_spare(const HostNode& node, const std::string& to) {
   const std::string container = node.spec.container();
-  std::optional<Error> last;  // of the last spare that could not prepare for the node
-  // A spare that fails is not chosen again, so the home refuses at some time.
+  std::optional<Error> last;  // why the last spare could not prepare for the node
+  // The home never chooses a failed spare again. When no spare is left it refuses, which ends the
+  // loop.
   for (;;) {
     // Records the move first: if the agent dies after this line, the next agent gives the spare
     // back.
@@ -151,7 +153,8 @@ Result<HostNode> JobAgent::prepare_spare(const HostNode& node, const std::string
       return failure(last ? *last : accepted(*refused).error());
     }
     const std::string spare = reserved->at("to");
-    // The ID is noted before the migration begins: the next agent finds it by the ID.
+    // Records the ID before the migration begins. If this agent dies, the next agent finds the
+    // migration by its ID.
     if (Status noted = nodes_.note_move(container, spare, random_migration_id()); !noted) {
       return failure(noted.error());
     }
@@ -175,7 +178,7 @@ Result<HostNode> JobAgent::prepare_spare(const HostNode& node, const std::string
 Result<MoveReport> JobAgent::run_move(const HostNode& node, const MoveLimits& limits) {
   const std::string container = node.spec.container();
   spdlog::info("{} moves to {}", container, node.moving_to);
-  epochs_.end(container);  // only one process can follow what the node writes
+  epochs_.end(container);  // only one process can track the memory that the node writes
   MoveReport report =
       move_job_node(options_.evacuation, node, node.moving_to, limits, [this] { return wait({}); });
   while (report.result == MoveResult::kOpen) {
@@ -217,7 +220,7 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to,
                    report->downtime_s ? fmt::format(": {:.2f} s down", *report->downtime_s) : "");
       return moved;
     }
-    // A connection came after the check. The next attempt waits for it.
+    // Tries again only if the move failed because a connection came after await_accepts().
     const auto waiting = waiting_ports_of(container);
     if (!waiting || waiting->empty() || attempt == kDelaysMax) {
       return refusal({ECANCELED, report->error});
@@ -251,7 +254,7 @@ Result<bool> JobAgent::conclude_move(const HostNode& node, const MoveReport& rep
     const json news = has_arrived ? to_request(host_request::Arrived{{container}})
                                   : to_request(host_request::Leave{.container = container});
     auto answer = ask_peer(options_.peers, node.moving_to, news, kPreparePatience);
-    // The other host also asks the home by itself.
+    // A lost answer does no harm: the other host asks the home periodically.
     if (!answer) {
       spdlog::warn("{}: host {} does not know that it {}: {}", container, node.moving_to,
                    has_arrived ? "runs there" : "stays away", answer.error().message);

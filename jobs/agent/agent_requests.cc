@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHelloPatience{10'000};
 constexpr milliseconds kStatusPatience{5'000};
-// Longer than `ppmr migrate --cancel` takes.
+// This is longer than `ppmr migrate --cancel` takes.
 constexpr milliseconds kOperatorPatience{70'000};
 constexpr std::chrono::seconds kAdmissionPatience{20};
 // The time limit for the step of a scheduler, which starts at the same time as the job's nodes.
@@ -246,8 +246,8 @@ json JobAgent::status(uid_t uid) const {
 }
 
 json JobAgent::answer_peer(const json& message) {
-  // With an alias one host could count as two: the job's home and this agent must use the same
-  // name.
+  // The job's home and this agent must use the same name for this host. Otherwise one host with an
+  // alias could count as two.
   if (const std::string asked = message.at("asked"); asked != options_.host) {
     return refusal({EINVAL, "the agent at " + asked + " serves the host " + options_.host +
                                 ": use that name (ppmr job agent --host)"});
@@ -266,7 +266,8 @@ json JobAgent::answer_peer(const json& message) {
             return answer_of(nodes_.note_arrival(node.container));
           },
           [&](const request::Leave& leave) {
-            // A home that could not resume a job must not remove the nodes of the one that has.
+            // Two homes may have tried to resume the same job. The home that failed must not remove
+            // the nodes of the home that succeeded.
             const auto node = nodes_.find(leave.container);
             const bool is_others = node && !leave.home.empty() && node->spec.home != leave.home;
             return answer_of(is_others ? Status{} : remove_node(leave.container));
@@ -301,7 +302,7 @@ json JobAgent::answer_peer(const json& message) {
             home_.lose(node.job, node.index, node.asker, node.why);
             return kDone;
           },
-          [&](const auto& step) -> json {  // take_step() has a function for each other kind
+          [&](const auto& step) -> json {  // all other kinds have a take_step()
             if (is_job_container(step.container)) return take_step(step);
             return refusal({EINVAL, "'" + step.container + "' is not the name of a job node"});
           },

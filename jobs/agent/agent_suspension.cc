@@ -1,4 +1,4 @@
-// What the home of a job that is suspended, or goes on, asks of a host.
+// The requests that a home sends to a host to suspend a job, or to let a suspended job go on.
 #include <fmt/format.h>
 
 #include "jobs/agent/job_agent.h"
@@ -15,7 +15,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFilePatience{1'000};  // the home asks again
 constexpr std::chrono::seconds kKillPatience{20};
 
-// Returns the name of the node's file.
+// Returns the name of the node's file in the directory. Errors: EINVAL: the directory or the ID is
+// malformed.
 Result<std::string> file_of(const std::string& directory, const std::string& suspension,
                             unsigned index) {
   if (directory.starts_with('/') && is_suspension_id(suspension)) {
@@ -29,7 +30,8 @@ json answer_of_long(const Result<bool>& is_done) {
   return {{"ok", true}, {"pending", !*is_done}};
 }
 
-// What is encrypted with several keys could be read only where all of them are.
+// Checks that this host encrypts with the same key as the home. Files that were encrypted with
+// several keys could be read only on a host that has all of these keys.
 Status check_key(const SuspensionOptions& options, const std::string& of_home) {
   const auto own = suspension_key_id(options);
   if (!own) return failure(own.error());
@@ -115,12 +117,12 @@ Result<bool> JobAgent::read_suspended(const host_request::ResumeRead& step) {
   return true;
 }
 
-// The processes are killed while CRIU holds them, so none runs on from its epoch.
+// Kills the processes while CRIU holds them, so that none of them runs on from its epoch.
 Status JobAgent::stop_suspended(const std::string& container) {
   files_.cancel(container);
   const auto runc = Runc::find();
   if (!runc) return failure(runc.error());
-  // Fails if they have ended already; stop() reports what matters.
+  // This fails if the processes have ended already. stop() reports whether the node has ended.
   (void)run_command({runc->path(), "kill", "--all", container, "KILL"}, kKillPatience);
   epochs_.end(container);
   return nodes_.stop(container);

@@ -27,8 +27,9 @@ constexpr seconds kRecoverPatience{60};
 constexpr seconds kCancelPatience{60};
 constexpr std::chrono::milliseconds kStopInterval{500};
 constexpr std::chrono::milliseconds kSupervisorInterval{50};
-// MPI libraries delete their shared memory segments as soon as all ranks have opened them. The
-// contents then travel in CRIU's images. The most that every CRIU accepts.
+// MPI libraries delete their shared memory segments as soon as all ranks have opened them. CRIU
+// writes the contents of deleted files ("ghosts") into its images, up to this size. It is the
+// largest size that every CRIU accepts.
 constexpr const char* kGhostLimit = "--ghost-limit=4095M";
 constexpr const char* kDidNotBegin = "the migration did not begin";
 
@@ -60,10 +61,10 @@ MigrationOutput parse_output(const std::string& text) {
   return output;
 }
 
-// Runs `ppmr migrate` to its end, however long the move takes: to kill it would kill CRIU, and
-// leave the node's connections in repair mode. The move has limits of its own (--timeout), and
-// `ppmr migrate --cancel` ends it in order. Errors: those of CriuProcess::start(); EAGAIN: `stop`
-// was true, and the move continues without this process.
+// Runs `ppmr migrate` to its end, however long the move takes. Killing it would also kill CRIU, and
+// leave the node's connections in repair mode. The move has its own time limit (--timeout), and
+// `ppmr migrate --cancel` ends it in order. Returns the output. Errors: those of
+// CriuProcess::start(); EAGAIN: `stop` was true, and the move continues without this process.
 Result<std::string> run_move(const std::vector<std::string>& argv,
                              const std::function<bool()>& stop) {
   std::string text;
@@ -80,8 +81,8 @@ Result<std::string> run_move(const std::vector<std::string>& argv,
   return text;
 }
 
-// Returns the records of the node's migrations to this host. Errors: a record cannot be read, and
-// it may be one of them.
+// Returns the records of the node's migrations to this host. Fails if any record cannot be read,
+// because it may be the record of such a migration.
 Result<std::vector<OwnershipRecord>> find_arrivals(const EvacuationOptions& options,
                                                    const HostNode& node) {
   auto store = RecordStore::open(options.state_directory);
@@ -104,8 +105,9 @@ Result<OwnershipRecord> read_move(const EvacuationOptions& options, const HostNo
   return store->read(node.migration, MigrationRole::kSource);
 }
 
-// As read_move(), but writes an aborted record if the migration has not begun: a `ppmr migrate` of
-// an earlier agent checks both hosts before it writes its record, and cannot write it after this.
+// Returns the record of the migration that moves `node`. If the migration has not begun, first
+// writes an aborted record. A `ppmr migrate` of an earlier agent may still be checking both hosts;
+// it writes its record afterwards, and then fails because of the aborted record.
 Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNode& node) {
   auto move = read_move(options, node);
   if (move || move.error().errno_value != ENOENT) return move;
@@ -124,9 +126,9 @@ Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNo
 
 // Aborts the restore. Errors: those of abort_arrival().
 //
-// No copy of the node may run at this host any more: its home has said so. A copy that waits for
-// the decision is discarded, although its source may never come back to send one. If the source has
-// decided in this moment, the node is lost with its job.
+// According to the node's home, no copy of the node may run at this host any more. So this function
+// discards even a copy that waits for the decision of its source, which may be dead. If the source
+// decides at the same moment that the target runs the node, the node is lost, and its job with it.
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
                      std::chrono::steady_clock::time_point deadline) {
   if (record.state() == MigrationState::kRestoring || record.state() == MigrationState::kReady) {
@@ -141,8 +143,8 @@ Status abort_restore(const RecordStore& store, OwnershipRecord record,
     return failure(EBUSY, fmt::format("{} {}: try again", record.trees[0].container.name, what));
   };
   const ProcessIdentity& supervisor = record.trees[0].supervisor;
-  // The migration is decided. A supervisor that is alive lets the node run soon, and a supervisor
-  // that has given up is no obstacle.
+  // The migration may be decided. Then a supervisor that is alive lets the node run soon. A
+  // supervisor that has ended has given up, and is no obstacle.
   if (record.state() == MigrationState::kRunning && is_alive(supervisor)) {
     return still("is about to run here");
   }
@@ -254,8 +256,8 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
   for (const std::string& option : job_node_criu_options()) argv.push_back(option);
   const auto ended = run_move(argv, stop);
   if (!ended && ended.error().errno_value == EAGAIN) return {.error = ended.error().message};
-  // A `ppmr migrate` that has ended begins nothing. What stopped it is no migration for the
-  // history.
+  // If `ppmr migrate` has ended without a record, no migration can begin any more. So this does not
+  // call move_result(), which would add an aborted migration to the history.
   const auto move = read_move(options, node);
   const bool did_not_begin = ended && !move && move.error().errno_value == ENOENT;
   MoveReport report = did_not_begin

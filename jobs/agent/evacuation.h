@@ -27,7 +27,7 @@ struct EvacuationOptions {
 enum class MoveResult {
   kMoved,   // the node runs at the target, or will run there
   kStayed,  // the node runs here
-  kOpen,    // not known yet: ask again with move_result()
+  kOpen,    // not known yet: the caller calls move_result() later
 };
 
 struct MoveReport {
@@ -36,37 +36,40 @@ struct MoveReport {
   std::string error{};  // why the node did not move
 };
 
-// Runs the migration HostNode::migration. Blocks until it is decided, or open; it has no time
-// limit. When `stop` returns true, which is asked about twice a second, leaves the move running and
-// returns kOpen. Threads: any.
+// Runs the migration with the ID HostNode::migration. Blocks, without a time limit, until `ppmr
+// migrate` has ended. Calls `stop` about twice a second. When `stop` returns true, returns kOpen
+// and leaves the move running. Threads: any.
 MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
                          const std::string& to, const MoveLimits& limits,
                          const std::function<bool()>& stop);
 
-// Aborts the move that is in progress, as `ppmr migrate --cancel` does. Errors: ECANCELED with the
-// reason: it is decided already; EAGAIN: it has not begun. Threads: any.
+// Aborts the move that is in progress with `ppmr migrate --cancel`. Errors: ECANCELED if that
+// fails, for example because the move is decided already, with its message; EAGAIN if the move has
+// not begun. Threads: any.
 Status cancel_move(const EvacuationOptions& options, const HostNode& node);
 
-// Returns the result of the move that `node` began, from its record. Finishes or aborts the
-// migration if its processes were killed. If the migration has no record, writes an aborted one:
-// a `ppmr migrate` that is still checking the hosts can then not begin. Threads: any.
+// Returns the result of the move of `node`, from the record of its migration. Finishes or aborts
+// the migration if its processes were killed. If the migration has no record, writes an aborted
+// record, so that a `ppmr migrate` that is still checking the hosts cannot begin the move. Threads:
+// any.
 MoveReport move_result(const EvacuationOptions& options, const HostNode& node);
 
-// Returns whether the node that is expected on this host runs here, by the record of its migration,
-// for longer than `patience`. The host that it left reports that to the home; if that host is dead,
-// this one has to.
+// Returns whether the node that is expected on this host has run here for longer than `patience`,
+// according to the record of its migration. Normally the host that the node left reports the
+// arrival to the home. If that host is dead, this host must report it.
 bool has_arrived(const EvacuationOptions& options, const HostNode& node,
                  std::chrono::seconds patience);
 
-// Call before removing a node that has not arrived yet, and that its home does not want here.
-// Aborts the node's migration to this host, also if this host has voted, and returns when the
-// restore has ended. Does nothing without a migration. Errors: EBUSY: the node is about to run; or
-// the restore has not ended within `patience`. After EBUSY the caller tries again later. Threads:
-// any.
+// Aborts the node's migration to this host, even after this host's vote, and returns when the
+// restore has ended. Does nothing without a migration. The caller calls this before it removes a
+// node that has not arrived yet and, according to its home, does not belong here. Errors: EBUSY:
+// the node is about to run, or the restore has not ended within `patience`. After EBUSY the caller
+// tries again later. Threads: any.
 Status abort_arrival(const EvacuationOptions& options, const HostNode& node,
                      std::chrono::milliseconds patience = std::chrono::seconds(10));
 
-// Removes the mount that remains if an agent was killed during the move.
+// Removes the source mount of the node's move. The mount remains if an agent was killed during the
+// move.
 void remove_source_mount(const EvacuationOptions& options, const HostNode& node);
 
 // Returns the options for CRIU with which job nodes are dumped and restored.

@@ -1,5 +1,6 @@
-// Tests what an agent does to the records of migrations: to the record of a move that an earlier
-// agent began, and to those of nodes that are on their way to this host.
+// Tests how an agent handles records of migrations: the record of a move that an earlier agent
+// began (MoveOfAnEarlierAgent), and the records of nodes that are on their way to this host
+// (AbortArrival).
 #include "jobs/agent/evacuation.h"
 
 #include <gtest/gtest.h>
@@ -134,7 +135,7 @@ TEST_F(AbortArrival, RestoreThatHasNotVotedIsAborted) {
   EXPECT_TRUE(abort_arrival(options_, node_, kPatience));  // a second call succeeds, too
 }
 
-// Its source may have lost power, and then never decides.
+// The source may have lost power, and then it never decides.
 TEST_F(AbortArrival, RestoreThatHasVotedIsDiscarded) {
   begin(node_.spec.container(), kReady);
   const Status aborted = abort_arrival(options_, node_, kPatience);

@@ -1,5 +1,5 @@
-// What a home does about the hosts of its jobs: it watches which of them answer, chooses spares,
-// and records what becomes of moves.
+// How a home manages the hosts of its jobs: it watches which of them answer, chooses spares, and
+// records the results of moves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,8 +15,9 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// A host that lives answers at once, even if it is busy. With kQuiet, one round of watch_hosts()
-// that waits for another dead host, and the second between rounds, a loss is known within 8 s.
+// A host that lives answers at once, even if it is busy. The home notices a loss within 8 s: the
+// host has been quiet for kQuiet, the round of watch_hosts() before may wait for another dead host,
+// a second passes between rounds, and then the host has kAlivePatience to answer.
 constexpr milliseconds kAlivePatience{2500};
 constexpr milliseconds kQuiet{1500};
 // The home spends about a millisecond on each question.
@@ -36,7 +37,7 @@ void step(JobHost* host, HostEvent event, const std::string& reason = "") {
 void HomeJobs::note_host(const std::string& host, const PoolReport& report) {
   MutexLock lock(mutex_);
   contacts_.note_answer(host, Clock::now());
-  // Hosts that were never evacuated are many: searching all jobs for each would take long.
+  // Most hosts were never evacuated. Searching all jobs for each of them would take long.
   if (report.changed_ns == 0) return;
   for (auto& [id, job] : jobs_) {
     const JobHost* known = job.find_host(host);
@@ -187,7 +188,7 @@ Status HomeJobs::settle(const host_request::Settle& settlement) {
   JobRecord job = **found;
   if (settlement.index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
   JobNodePlace& node = job.nodes[settlement.index];
-  // Settled by an earlier call.
+  // An earlier call has settled this move.
   if (node.host != settlement.from || node.moving_to.empty()) return {};
   JobHost* source = job.find_host(settlement.from);
   JobHost* spare = job.find_host(node.moving_to);

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kJoinPatience{60'000};   // a loaded host needs this long for runc
-constexpr milliseconds kLeavePatience{30'000};  // for the same reason
+constexpr milliseconds kLeavePatience{30'000};  // a loaded host needs this long to remove a node
 constexpr milliseconds kCheckPatience{10'000};
 // This is longer than agents wait for the step of a scheduler.
 constexpr milliseconds kSparePatience{50'000};
@@ -156,7 +156,7 @@ Status HomeJobs::make_nodes(const JobRecord& job) const {
   });
 }
 
-// What else is wrong with a host is found when its node is made.
+// Ignores hosts that do not answer, or that refuse. run() fails for them when it makes the nodes.
 std::string HomeJobs::why_no_rdma_on_hosts(const JobRequest& request) const {
   std::vector<std::string> hosts = request.hosts;
   hosts.insert(hosts.end(), request.spares.begin(), request.spares.end());
@@ -229,7 +229,8 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const JobEnd& why) {
     if (!removing_.insert(id).second) return {};
     if (ended_.size() >= kReasonsMax) ended_.clear();
     ended_[id] = why;
-    // Recorded: if the agent dies now, the next agent continues.
+    // Saves that the job is ending. If the agent dies now, the next agent goes on removing the
+    // nodes.
     found->second.ending = true;
     if (Status saved = save(found->second); !saved) spdlog::error("{}", saved.error().message);
     job = found->second;
@@ -251,7 +252,8 @@ Status HomeJobs::end(const std::string& id, uid_t uid, const JobEnd& why) {
   return {};
 }
 
-// A host that does not answer now asks later to which host its nodes belong, and then removes them.
+// Removes the nodes of a job. A host that does not answer now asks later to which host its nodes
+// belong, and removes them then.
 void HomeJobs::remove(const JobRecord& job) {
   (void)for_each_in_parallel(job.nodes.size(), [&](size_t i) -> Status {
     const json leave = to_request(host_request::Leave{
@@ -342,7 +344,7 @@ void HomeJobs::lose(const std::string& id, unsigned index, const std::string& as
     auto found = find_locked(id);
     if (!found || index >= (*found)->nodes.size()) return;
     const JobNodePlace& node = (*found)->nodes[index];
-    // The host may have asked just before the node moved.
+    // The report may be older than a move of the node.
     if (node.host != asker || !node.moving_to.empty()) return;
     message = fmt::format("node {} on host {} was lost: {}", node.name, node.host, why);
   }
@@ -379,12 +381,12 @@ std::string HomeJobs::find_loss(const JobRecord& job) {
   return "";
 }
 
-// Returns why the host has lost the node; empty: it has not lost the node.
+// Asks the host, and returns why the node is lost; empty: the node is not lost.
 std::string HomeJobs::probe(const std::string& host, const std::string& container) const {
   auto answer = options_.ask(host, to_request(host_request::Present{{container}}), kCheckPatience);
   if (answer && answer->value("present", true)) return "";
   if (answer) return fmt::format("host {} has lost its job node", host);
-  // A host whose agent is away does not lose the node: that host still refuses connections.
+  // A host that refuses connections lives, and so does its node: only the job agent is away.
   if (contact_of(answer.error()) != Contact::kSilent) return "";
   return fmt::format("host {} does not answer for {} s: its job node is lost", host,
                      options_.host_timeout.count());

@@ -24,21 +24,23 @@
 
 namespace ppmr {
 
-// The error of a move is kept in the job's record; users can cause any number of them.
+// The job's record keeps the errors of moves. This bounds their size, because users can cause any
+// number of them.
 inline constexpr size_t kMoveErrorMaxBytes = 1000;
 
 struct HomeOptions {
   std::string host;  // the name of this host for the other agents
   AddressRange addresses;
   JobNetwork network;
-  // Asks the agent of a host, see ask_peer().
+  // Sends a request to the agent of a host, see ask_peer().
   AskHost ask;
   size_t jobs_per_user_max = 64;
-  // After this time without a question about its nodes, a host that cannot be reached has failed.
-  // After this time without an answer of their home, a host removes nodes.
+  // If a host cannot be reached, and has not asked its home about its nodes for this time, the home
+  // counts the host as failed. If a home has not answered for this time, a host removes the home's
+  // nodes.
   std::chrono::seconds host_timeout{300};
-  // How long a host of a protected job is lost until it is asked once more, then the fence, and the
-  // job is rolled back.
+  // A protected job is rolled back when one of its hosts has been silent for this time. First the
+  // home asks the host once more, and then runs the fence.
   std::chrono::seconds dead_after{1};
   // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
   // job whose host does not answer ends after `host_timeout`.
@@ -54,7 +56,7 @@ struct JobRequest {
   std::string allocation{};                    // see NodeSpec
   std::chrono::milliseconds protect_every{0};  // 0: not protected
   std::chrono::milliseconds mtbf{0};           // of a host; 0: `protect_every` does not change
-  bool rdma = false;  // whether its nodes are to have RDMA, if all hosts have it
+  bool rdma = false;  // whether its nodes get RDMA, provided that all hosts have it
 };
 
 struct StartedJob {
@@ -64,10 +66,10 @@ struct StartedJob {
 };
 
 struct SuspendRequest {
-  std::string job;         // empty: the only one of the user
+  std::string job;         // empty: the only job of the user
   uid_t uid = 0;           // the caller
-  std::string allocation;  // with an empty `job`: of this allocation; empty: of any
-  std::string directory;   // for its files
+  std::string allocation;  // with an empty `job`: only jobs of this allocation; empty: all jobs
+  std::string directory;   // for the files of the suspended job
 };
 
 struct SuspendedState {
@@ -79,7 +81,7 @@ struct SuspendedState {
 struct ResumeRequest {
   std::string directory;
   JobRequest run;      // the user is the caller
-  bool again = false;  // also if it has gone on before
+  bool again = false;  // resumes the job even if it has gone on before
 };
 
 struct ResumedJob {
@@ -87,10 +89,10 @@ struct ResumedJob {
   nlohmann::json launcher;  // see SuspendedJob
 };
 
-// What a launcher has to know about its job from time to time.
+// What a launcher asks about its job once a second.
 struct LauncherNews {
   unsigned rollbacks = 0;     // how often a rollback of the job has begun
-  bool stands_still = false;  // the launcher prints nothing, and says how far it is
+  bool stands_still = false;  // true: the launcher prints nothing, and reports how far it is
 };
 
 struct JobEnd {
@@ -110,33 +112,35 @@ class HomeJobs {
   // Removes the job's nodes. `uid`: the caller; root may end every job. `why`: the reason that the
   // launcher receives (exists()). Idempotent. Errors: EPERM.
   Status end(const std::string& job, uid_t uid, const JobEnd& why);
-  // Errors: ENOENT; how_it_ended() says why.
+  // Returns the news for the launcher. Errors: ENOENT: the job has ended; how_it_ended() returns
+  // why.
   Result<LauncherNews> exists(const std::string& job) const;
   JobEnd how_it_ended(const std::string& job) const;
 
-  // Suspends a job: writes an epoch of all its nodes to files, and ends it. Blocks until then.
+  // Suspends a job: writes an epoch of all its nodes to files, and ends the job. Blocks until then.
   // Errors: ENOENT, EPERM; EINVAL: the request names no job, and the user has several; EBUSY; those
   // of SuspensionFiles; what a host reports. The job goes on after an error.
   Result<SuspendedState> suspend(const SuspendRequest& request);
   // Notes how far the launcher of a job that stands still is. Errors: ENOENT, EPERM.
   Status note_launcher(const std::string& job, uid_t uid, const nlohmann::json& launcher);
-  // Lets a suspended job go on. Errors: as run() and SuspensionFiles; EALREADY: it has gone on
-  // before.
+  // Lets a suspended job go on. Errors: those of run() and SuspensionFiles; EALREADY: the job has
+  // gone on before.
   Result<ResumedJob> resume(const ResumeRequest& request);
-  // Ends the job, because `asker` reports that its node of the job has ended, and why.
+  // Handles a report of the host `asker` that its node of the job has ended, and why: rolls the job
+  // back, or ends it.
   void lose(const std::string& job, unsigned index, const std::string& asker,
             const std::string& why);
 
   // Chooses a spare for a node that has to leave `from`, and marks both hosts as moving. `to` may
-  // name the spare. Asks all spares first, at once, and passes over those that do not answer within
-  // seconds. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left, and what has
-  // become of them.
+  // name the spare. First asks all spares at once, and does not choose one that does not answer
+  // within seconds. Errors: ENOENT: the job has ended; EBUSY; ENOSPC: no spare is left; the message
+  // says why each one is not available.
   Result<std::string> reserve(const std::string& job, unsigned index, const std::string& from,
                               const std::string& to);
   // Records the end of a move. Idempotent. Errors: ENOENT: the job has ended.
   Status settle(const host_request::Settle& settlement);
   // Returns the host to which the node belongs: {host, moving_to}. `asker`: the host that asks.
-  // Errors: ENOENT: to no host.
+  // Errors: ENOENT: the job has ended, so the node belongs to no host.
   Result<std::pair<std::string, std::string>> place(const std::string& job, unsigned index,
                                                     const std::string& asker);
 
@@ -151,9 +155,9 @@ class HomeJobs {
   // Begins the epochs that are due, and rollbacks of jobs that have lost a node, each on a thread
   // of its own. The caller calls this about once a second, on one thread.
   void protect();
-  // Makes them end soon: an epoch that is under way does not count.
+  // Lets the epochs that are under way fail soon.
   void stop_protection() { stops_ = true; }
-  // Returns when all have ended.
+  // Returns when the threads of all epochs and rollbacks have ended.
   void await_protection() { workers_.await_all(); }
 
   // Returns the jobs of a user; for root, the jobs of all users.
@@ -161,10 +165,11 @@ class HomeJobs {
   // Returns these jobs as users see them (public_view()).
   std::vector<nlohmann::json> views(uid_t uid) const;
 
-  // Notes that a host lives, and its report about the pool.
+  // Notes that a host lives, and whether it is in the pool.
   void note_host(const std::string& host, const PoolReport& report);
-  // Asks hosts of jobs that have been quiet for some seconds, many at once. The caller calls this
-  // about once a second. So a host that died is lost within 8 s in jobs of up to 100 hosts.
+  // Asks the hosts that have been quiet for some seconds whether they live, many at once. The
+  // caller calls this about once a second. So the home notices a dead host within 8 s if its jobs
+  // have at most 100 hosts.
   void watch_hosts();
 
   // Ends jobs whose launcher has ended, and jobs with a host that does not answer. The caller calls
@@ -175,11 +180,13 @@ class HomeJobs {
 
  private:
   Result<JobRecord> plan(const JobRequest& request);
-  // Returns why a host of the job, or a spare, cannot give its nodes RDMA. Empty: all can.
+  // Returns why a host of the job, or a spare, cannot give its nodes RDMA. Empty: all of them can.
   std::string why_no_rdma_on_hosts(const JobRequest& request) const;
-  // A record without hosts and nodes. Errors: of the request; ESRCH: the launcher has ended.
+  // Returns a record without hosts and nodes. Errors: EINVAL and others: the request is not valid;
+  // ESRCH: the launcher has ended.
   Result<JobRecord> begin_record(const JobRequest& request) const;
-  // Errors: EAGAIN: the user has too many jobs; EADDRNOTAVAIL: `addresses` would be too many.
+  // Checks whether the user may have one more job with so many addresses. Errors: EAGAIN: the user
+  // has too many jobs; EADDRNOTAVAIL: `addresses` is too many.
   Status check_limits_locked(uid_t user, size_t addresses) const PPMR_REQUIRES(mutex_);
   Status make_nodes(const JobRecord& job) const;
   void remove(const JobRecord& job);
@@ -200,12 +207,13 @@ class HomeJobs {
   // Returns a host with a node of the job that does not answer; empty: each answers, or the job
   // cannot be rolled back.
   std::string find_silent_host(const JobRecord& job) const;
-  // Waits for the end of an epoch, which captures the node as a move does. Errors: EBUSY.
+  // Waits until no epoch of the job is under way, because neither an epoch nor a move can begin
+  // during the other. Errors: EBUSY.
   Status await_epoch(const std::string& job) PPMR_REQUIRES(mutex_);
-  // A node is lost. The job is rolled back, or ends.
+  // Handles the loss of a node: has the job rolled back, or ends it.
   // `may_still_answer`: see JobProtection.
   void on_loss(const std::string& job, const std::string& why, bool may_still_answer = false);
-  // Nothing of the job was stopped, and all of its hosts answer again.
+  // Cancels a rollback that has stopped no node yet, because all hosts of the job answer again.
   void forget_loss(const std::string& job);
   bool is_epoch_due(const JobRecord& job) const PPMR_REQUIRES(mutex_);
   // Claims the job for an epoch. Errors: why there is none now.
@@ -213,34 +221,36 @@ class HomeJobs {
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
   void protect_job(const std::string& job);
 
-  // How a job that is being suspended is claimed. Errors: those of suspend().
+  // Finds the job, and claims it so that no epoch or move of it begins. Errors: those of suspend().
   Result<JobRecord> find_to_suspend(const SuspendRequest& request);
   Status suspend_job(const JobRecord& job, const SuspensionFiles& files,
                      const SuspensionPlace& place, SuspendedJob& suspended);
   Status write_held(const JobRecord& job, const SuspensionFiles& files,
                     const SuspensionPlace& place, SuspendedJob& suspended);
-  // From here on the job is suspended, or is rolled back.
+  // Records the suspension. From here on the job either becomes suspended, or is rolled back.
   Status commit_suspension(const JobRecord& job, const SuspensionPlace& place,
                            const KeptEpoch& kept);
   Result<nlohmann::json> await_launcher(const JobRecord& job, uint64_t number);
-  // Ends a job whose agent died when it was suspended and had not ended, and returns true.
-  // Errors: it cannot be known.
+  // If the agent died between the suspension of the job and its end: ends the job, and returns
+  // true. Returns false if the job is not suspended. Fails if the file of the job cannot be read.
   Result<bool> finish_suspension(const JobRecord& job);
-  // Fails at once while the agent ends, instead of asking for the end of a long step.
+  // Returns ask_host(), except that it fails if the agent ends and the request would wait for
+  // the end of a long step.
   AskHost ask_unless_ending();
   Result<JobRecord> plan_resumed(const ResumeRequest& request, const SuspendedJob& suspended);
   Status run_resumed(const JobRecord& job, const SuspensionPlace& place);
-  // Errors: EADDRINUSE: another job uses an address of the suspended one.
+  // Checks that no job in the network uses an address of the suspended job. Errors: EADDRINUSE.
   Status check_addresses(const JobRecord& job) const;
-  // Rolls the job back, or notes that it need not be. Called again after an error, until it ends.
+  // Rolls the job back, or notes that a rollback is not needed. After an error protect() calls it
+  // again, until it succeeds or the job ends.
   void roll_back_job(const JobRecord& job);
   Status try_rollback(const JobRecord& job);
   Status note_plan(const std::string& job, const std::vector<NodeRollback>& rollbacks);
-  // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: one is silent, and the
-  // fence does not say that it is dead.
+  // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: a host is silent, and the
+  // fence does not confirm that it is dead.
   Result<std::set<std::string>> find_dead_hosts(const JobRecord& job);
   std::string probe(const std::string& host, const std::string& container) const;
-  // Asks the hosts whether they live, all at once, and notes the answers.
+  // Asks all of these hosts at once whether they live, and notes the answers.
   void ask_hosts(const std::vector<std::string>& hosts);
   // Returns why the job has no spare for a node, host by host.
   std::string why_no_spare(const JobRecord& job, const std::string& to) const PPMR_REQUIRES(mutex_);
@@ -250,14 +260,14 @@ class HomeJobs {
   std::atomic<bool> stops_ = false;
   mutable Mutex mutex_;
   std::map<std::string, JobRecord> jobs_ PPMR_GUARDED_BY(mutex_);
-  std::set<std::string> removing_ PPMR_GUARDED_BY(mutex_);  // : IDs, while end() works
+  std::set<std::string> removing_ PPMR_GUARDED_BY(mutex_);  // IDs of jobs that end() removes now
   // The time at which the host of a node last asked. Key: NodeSpec::container().
   std::map<std::string, std::chrono::steady_clock::time_point> asked_ PPMR_GUARDED_BY(mutex_);
   std::map<std::string, JobEnd> ended_ PPMR_GUARDED_BY(mutex_);
-  // Jobs of which an epoch is under way, or that are being suspended or resumed.
+  // Jobs that have an epoch under way, or that are being suspended or resumed.
   std::set<std::string> capturing_ PPMR_GUARDED_BY(mutex_);
   mutable CondVar captured_;
-  // Jobs that stand still, and what their launchers have said; null: nothing yet.
+  // Jobs that stand still, with the state that the launcher has reported; null: not reported yet.
   std::map<std::string, nlohmann::json> standing_ PPMR_GUARDED_BY(mutex_);
   CondVar launcher_spoke_;
   // When the last epoch of a job began, and since when a job cannot be rolled back.

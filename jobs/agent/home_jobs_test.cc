@@ -56,7 +56,7 @@ struct HomeJobsTest : testing::Test {
     for (const auto& host : job.at("hosts")) text += host.at("state").get<std::string>() + " ";
     return text;
   }
-  // The host is evacuated, or returned.
+  // The host reports that it was evacuated (`out`), or returned.
   void report(const std::string& host, int64_t changed_ns, bool out) {
     MutexLock lock(mutex);
     pools[host] = {.changed_ns = changed_ns, .out = out ? std::set<uid_t>{0} : std::set<uid_t>{}};
@@ -82,7 +82,7 @@ struct HomeJobsTest : testing::Test {
   const std::string id = "0123abcd";
   const std::string directory = testing::TempDir() + "/home_jobs_test";
   Mutex mutex;
-  std::map<std::string, int> failures PPMR_GUARDED_BY(mutex);  // errors of hosts' agents
+  std::map<std::string, int> failures PPMR_GUARDED_BY(mutex);  // errno of each host that fails
   std::map<std::string, PoolReport> pools PPMR_GUARDED_BY(mutex);
   std::unique_ptr<HomeJobs> home;
 };
@@ -126,7 +126,7 @@ TEST_F(HomeJobsTest, DeadSparesArePassedOver) {
   EXPECT_EQ(states(), "moving ready lost moving ");
 }
 
-TEST_F(HomeJobsTest, WithoutASpareTheRefusalSaysWhatHasBecomeOfThem) {
+TEST_F(HomeJobsTest, WithoutASpareTheRefusalSaysWhyEachHostIsNotAvailable) {
   fail("c", ETIMEDOUT);
   report("d", 1, true);
   const auto reserved = home->reserve(id, 0, "a", "");
@@ -138,7 +138,7 @@ TEST_F(HomeJobsTest, WithoutASpareTheRefusalSaysWhatHasBecomeOfThem) {
   EXPECT_EQ(states(), "ready ready lost out ");
 }
 
-TEST_F(HomeJobsTest, LostHostThatAnswersIsWhatItWas) {
+TEST_F(HomeJobsTest, LostHostThatAnswersAgainHasItsFormerState) {
   fail("b", EHOSTUNREACH);
   fail("c", EHOSTUNREACH);
   EXPECT_FALSE(home->reserve(id, 0, "a", "c"));
@@ -147,7 +147,7 @@ TEST_F(HomeJobsTest, LostHostThatAnswersIsWhatItWas) {
   EXPECT_EQ(states(), "ready ready spare spare ");
 }
 
-TEST_F(HomeJobsTest, HostThatItsNodeHasLeftIsASpareAgainOnceReturned) {
+TEST_F(HomeJobsTest, HostThatItsNodeHasLeftIsASpareAgainAfterItsReturn) {
   home->note_host("a", {.changed_ns = 5, .out = {0}});
   EXPECT_EQ(states(), "ready ready spare spare ") << "its node has not left yet";
   ASSERT_TRUE(home->reserve(id, 0, "a", ""));
@@ -160,7 +160,7 @@ TEST_F(HomeJobsTest, HostThatItsNodeHasLeftIsASpareAgainOnceReturned) {
   EXPECT_EQ(states(), "spare ready ready spare ");
 }
 
-TEST_F(HomeJobsTest, SpareThatFailedIsASpareAgainOnceReturned) {
+TEST_F(HomeJobsTest, SpareThatFailedIsASpareAgainAfterItsReturn) {
   ASSERT_TRUE(home->reserve(id, 0, "a", "c"));
   ASSERT_TRUE(settle("a", false, true));
   home->note_host("c", {});
@@ -306,7 +306,7 @@ TEST(AddressPool, AddressThatBecameFreeIsTheLastToBeUsedAgain) {
   EXPECT_EQ(pool.take_next().error().errno_value, EADDRNOTAVAIL);
 }
 
-TEST(ForEachInParallel, CallsEachOnceAndReturnsAnError) {
+TEST(ForEachInParallel, DoesTheWorkForEachNumberOnceAndReturnsAnError) {
   std::vector<std::atomic<int>> calls(100);
   const Status done = for_each_in_parallel(calls.size(), [&](size_t i) -> Status {
     ++calls[i];

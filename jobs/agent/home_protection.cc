@@ -1,5 +1,5 @@
-// How the home protects its jobs: when an epoch is due, and what follows from the loss of a node.
-// The steps between hosts are in job_epochs.h, the decisions in job_protection.h.
+// How the home protects its jobs: it begins epochs when they are due, and rolls a job back after
+// the loss of a node. job_epochs.h has the steps between hosts, job_protection.h the decisions.
 #include <fmt/format.h>
 
 #include "base/without_exceptions.h"
@@ -17,7 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kProbePatience{3'000};
 constexpr milliseconds kFencePatience{120'000};
-// The launcher asks again, and relays no signals meanwhile.
+// This is short, because a launcher relays no signals while it waits. It asks again after a
+// failure.
 constexpr milliseconds kConnectPatience{5'000};
 constexpr milliseconds kCapturePatience{30'000};
 
@@ -120,7 +121,7 @@ Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
   if (!job.protection.rolling_back.empty()) return failure(EBUSY, "the job is being rolled back");
   if (!is_epoch_due(job)) return failure(EAGAIN, "the next epoch is not due");
   epoch_began_[id] = Clock::now();
-  ++job.protection.next;  // saved before it is used: no number is used twice
+  ++job.protection.next;  // saved before the epoch begins, so that no number is used twice
   if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
   capturing_.insert(id);
   return **found;
@@ -137,7 +138,7 @@ void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<Ke
     return;
   }
   JobRecord job = **found;
-  // A loss meanwhile: its rollback is to this epoch, which all have kept.
+  // If a node was lost meanwhile, its job is rolled back to this epoch, which all nodes have kept.
   JobProtection& protection = job.protection;
   protection.agreed = number;
   protection.agreed_ns = kept->frozen_ns;
@@ -159,7 +160,7 @@ void HomeJobs::protect_job(const std::string& id) {
   end_epoch(id, number, run_epoch(*job, number, EpochEnd::kGoesOn, ask_unless_ending()));
 }
 
-// Nodes that stand still are let go.
+// After the failure, the caller lets the nodes run on that stand still.
 AskHost HomeJobs::ask_unless_ending() {
   return
       [this](const std::string& host, const json& request, milliseconds patience) -> Result<json> {
@@ -193,14 +194,14 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) {
     }
     if (needed.contains(name)) {
       if (options_.fence.empty()) {
-        return failure(EAGAIN, fmt::format("host {} does not answer, and without --fence of ppmr "
-                                           "job agent nobody says that it is dead",
+        return failure(EAGAIN, fmt::format("host {} does not answer, and ppmr job agent has no "
+                                           "--fence that could confirm that it is dead",
                                            name));
       }
       const auto fenced = run_command({options_.fence, name}, kFencePatience);
       if (!fenced || !fenced->succeeded) {
-        return failure(EAGAIN, fmt::format("host {} does not answer, and {} {} does not say that "
-                                           "it is dead: {}",
+        return failure(EAGAIN, fmt::format("host {} does not answer, and the fence {} {} does not "
+                                           "say that it is dead: {}",
                                            name, options_.fence, name,
                                            fenced ? fenced->ending : fenced.error().message));
       }
@@ -210,8 +211,8 @@ Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) {
   return dead;
 }
 
-// Notes where each node will run. The agent of a host asks the home which nodes belong to it, and
-// removes all others: it must not remove a node that is about to arrive.
+// Notes where each node will run. The agent of each host asks the home which nodes belong to the
+// host, and removes all others. It must not remove a node that is about to arrive.
 Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeRollback>& rollbacks) {
   MutexLock lock(mutex_);
   auto found = find_locked(id);

@@ -1,10 +1,11 @@
-// How the home suspends a job, and lets a suspended one go on. The steps between hosts are in
-// job_suspension.h, the files in suspension_files.h.
+// How the home suspends a job, and lets a suspended job go on. job_suspension.h has the steps
+// between hosts, suspension_files.h the files.
 //
-// The nodes stand still from their epoch until its files are complete but for the name. Up to then
-// any failure lets them run on. Then the record says that the job is being suspended and may have
-// to be rolled back, the nodes are stopped, and the file of the job gets its name. So a home that
-// dies in between finds out which of the two it is: the file is there, or it is not.
+// The nodes stand still from their epoch until its files are written, the file of the job under a
+// preliminary name. Until then the home lets the nodes run on after any failure. Then the home
+// records that it is suspending the job, stops the nodes, and gives the file of the job its final
+// name. If the home dies in between, the next agent looks for this file. If the file is there, the
+// job is suspended. Otherwise the agent rolls the job back.
 #include <arpa/inet.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -33,13 +34,13 @@ constexpr milliseconds kLauncherPatience{20'000};
 constexpr milliseconds kLauncherStep{2'000};
 constexpr milliseconds kSparePatience{50'000};
 constexpr milliseconds kConnectPatience{20'000};
-// A host that has the address answers sooner, also over a slow network.
+// A host that has the address answers within this time, even over a slow network.
 constexpr milliseconds kAddressPatience{1'000};
 
 std::string new_suspension_id() { return new_command_id().substr(0, 16); }
 
-// Returns a socket that connects to a port of the address. Whether something listens there does not
-// matter: a refusal, too, comes from who has the address.
+// Returns a socket that connects to a port of the address. A refused connection, too, shows that a
+// node has the address, so it does not matter whether a program listens on the port.
 UniqueFd begin_to_connect(const std::string& address) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in to{};
@@ -140,7 +141,7 @@ Status HomeJobs::suspend_job(const JobRecord& job, const SuspensionFiles& files,
     if (job.protection.every_ms == 0) forget_epochs(job, options_.ask);
     return done;
   }
-  // From here on, what fails is undone by a rollback.
+  // From here on, a rollback undoes the suspension after a failure.
   if (Status stopped = stop_nodes(job, options_.ask); !stopped) return stopped;
   return files.publish(place.suspension);
 }
@@ -237,7 +238,8 @@ Result<JobRecord> HomeJobs::plan_resumed(const ResumeRequest& request,
   if (jobs_.contains(job.id)) {
     return failure(EEXIST, "job " + job.id + " is on this host: it runs, or is about to end");
   }
-  // Its nodes keep their addresses, which may be of another home.
+  // The nodes keep their addresses, which may be in the range of another home. So the job needs
+  // only one new address, for its port.
   if (Status few = check_limits_locked(job.user.uid, 1); !few) return failure(few.error());
   for (const JobNodePlace& node : job.nodes) {
     if (!addresses_.is_taken(node.address)) continue;
@@ -247,7 +249,8 @@ Result<JobRecord> HomeJobs::plan_resumed(const ResumeRequest& request,
   for (const JobNodePlace& node : job.nodes) addresses_.take(node.address);
   auto own = addresses_.take_next();
   if (own) job.port_address = *own;
-  // Until they run, the nodes are on their way: their hosts ask where they belong.
+  // Records the nodes as on their way until they run. Otherwise their hosts, which ask the home
+  // where the nodes belong, would take them for arrived.
   JobRecord known = job;
   for (JobNodePlace& node : known.nodes) node.moving_to = std::exchange(node.host, "");
   Status saved = own ? save(known) : failure(own.error());
@@ -282,7 +285,7 @@ Status HomeJobs::check_addresses(const JobRecord& job) const {
   if (!looked || used.empty()) return looked;
   return failure(EADDRINUSE,
                  fmt::format("the address {} of the suspended job is in use in the jobs' network: "
-                             "by another job, which must end first, or by this one, which runs",
+                             "another job has it, which must end first, or this job runs already",
                              used));
 }
 

@@ -19,7 +19,7 @@ Contact contact_of(const Error& error) {
     case ECONNRESET:
     case ENODATA:
       return Contact::kAway;
-    default:  // an answer, if only a refusal
+    default:  // the host has answered, with a refusal
       return Contact::kAnswers;
   }
 }
@@ -81,7 +81,7 @@ std::vector<std::string> HostContacts::due(const std::set<std::string>& hosts, T
   std::erase_if(entries_, [&](const auto& entry) { return !hosts.contains(entry.first); });
   std::vector<std::pair<Time, std::string>> found;
   for (const std::string& host : hosts) {
-    // A host of a new job has just answered.
+    // A host without an entry counts as just asked: the host of a new job has answered just now.
     const Entry& entry = entries_.try_emplace(host, Entry{.asked_or_heard = now}).first->second;
     if (now - entry.asked_or_heard >= quiet) found.emplace_back(entry.asked_or_heard, host);
   }

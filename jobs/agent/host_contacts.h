@@ -1,5 +1,6 @@
-// What a home knows about the hosts of its jobs from their questions and from its own: which
-// answer, and which do not. In memory only: a new agent asks again.
+// What a home knows about the hosts of its jobs: which of them answer. It learns this from the
+// questions of the hosts, and from the answers to its own questions. The knowledge is in memory
+// only: a new agent asks the hosts again.
 #pragma once
 
 #include <chrono>
@@ -15,12 +16,12 @@ namespace ppmr {
 
 struct HostContact {
   Contact contact = Contact::kAnswers;
-  int64_t since_ns = 0;                           // begin of this contact; Unix time, to be shown
-  std::chrono::steady_clock::time_point since{};  // the same, to measure from
+  int64_t since_ns = 0;                           // begin of `contact`; Unix time, for people
+  std::chrono::steady_clock::time_point since{};  // begin of `contact`, to measure time from
   std::string reason{};                           // why the host does not answer
 };
 
-// Returns what the error of a request to a host says about the host.
+// Returns what the error of a request to a host shows about the host.
 Contact contact_of(const Error& error);
 
 // Returns the error of a request that the host has refused. If its number says that a host is
@@ -32,7 +33,8 @@ Error refusal_of_host(Error error);
 // meanwhile.
 std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience);
 
-// Returns what an operator who evacuates a host that does not answer can do.
+// Returns the error message for an operator who evacuates a host that does not answer, with what
+// the operator can do.
 std::string explain_silence(const std::string& host, const Error& error,
                             std::chrono::seconds host_timeout);
 
@@ -46,10 +48,10 @@ class HostContacts {
   // Notes that a question to the host has failed. Does nothing if the host has been in contact
   // since `asked_at`.
   void note_failure(const std::string& host, const Error& error, Time asked_at);
-  // Returns the contact of a host; one that nothing is known about answers.
+  // Returns the contact of a host. A host that was never asked counts as answering.
   HostContact of(const std::string& host) const;
-  // Returns up to `count_max` of `hosts` that are to be asked now: those without contact for
-  // `quiet`, the longest first. Forgets all other hosts.
+  // Returns the hosts that the home should ask now: up to `count_max` of `hosts`, which have been
+  // without contact for `quiet`, the longest first. Forgets hosts that are not in `hosts`.
   std::vector<std::string> due(const std::set<std::string>& hosts, Time now,
                                std::chrono::milliseconds quiet, size_t count_max);
 

@@ -39,7 +39,7 @@ TEST_F(Contacts, TheLongestQuietAreAskedFirst) {
   EXPECT_EQ(due(9, 2), (Names{"c", "b"}));
 }
 
-TEST_F(Contacts, HostThatDoesNotAnswerIsSilentUntilItDoes) {
+TEST_F(Contacts, HostThatDoesNotAnswerIsSilentUntilItAnswers) {
   due(0);
   fail("a", ETIMEDOUT, 3);
   EXPECT_EQ(contacts.of("a").contact, Contact::kSilent);
@@ -50,7 +50,7 @@ TEST_F(Contacts, HostThatDoesNotAnswerIsSilentUntilItDoes) {
   EXPECT_EQ(contacts.of("a").reason, "");
 }
 
-TEST_F(Contacts, SilenceIsMeasuredWithAClockThatNobodySets) {
+TEST_F(Contacts, SilenceIsMeasuredWithAMonotonicClock) {
   const auto before = std::chrono::steady_clock::now();
   fail("a", ETIMEDOUT, 3);
   EXPECT_GE(contacts.of("a").since, before);

@@ -96,7 +96,8 @@ Status HostNodes::stop(const std::string& container) {
   if (!claimed) return failure(claimed.error());
   const auto node = find(container);
   if (!node) return {};
-  // Noted first: an agent that starts again must not take the end of the node for a loss.
+  // Records this before the processes end. Otherwise a new agent would report the end of the node
+  // as a loss.
   Status stopped = change(container, [](HostNode& changed) { changed.expected = true; });
   if (stopped) stopped = JobNode(options_, node->spec, node->holder.group).stop();
   return stopped;

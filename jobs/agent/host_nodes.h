@@ -16,9 +16,9 @@ namespace ppmr {
 
 struct HostNode {
   NodeSpec spec;
-  // The holder whose group has the node; the node ends with the holder; pid 0: none.
+  // The holder whose control group contains the node. The node ends with the holder. pid 0: none.
   StepHolder holder{};
-  bool expected = false;    // prepared for a node that is on its way to this host
+  bool expected = false;    // true: only prepared for a node that is on its way to this host
   std::string moving_to{};  // the host to which the node moves; empty: it stays
   // The ID of the migration that moves the node away, or (`expected`) to this host; empty: none.
   std::string migration{};
@@ -30,13 +30,13 @@ class HostNodes {
   // Reads the records of an earlier agent of this host.
   HostNodes(JobNodeOptions options, RecordFiles records);
 
-  // Makes a job node and starts it. With `expected`, only prepares for the node that is on its way
-  // in that migration.
+  // Makes a job node and starts it. With `expected`, only prepares for a node that is on its way,
+  // in the migration with the ID `migration`.
   // Errors: EEXIST, EADDRINUSE, EBUSY; those of JobNode.
   Status create(const NodeSpec& spec, const StepHolder& holder, bool expected,
                 const std::string& migration = "");
-  // Removes a node. Idempotent. Errors: EBUSY; those of JobNode::remove(), after which the node is
-  // still there.
+  // Removes a node. Idempotent. Errors: EBUSY; those of JobNode::remove(). After an error the node
+  // is still there.
   Status remove(const std::string& container);
 
   std::vector<HostNode> list() const;
@@ -65,18 +65,19 @@ class HostNodes {
 
   // Returns whether there is a file for the node, readable or not.
   bool has_record(const std::string& container) const { return records_.exists(container); }
-  // Returns why the node has reached its end. Empty: it has not, for example because it moves.
+  // Returns why the node has ended. Empty: it has not ended, or it moves, or it is expected.
   // Errors: those of JobNode::has_ended().
   Result<std::string> why_ended(const HostNode& node) const;
 
-  // Ends all processes of the node, which is expected again afterwards. Idempotent; does nothing if
-  // the node is not here. Errors: EBUSY; those of JobNode::stop().
+  // Ends all processes of the node. Afterwards the node counts as expected. Idempotent; does
+  // nothing if the node is not here. Errors: EBUSY; those of JobNode::stop().
   Status stop(const std::string& container);
 
   // Records that the node has arrived. Errors: ENOENT.
   Status note_arrival(const std::string& container);
 
-  // Records the move. The caller must have claimed the node.
+  // Records the host and the migration of the node's move; both empty: the node does not move. The
+  // caller must have claimed the node.
   Status note_move(const std::string& container, const std::string& to,
                    const std::string& migration);
   Status remove_claimed(const std::string& container);
@@ -85,7 +86,7 @@ class HostNodes {
   struct Entry {
     HostNode node;
     bool busy = false;
-    uint64_t number = 0;  // distinguishes entries of the same name
+    uint64_t number = 0;  // distinguishes a new entry from an earlier one of the same name
   };
   Status save(const HostNode& node) const;
   Status change(const std::string& container, const std::function<void(HostNode&)>& change);

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kRecord = "pool";
-// Bounds what users can make root store and send.
+// Bounds the size of the record, which root stores and sends on behalf of users.
 constexpr size_t kUsersMax = 1024;
 
 }  // namespace
@@ -40,7 +40,8 @@ HostPool::HostPool(RecordFiles records) : records_(std::move(records)) {
 }
 
 Status HostPool::change(std::set<uid_t> out) {
-  // A clock that was set back must not hide the change from the homes.
+  // The homes ignore a report that is not newer. So the time of a change must grow even if the
+  // clock was set back.
   PoolReport changed{.changed_ns = std::max(realtime_ns(), report_.changed_ns + 1),
                      .out = std::move(out)};
   if (Status saved = records_.write(kRecord, to_json(changed)); !saved) return saved;
@@ -61,7 +62,8 @@ Status HostPool::take_out(uid_t uid) {
   return change(std::move(out));
 }
 
-// Also for a host that is in the pool: a home may have found it unable to take a node.
+// Makes a new report even if the host is in the pool: a home may have recorded it as inactive, and
+// only a new report makes it a spare again.
 Status HostPool::give_back(uid_t uid) {
   MutexLock lock(mutex_);
   if (uid == 0) return change({});

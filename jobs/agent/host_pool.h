@@ -1,7 +1,7 @@
-// Whether this host is in the pool of hosts that take job nodes. An evacuated host is out, for the
-// jobs of the user who evacuated it, or for all jobs if root did, until the host is returned. The
-// homes of jobs ask for it (PoolReport), because only they know which jobs have the host as a
-// spare.
+// Whether this host is in the pool of hosts that take job nodes. An evacuated host is out of the
+// pool until it is returned: for the jobs of the user who evacuated it, or for all jobs if root
+// evacuated it. The homes of jobs ask the host for this (PoolReport), because only they know which
+// jobs have the host as a spare.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 namespace ppmr {
 
 struct PoolReport {
-  int64_t changed_ns = 0;  // last change, by the clock of the host; 0: never
-  std::set<uid_t> out{};   // users whose jobs must not use the host; 0: no job may
+  int64_t changed_ns = 0;  // last change, by the clock of the host; 0: never changed
+  std::set<uid_t> out{};   // users whose jobs must not use the host; 0: no job may use it
 
   bool is_out_for(uid_t user) const { return out.contains(0) || out.contains(user); }
 };
@@ -28,12 +28,13 @@ PoolReport parse_pool_report(const nlohmann::json& json);
 // The record survives a restart of the host. Threads: any.
 class HostPool {
  public:
-  // Reads the record. One that cannot be read counts as "out for all jobs".
+  // Reads the record. With an unreadable record, the host is out for all jobs.
   explicit HostPool(RecordFiles records);
 
-  // Both are durable on return, and idempotent. A user (`uid` not 0) changes only what concerns the
-  // user's own jobs; root's return is for all users. Errors: those of the system calls; EPERM: root
-  // has taken the host out; EAGAIN: too many users have taken it out.
+  // Take the host out of the pool, or give it back. Both are idempotent, and durable on return. A
+  // user (`uid` not 0) takes it out, and gives it back, only for the user's own jobs. Root takes it
+  // out for all jobs, and gives it back for all users. Errors: those of the system calls; EPERM:
+  // root has taken the host out; EAGAIN: too many users have taken it out.
   Status take_out(uid_t uid);
   Status give_back(uid_t uid);
   PoolReport report() const;

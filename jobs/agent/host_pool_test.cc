@@ -13,7 +13,7 @@ constexpr uid_t kRoot = 0, kUser = 1000, kOther = 1001;
 
 struct Pool : testing::Test {
   Pool() { std::filesystem::remove_all(directory); }
-  // As a new agent of the host has it.
+  // Returns the pool as a new agent of the host reads it.
   HostPool open() const { return HostPool(*RecordFiles::open(directory)); }
 
   const std::string directory = testing::TempDir() + "/host_pool_test";

@@ -21,10 +21,10 @@ enum class HostState {
 
 enum class HostEvent {
   kNodeLeaves,     // a move of its node begins
-  kChosen,         // a node is to move to it
+  kChosen,         // the home has chosen it for a node that moves
   kNodeLeft,       // its node runs elsewhere
   kNodeStayed,     // its node did not move
-  kNodeArrived,    // the node runs on it
+  kNodeArrived,    // the node for which it was chosen runs on it
   kNodeStayedOff,  // the node for which it was chosen did not move
   kFailed,         // it could not prepare for the node
   kTakenOut,       // the host says that it is out of the pool
@@ -33,10 +33,10 @@ enum class HostEvent {
   kReturned,       // the host says that it was returned to the pool
 };
 
-// What the home knows about a host beyond its record.
+// What the home knows about a host besides the host's recorded state.
 enum class Contact {
-  kAnswers,  // or was never asked
-  kAway,     // refuses connections: the host lives, its job agent does not
+  kAnswers,  // answers, or was never asked
+  kAway,     // refuses connections: the host lives, but its job agent does not run
   kSilent,   // does not answer
 };
 
@@ -48,7 +48,7 @@ enum class NodeState {
 
 const char* to_string(HostState state);
 const char* to_string(NodeState state);
-// Returns nothing for an unknown name.
+// Returns the state with this name, or nullopt.
 std::optional<HostState> parse_host_state(const std::string& name);
 
 // Returns the recorded state after the event. Errors: EPERM: the event does not fit the state.

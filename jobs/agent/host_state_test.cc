@@ -40,7 +40,7 @@ TEST(HostState, SpareThatTakesANodeIsReady) {
   EXPECT_EQ(after(kSpare, {HostEvent::kChosen, HostEvent::kNodeArrived}), kReady);
 }
 
-TEST(HostState, AfterAFailedMoveBothHostsAreWhatTheyWere) {
+TEST(HostState, AfterAFailedMoveBothHostsHaveTheirFormerState) {
   EXPECT_EQ(after(kReady, {HostEvent::kNodeLeaves, HostEvent::kNodeStayed}), kReady);
   EXPECT_EQ(after(kSpare, {HostEvent::kChosen, HostEvent::kNodeStayedOff}), kSpare);
 }
@@ -57,7 +57,7 @@ TEST(HostState, OnlyASpareIsChosenAndOnlyAHostWithANodeIsLeft) {
   }
 }
 
-// A host that has a node, or takes one, is not a spare because somebody returns it.
+// The return of a host that has a node, or takes one, does not make the host a spare.
 TEST(HostState, HostWithANodeCannotBeReturnedOrTakenOut) {
   for (const HostState state : {kReady, kMoving}) {
     EXPECT_FALSE(host_step(state, HostEvent::kReturned));
@@ -83,21 +83,21 @@ TEST(HostState, SilentHostIsLostUnlessTheJobDoesNotUseIt) {
   }
 }
 
-// The node of a host whose job agent is away goes on; a spare could not take a node.
+// If the job agent of a host is away, a node there goes on, but a spare cannot take a node.
 TEST(HostState, WithoutItsJobAgentASpareIsInactiveAndAHostWithANodeIsReady) {
   EXPECT_EQ(shown_state(kSpare, Contact::kAway), kInactive);
   EXPECT_EQ(shown_state(kReady, Contact::kAway), kReady);
   EXPECT_EQ(shown_state(kMoving, Contact::kAway), kMoving);
 }
 
-TEST(NodeState, NodeIsLostWithItsHostAlsoWhileItMoves) {
+TEST(NodeState, NodeIsLostWithItsHostEvenIfItMoves) {
   EXPECT_EQ(node_state(false, kReady), NodeState::kReady);
   EXPECT_EQ(node_state(true, kMoving), NodeState::kMoving);
   EXPECT_EQ(node_state(true, kLost), NodeState::kLost);
   EXPECT_EQ(node_state(false, kLost), NodeState::kLost);
 }
 
-TEST(HostState, NamesAreParsedAgain) {
+TEST(HostState, NameOfEachStateCanBeParsed) {
   for (const HostState state : kRecorded) EXPECT_EQ(parse_host_state(to_string(state)), state);
   EXPECT_FALSE(parse_host_state("drained"));
 }

@@ -1,7 +1,7 @@
-// The parts: `ppmr job run` asks the agent of its host, the job's home, for job nodes. The home
-// asks the agents of the job's hosts to make the nodes. A request to evacuate a host reaches that
-// host's agent. This agent asks the home for a spare, asks the spare's agent to prepare, moves the
-// node, and reports the result to the home.
+// How the agents work together: `ppmr job run` asks the agent of its host, the job's home, for job
+// nodes. The home asks the agents of the job's hosts to make the nodes. A request to evacuate a
+// host reaches that host's agent. This agent asks the home for a spare, asks the spare's agent to
+// prepare, moves the node, and reports the result to the home.
 //
 // An agent that starts after a crash reads the records, finishes the moves under way, and asks the
 // homes to which hosts its nodes belong. So no node remains after a lost request.
@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTendInterval{1};
 constexpr unsigned kOrphanRounds = 10;  // rounds of run() between two checks
-// A home answers about a thousand hosts per second and core.
-// One check asks the home of one job this many questions.
+// In one check, the hosts of a job ask its home about this many questions. A home answers about a
+// thousand questions per second and core.
 constexpr size_t kQuestionsPerCheck = 1000;
 constexpr std::chrono::seconds kTargetPatience{60};
 constexpr std::chrono::milliseconds kTargetAnswerTimeout{2000};
@@ -46,7 +46,8 @@ void safely(const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {
-    spdlog::error("{}", error.what());  // for example no memory or no thread: tries again
+    // For example, there was no memory, or no thread could start. The caller tries again.
+    spdlog::error("{}", error.what());
   }
 }
 
@@ -76,8 +77,8 @@ Result<std::unique_ptr<JobAgent>> JobAgent::create(JobAgentOptions options) {
   if (!home_records) return failure(home_records.error());
   auto node_records = RecordFiles::open(directory + "/records");
   if (!node_records) return failure(node_records.error());
-  // Unlike the jobs and their nodes, it survives a restart of the host.
-  std::error_code ignored;  // the record is opened next, and that reports the error
+  // The record of the pool survives a restart of the host, unlike the records of jobs and nodes.
+  std::error_code ignored;  // RecordFiles::open() reports the error
   std::filesystem::create_directories(options.evacuation.state_directory, ignored);
   auto pool_record = RecordFiles::open(options.evacuation.state_directory + "/pool");
   if (!pool_record) return failure(pool_record.error());
@@ -125,7 +126,7 @@ Status JobAgent::serve_metrics() {
 }
 
 // Starts `ppmr target` unless it runs. The target outlives the agent, because it may be restoring a
-// job node. This function also leaves alone a target that is only slow.
+// job node. A target that does not answer in time counts as running.
 Status JobAgent::start_target() const {
   const std::string mount = target_mount();
   auto mounts = read_mounts();
@@ -162,7 +163,7 @@ void JobAgent::run() {
       [this](const json& request, const ControlClient& client, PassedDescriptors& passed) {
         return answer_user(request, client, passed.to_send);
       });
-  // Threads of their own, so that a host that does not answer delays only one of the tasks.
+  // Each task has its own thread, so that a host that does not answer delays only one task.
   std::thread homes([this] {
     while (!wait(kTendInterval)) safely([this] { home_.tend(); });
   });
@@ -252,8 +253,9 @@ void JobAgent::report_loss(const HostNode& node) {
       kPlacePatience);
 }
 
-// The host that the node left normally reports the move within seconds. If that host has died or
-// was restarted, its agent has no record of it, and the home would wait for ever.
+// Reports to the home that the node has arrived. Normally the host that the node left reports the
+// move within seconds. If that host has died or was restarted, its agent has no record of the move,
+// and the home would wait for ever.
 void JobAgent::report_arrival(const HostNode& node, const std::string& from) {
   if (!has_arrived(options_.evacuation, node, kReportPatience)) return;
   spdlog::info("{} runs here; host {} has not reported it", node.spec.container(), from);
@@ -265,8 +267,8 @@ void JobAgent::report_arrival(const HostNode& node, const std::string& from) {
   if (!answer) spdlog::warn("{}: {}", node.spec.container(), answer.error().message);
 }
 
-// The job has lost its home and cannot get it back. The other host removes its part in the same
-// way.
+// Removes a node that moves, because its job has lost its home for good. The host to which the node
+// moves removes its part in the same way.
 void JobAgent::forget_move(const HostNode& node) {
   spdlog::info("{}: its home no longer answers", node.spec.container());
   remove_source_mount(options_.evacuation, node);
@@ -275,8 +277,8 @@ void JobAgent::forget_move(const HostNode& node) {
   }
 }
 
-// Returns whether the node's turn to ask is in this round. The hosts of a large job take turns, but
-// each asks often enough to show that it is alive.
+// Returns whether the host of this node asks the home in this round. The hosts of a large job take
+// turns, but each asks often enough to show that it is alive.
 bool JobAgent::is_turn(const NodeSpec& spec, unsigned round) const {
   const auto rounds_max = options_.home.host_timeout / (3 * kOrphanRounds * kTendInterval);
   const size_t turns = std::min<size_t>(spec.node_count() / kQuestionsPerCheck, rounds_max);
@@ -300,10 +302,10 @@ void JobAgent::remove_orphans(unsigned round) {
                                                          .pool = to_json(pool_.report())}),
                           kPlacePatience);
     note_answer(home, place.has_value());
-    // Ask this home for one node only, because each question may take long.
+    // Asks this home about no further node, because each question may take long.
     if (!place) silent.insert(home);
-    // finish_moves() decides about a node that moves. The question shows the home that its host is
-    // alive.
+    // If the node moves, finish_moves() decides what happens to it. The question has only shown the
+    // home that the host is alive.
     const auto now = nodes_.find(node.spec.container());
     if (!now || !now->moving_to.empty()) continue;
     bool orphan = place ? place->value("job_ended", false) : is_orphaned(home);
@@ -347,7 +349,7 @@ void JobAgent::remove_strays() {
   for (const std::string& name : *names) {
     if (!is_job_container(name) || nodes_.find(name)) continue;
     if (nodes_.has_record(name)) continue;  // this agent could not read the node's record
-    spdlog::warn("removing the container {}, which no job node is", name);
+    spdlog::warn("removing the container {}, which belongs to no job node", name);
     if (Status removed = runc->remove(name); !removed) spdlog::warn("{}", removed.error().message);
   }
   home_.remove_stray_ports();

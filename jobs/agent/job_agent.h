@@ -28,7 +28,7 @@ inline constexpr uint16_t kPeerPort = 7473;
 inline constexpr uint16_t kTargetPort = 7472;
 
 struct JobAgentOptions {
-  std::string host;       // the name of this host for users and agents
+  std::string host;       // the name that users and other agents use for this host
   std::string directory;  // contains all files that the agent makes; private to root
   std::string socket = kAgentSocket;
   PeerOptions peers;
@@ -39,7 +39,7 @@ struct JobAgentOptions {
   // The program that decides whether a user may have job nodes on this host; empty: every user may.
   // The agent calls PROGRAM UID; exit code 0 means yes.
   std::string admission_program;
-  bool needs_step = false;      // whether job nodes need a step of Slurm that has a control group
+  bool needs_step = false;      // whether each job node must be in a control group of a Slurm step
   std::string metrics_address;  // where to serve metrics; empty: nowhere
   OnConnectionEvent on_event;   // called for connections of the other agents
 };
@@ -47,7 +47,8 @@ struct JobAgentOptions {
 // Threads: one thread creates, runs and destroys the agent; any thread may call stop().
 class JobAgent {
  public:
-  // Starts `ppmr target` unless it runs already, and listens. Errors: those of the parts.
+  // Creates the agent, starts `ppmr target` unless it runs already, and listens. Errors: those of
+  // the parts.
   static Result<std::unique_ptr<JobAgent>> create(JobAgentOptions options);
   ~JobAgent();
 
@@ -73,7 +74,7 @@ class JobAgent {
   nlohmann::json reconnect(const std::string& job, uid_t uid,
                            std::vector<UniqueFd>& descriptors) const;
   nlohmann::json status(uid_t uid) const;
-  // Returns the answer of another host's agent.
+  // Sends the request to the agent of another host, and returns the answer.
   nlohmann::json ask_other(const std::string& host, const nlohmann::json& request) const;
 
   // `message`: a host_request.
@@ -82,19 +83,22 @@ class JobAgent {
   Status make_node(const host_request::Join& join);
 
   // Takes this host out of the pool, and evacuates all nodes on it that `uid` may move. Returns
-  // {"ok":true,"evacuation":{..}} or a refusal; `ok` of the evacuation: all nodes have moved.
+  // {"ok":true,"evacuation":{"ok":..,...}} or a refusal. The inner `ok` says whether all nodes have
+  // moved.
   nlohmann::json evacuate(uid_t uid, const std::string& to, const MoveLimits& limits);
   nlohmann::json evacuate_other(const std::string& host, const host_request::Evacuate& request);
-  // Aborts the moves away from this host that `uid` may abort. Returns them as evacuate() does.
+  // Aborts the moves away from this host that `uid` may abort. Returns
+  // {"ok":true,"cancelled":{"ok":..,...}}.
   nlohmann::json cancel(uid_t uid);
   // Makes this host a host for job nodes again.
   nlohmann::json give_back(uid_t uid);
   // Errors: EACCES: this host is out of the pool for the user.
   Status check_pool(uid_t user) const;
-  // Waits until no connection of the job node waits to be accepted. Errors: EAGAIN: one still does.
+  // Waits until no connection of the job node waits to be accepted. Errors: EAGAIN: after the time
+  // limit a connection still waits, or the agent ends.
   Status await_accepts(const std::string& container);
-  // The parts of evacuate() for one node: a spare is reserved and prepared; the move, up to its
-  // decision.
+  // The parts of evacuate() for one node: evacuate_node() does all; prepare_spare() reserves and
+  // prepares a spare; run_move() moves the node, up to the decision.
   nlohmann::json evacuate_node(const HostNode& node, const std::string& to,
                                const MoveLimits& limits);
   Result<HostNode> prepare_spare(const HostNode& node, const std::string& to);
@@ -102,13 +106,13 @@ class JobAgent {
   // Asks the home for a spare. Returns {"to":SPARE} or {"refusal":...}. After an error the home may
   // have reserved a spare.
   Result<nlohmann::json> reserve(const HostNode& node, const std::string& to);
-  // Reports a decided move to the home, and removes the node where it no longer is. Returns whether
-  // the job has ended.
+  // Reports a decided move to the home, and removes the remains of the node at the host that it is
+  // not on. Returns whether the job has ended.
   Result<bool> conclude_move(const HostNode& node, const MoveReport& report, bool spare_failed);
   // Reports the move to the home. Returns whether the job has ended.
   Result<bool> tell_home(const HostNode& node, const MoveReport& report, bool spare_failed);
 
-  // The steps of a job node in epochs, and on the way back to one (job_epochs.h).
+  // The steps of a job node in epochs and rollbacks (job_epochs.h).
   nlohmann::json take_step(const host_request::EpochBegin& step);
   nlohmann::json take_step(const host_request::EpochFreeze& step);
   nlohmann::json take_step(const host_request::EpochGo& step);
@@ -123,8 +127,8 @@ class JobAgent {
   nlohmann::json take_step(const host_request::SuspendStop& step);
   nlohmann::json take_step(const host_request::SuspendWrite& step);
   nlohmann::json take_step(const host_request::ResumeRead& step);
-  // Each writes or reads the file of a node, and returns whether that is done. The caller calls it
-  // again until then.
+  // Write or read the file of a node, and return whether that is done. If not, the caller calls the
+  // function again.
   Result<bool> write_suspended(const host_request::SuspendWrite& step);
   Result<bool> read_suspended(const host_request::ResumeRead& step);
   Status stop_suspended(const std::string& container);
@@ -144,17 +148,17 @@ class JobAgent {
   nlohmann::json answer_hook(const std::string& text);
   void finish_moves();
   void remove_orphans(unsigned round);
-  // Returns whether this host asks in this round to which host the node belongs.
+  // Returns whether this host asks the home in this round to which host the node belongs.
   bool is_turn(const NodeSpec& spec, unsigned round) const;
   void remove_strays();
-  // Removes a node, also a node that is on its way here. Idempotent. Errors: those of
-  // abort_arrival() and HostNodes::remove(), after which the node is still there.
+  // Removes a node, even if it is still on its way here. Idempotent. Errors: those of
+  // abort_arrival() and HostNodes::remove(). After an error the node is still there.
   Status remove_node(const std::string& container);
   // Notes whether a home has answered a question.
   void note_answer(const std::string& home, bool answered);
   bool is_orphaned(const std::string& home) const;
   void forget_move(const HostNode& node);
-  // Reports to the home that the node has arrived here from `from`, which does not report it.
+  // Reports to the home that the node has arrived here, if the host `from` has not reported it.
   void report_arrival(const HostNode& node, const std::string& from);
   void report_loss(const HostNode& node);
 
@@ -162,7 +166,7 @@ class JobAgent {
   HomeJobs home_;
   HostNodes nodes_;
   NodeEpochs epochs_;
-  LongCommands files_;  // by container: the file of a suspended node
+  LongCommands files_;  // write and read the files of suspended nodes; the name is the container
   HostPool pool_;
   StepHolders holders_;
   // The time since which a home has left questions unanswered. Only run() uses this map.
@@ -172,7 +176,7 @@ class JobAgent {
   CondVar stopping_;
   bool stopped_ PPMR_GUARDED_BY(mutex_) = false;
 
-  // Destroyed first, because their threads use the members above.
+  // These are destroyed first, because their threads use the members above.
   std::unique_ptr<PeerServer> peers_;
   std::unique_ptr<ControlServer> users_;
   std::unique_ptr<JobMetrics> metrics_;

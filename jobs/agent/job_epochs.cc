@@ -28,16 +28,16 @@ constexpr milliseconds kStopPatience{30'000};
 constexpr milliseconds kJoinPatience{60'000};
 constexpr milliseconds kForgetPatience{10'000};
 
-// Tells every node, also if one does not answer.
+// Sends `go` to every node, even if one does not answer.
 Status let_go(const JobRecord& job, uint64_t number, bool keep, const AskHost& ask) {
   return ask_nodes(job, hosts_of(job), kGoPatience, ask, [&](size_t, const std::string& container) {
     return to_request(host_request::EpochGo{container, number, keep});
   });
 }
 
-// Waits until every node has done the step, or one will not do it. A host that is lost meanwhile is
-// noticed soon, because it does not answer; the others may wait for it as their partner, and are
-// not waited for then.
+// Waits until every node has done the step, or one of them has failed. A lost host is noticed soon,
+// because it does not answer. Then this function does not wait for the other hosts, which may be
+// waiting for the lost host as their partner.
 Status await_step(const JobRecord& job, uint64_t number, const char* step, const AskHost& ask,
                   const OnAnswer& on_answer = {}) {
   std::atomic<bool> has_failed = false;
@@ -82,14 +82,15 @@ Status ask_nodes(const JobRecord& job, const std::vector<std::string>& hosts, mi
 Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, EpochEnd end,
                             const AskHost& ask) {
   const std::vector<std::string> hosts = hosts_of(job);
-  // A job that is only suspended needs no second host.
+  // The epoch of a job that is not protected, but suspended, needs no partners.
   std::vector<std::string> partners(hosts.size());
   if (job.protection.every_ms > 0) {
     auto chosen = choose_partners(job);
     if (!chosen) return failure(chosen.error());
     partners = std::move(*chosen);
   }
-  // A host that is lost must not delay the rollback.
+  // Finds a lost host before the epoch begins. Otherwise the epoch would wait for it, and delay the
+  // rollback.
   const Status alive = ask_nodes(job, hosts, kProbePatience, ask, [](size_t, const std::string&) {
     return to_request(host_request::Alive{});
   });
@@ -127,7 +128,7 @@ Result<KeptEpoch> run_epoch(const JobRecord& job, uint64_t number, EpochEnd end,
     kept.bytes += reports[i].value("bytes", uint64_t{0});
     kept.sent_bytes += reports[i].value("sent_bytes", uint64_t{0});
     kept.kept_at.push_back({hosts[i]});
-    // What is held was not forwarded.
+    // A held epoch was not sent to a partner.
     if (end == EpochEnd::kGoesOn) kept.kept_at.back().push_back(partners[i]);
   }
   return kept;
@@ -146,7 +147,8 @@ Status roll_back(const JobRecord& job, const std::string& home,
   const std::string hosts_text = job.hosts_text();
   std::vector<std::string> hosts;
   for (const NodeRollback& back : rollbacks) hosts.push_back(back.host);
-  // First every process of the job ends: none may see what the rollback of another one undoes.
+  // First every process of the job ends. None may run on and receive data from a node that has been
+  // rolled back already.
   const Status stopped =
       ask_nodes(job, hosts, kStopPatience, ask, [](size_t, const std::string& container) {
         return to_request(host_request::RollbackStop{{container}});

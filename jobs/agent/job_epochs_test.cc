@@ -34,13 +34,13 @@ class Hosts {
       if (op == "epoch-go") {
         let_go_.insert(host);
         if (request.at("keep")) {
-          EXPECT_EQ(captured_, job_hosts_) << "an epoch counts that has not all nodes";
+          EXPECT_EQ(captured_, job_hosts_) << "an epoch counts that does not have all nodes";
         }
       }
       if (op == "rollback-run") {
-        EXPECT_EQ(stopped_.size(), job_hosts_.size()) << "a node runs while another one does";
+        EXPECT_EQ(stopped_.size(), job_hosts_.size()) << "a node runs before all nodes have ended";
       }
-      // The request may have been carried out although its answer was lost.
+      // The host may have carried out the request although its answer was lost.
       if (fails) return failure(ETIMEDOUT, "lost");
       if (op == "epoch-freeze") captured_.insert(host);
       if (op == "rollback-stop") stopped_.insert(host);
@@ -114,7 +114,8 @@ TEST(RunEpoch, FailureOfOneNodeLetsAllRunOn) {
 }
 
 // Nodes that send each other numbered messages all the time. A message arrives unless the port of
-// one of the two is cut; then it is sent again, as TCP does.
+// the sender or of the receiver is cut. A later message also counts as all earlier ones, because
+// TCP would retransmit them.
 class TalkingNodes {
  public:
   TalkingNodes(unsigned seed, std::vector<std::string> hosts)
@@ -131,7 +132,7 @@ class TalkingNodes {
       if (op == "epoch-freeze" && random_() % 20 == 0) return failure(ETIMEDOUT, "no answer");
       if (op == "epoch-freeze") {
         node.is_cut = true;
-        talk();  // the others
+        talk();  // the other nodes talk while this one is cut off
         node.captured = node.now;
       }
       talk();
@@ -147,7 +148,7 @@ class TalkingNodes {
     };
   }
 
-  // Whether a node of the epoch has received what the sender has not sent in it.
+  // Returns whether, in the epoch, a node has received a message that its sender has not sent yet.
   bool is_torn() const {
     for (const std::string& from : hosts_) {
       for (const std::string& to : hosts_) {
@@ -183,7 +184,7 @@ class TalkingNodes {
       const std::string& to = hosts_[random_() % hosts_.size()];
       Node& sender = nodes_.at(from);
       Node& receiver = nodes_.at(to);
-      // A node whose time limit has passed runs on, and gives the epoch up.
+      // A node runs on after its time limit, and then gives the epoch up.
       if (sender.is_cut && random_() % 200 == 0) sender.is_cut = false;
       if (from == to || sender.is_cut) continue;
       const unsigned count = ++sender.now.sent[to];
@@ -210,10 +211,10 @@ TEST(RunEpoch, IsOneCutThroughAllConversations) {
     EXPECT_TRUE(nodes.all_run()) << "seed " << seed;
   }
   EXPECT_GT(kept, 1'000u);
-  EXPECT_GT(torn, 0u) << "the test must be able to see a torn epoch: one that does not count";
+  EXPECT_GT(torn, 0u) << "the test must produce torn epochs, which must not count";
 }
 
-// The partner of the first node has died: that node sends its epoch there in vain, for long.
+// The partner of the first node has died, and the first node keeps trying to send its epoch there.
 TEST(RunEpoch, DoesNotWaitForANodeIfAnotherOneHasFailed) {
   const AskHost ask = [](const std::string& host, const json& request,
                          milliseconds) -> Result<json> {

@@ -24,7 +24,8 @@ MetricFamily gauge(const char* name, const char* help) {
   return {name, help, prometheus::MetricType::Gauge, {}};
 }
 
-// A state without hosts is 0, so that an alert on it has a value.
+// Returns one metric for each state. A state without hosts has the value 0, so that an alert for
+// this state always has a value.
 template <typename States>
 MetricFamily by_state(const JobNumbers& numbers, const char* array, const char* name,
                       const char* help, const States& states) {

@@ -1,5 +1,5 @@
-// The metrics of a job agent, from what `ppmr job status` shows: so the two cannot differ. No label
-// has values whose number grows with jobs or hosts.
+// The metrics of a job agent. They come from the data that `ppmr job status` shows, so the two
+// cannot differ. The number of values of a label does not grow with the number of jobs or hosts.
 #pragma once
 
 #include <prometheus/collectable.h>

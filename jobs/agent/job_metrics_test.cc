@@ -55,7 +55,7 @@ TEST(JobMetrics, OldestEpochOfProtectedJobsCounts) {
   EXPECT_EQ(values_of({}).at("ppmr_job_epoch_age_seconds"), 0);
 }
 
-TEST(JobMetrics, StatesWithoutHostsAreThere) {
+TEST(JobMetrics, StatesWithoutHostsHaveTheValueZero) {
   const auto values = values_of({});
   EXPECT_EQ(values.at("ppmr_job_hosts lost"), 0);
   EXPECT_EQ(values.at("ppmr_job_nodes lost"), 0);

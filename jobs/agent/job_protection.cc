@@ -128,7 +128,7 @@ Result<std::vector<NodeRollback>> plan_rollback(
     NodeRollback back{.host = node.host, .from = {}};
     if (is_lost(node.host)) {
       back.host.clear();
-      // A spare that keeps the epoch already is the best one.
+      // Prefers a spare that keeps the epoch already.
       for (const bool must_keep : {true, false}) {
         for (const JobHost& host : job.hosts) {
           const bool is_free =
@@ -138,7 +138,7 @@ Result<std::vector<NodeRollback>> plan_rollback(
           }
         }
       }
-      if (back.host.empty()) back.host = keepers.front();  // beside another node
+      if (back.host.empty()) back.host = keepers.front();  // the node runs there beside another one
       taken.insert(back.host);
     }
     if (!keeps(back.host)) back.from = keepers.front();

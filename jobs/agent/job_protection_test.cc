@@ -12,7 +12,7 @@
 namespace ppmr {
 namespace {
 
-// Nodes on a, b, c ..., then spares.
+// Returns a job with nodes on the hosts a, b, c ... The next hosts are its spares.
 JobRecord job_of(unsigned nodes, unsigned spares) {
   JobRecord job{.id = "0123abcd", .boot_id = "boot", .port_address = "10.0.0.1"};
   for (unsigned i = 0; i < nodes + spares; ++i) {
@@ -76,7 +76,7 @@ TEST(JobProtection, IntervalFollowsFromThePauseAndTheFailuresOfAllHosts) {
   JobRecord job = job_of(4, 2);
   job.protection.every_ms = 60'000;
   job.protection.pause_ms = 120;
-  EXPECT_EQ(choose_interval(job), seconds(60)) << "as the user says";
+  EXPECT_EQ(choose_interval(job), seconds(60)) << "the interval that the user has chosen";
   job.protection.mtbf_ms = 120 * kDayMs;
   EXPECT_EQ(choose_interval(job), seconds(789)) << "four hosts fail once in 30 days";
   job.nodes[3].host = job.nodes[2].host;
@@ -98,7 +98,7 @@ TEST(JobProtection, PartnerIsTheNextHost) {
   EXPECT_EQ(choose_partners(job).value(), (Names{"c", "a", "d"}));
 }
 
-TEST(JobProtection, LostNodeGoesToASpareAndTheOthersBackWhereTheyAre) {
+TEST(JobProtection, LostNodeGoesToASpareAndTheOtherNodesStayOnTheirHosts) {
   JobRecord job = job_of(3, 1);
   agree(job, 7);
   EXPECT_EQ(text_of(plan_rollback(job, lost({"b"}))), "a d<c c ");
@@ -113,7 +113,7 @@ TEST(JobProtection, WithoutASpareTheNodeRunsAtItsPartner) {
   EXPECT_EQ(text_of(plan_rollback(job, lost({"b"}))), "a c c ");
 }
 
-TEST(JobProtection, TwoHostsAtOnceAreTooManyIfOneWasThePartnerOfTheOther) {
+TEST(JobProtection, LossOfAHostAndItsPartnerCannotBeRolledBack) {
   JobRecord job = job_of(4, 2);
   agree(job, 7);
   EXPECT_EQ(plan_rollback(job, lost({"a", "b"})).error().errno_value, ENODATA);
@@ -130,7 +130,7 @@ TEST(JobProtection, MoveThatIsNotSettledMayStillRun) {
   EXPECT_EQ(unsettled_move(job), "the move of node b from host b to d is not settled");
 }
 
-TEST(JobProtection, FailuresOfTheSameEpochEnd) {
+TEST(JobProtection, NumberOfRollbacksToOneEpochIsLimited) {
   JobProtection protection{.agreed = 7};
   EXPECT_TRUE(can_roll_back(protection));
   protection.rollbacks_to_agreed = kRollbacksToOneEpochMax;

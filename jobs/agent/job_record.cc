@@ -111,7 +111,8 @@ NodeSpec JobRecord::spec_of(unsigned index, const std::string& home,
 
 namespace {
 
-// Returns the part that records and users' views share. An initializer list would copy the hosts.
+// Returns the fields that both records and users' views have. Moves `hosts` and `nodes` into the
+// result, which an initializer list would copy.
 json view_of(const JobRecord& job, json hosts, json nodes) {
   json view = {{"job", job.id},
                {"uid", job.user.uid},

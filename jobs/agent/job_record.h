@@ -22,10 +22,10 @@ namespace ppmr {
 struct JobHost {
   std::string name;
   HostState state = HostState::kReady;
-  int64_t since_ns = 0;         // begin of the state; Unix time
+  int64_t since_ns = 0;         // when `state` began; Unix time
   std::string reason{};         // why the host is inactive or out
   unsigned failed_moves = 0;    // number of failed moves to this host
-  int64_t pool_changed_ns = 0;  // of the newest report of the host that the home has seen
+  int64_t pool_changed_ns = 0;  // PoolReport::changed_ns of the newest report of the host
 };
 
 struct JobMove {
@@ -47,21 +47,21 @@ struct JobRecord {
   std::string token;
   std::string allocation{};    // see NodeSpec
   ProcessIdentity launcher{};  // the job ends with this process
-  std::string boot_id;         // boot for which `launcher` is valid
+  std::string boot_id;         // the boot of the home in which `launcher` runs
   std::string port_address;    // the home's own address in the job's network
   bool ending = false;         // whether its nodes are being removed
   std::vector<JobHost> hosts{};
   std::vector<JobNodePlace> nodes{};
   JobProtection protection{};
-  // From when its nodes are stopped to suspend it until it has ended, or was rolled back because
-  // that has failed: where its files are, and which suspension it is. Empty: it is not suspended.
+  // The directory and the ID of the suspension that is in progress. Set before the home stops the
+  // nodes, until the job has ended, or was rolled back after a failure. Empty: none.
   std::string suspending_to{};
   std::string suspension{};
   bool rdma = false;  // see NodeSpec
 
   JobHost* find_host(const std::string& name);
   const JobHost* find_host(const std::string& name) const;
-  // Returns the text for NodeSpec::hosts of every node.
+  // Returns NodeSpec::hosts, which is the same text for every node of the job.
   std::string hosts_text() const;
   NodeSpec spec_of(unsigned index, const std::string& home, const std::string& hosts_text) const;
   std::string container_of(unsigned index) const { return container_name(id, index); }
@@ -79,7 +79,8 @@ int64_t unix_time_ns();
 nlohmann::json to_json(const JobRecord& job);
 // Throws nlohmann::json::exception.
 JobRecord parse_job_record(const nlohmann::json& json);
-// Returns what users may see: everything but the token. `contact`: what is known of each host.
+// Returns the record as users may see it: everything but the token. `contact`: returns what the
+// home knows about a host.
 nlohmann::json public_view(const JobRecord& job,
                            const std::function<HostContact(const std::string& host)>& contact);
 

@@ -27,8 +27,8 @@ RequestOf request_to_hold(uint64_t number) {
   };
 }
 
-// Asks all hosts again and again until each has said that it is done; those that are get `then`
-// meanwhile, if it is there.
+// Sends `request` to all hosts again and again, until each host reports that it is done. A host
+// that is done gets the request `then` in place of it, until all are done.
 Status ask_until_done(const JobRecord& job, const RequestOf& request, const RequestOf& then,
                       const AskHost& ask) {
   std::vector<std::atomic<bool>> is_done(job.nodes.size());
@@ -96,8 +96,8 @@ Result<JobRecord> plan_resumption(const SuspendedJob& suspended, JobRecord recor
                                   const std::vector<std::string>& hosts,
                                   const std::vector<std::string>& spares) {
   if (record.user.uid != suspended.uid) {
-    return failure(EACCES, fmt::format("job {} belongs to user {}, who resumes it", suspended.job,
-                                       suspended.uid));
+    return failure(EACCES, fmt::format("job {} belongs to user {}: only that user may resume it",
+                                       suspended.job, suspended.uid));
   }
   if (hosts.size() != suspended.nodes.size()) {
     return failure(EINVAL, fmt::format("job {} has {} nodes, and needs as many hosts: it got {}",

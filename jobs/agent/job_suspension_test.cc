@@ -30,7 +30,7 @@ JobRecord record_of_user(uid_t uid) {
   return record;
 }
 
-TEST(SuspendedJob, ComesBackFromItsText) {
+TEST(SuspendedJob, IsTheSameAfterConversionToJsonAndBack) {
   const auto parsed = parse_suspended_job(to_json(suspended_job()));
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(to_json(*parsed), to_json(suspended_job()));
@@ -67,7 +67,7 @@ TEST(PlanResumption, NodesKeepTheirNamesAndAddressesOnOtherHosts) {
   EXPECT_EQ(job->protection.next, 5u) << "no number is used twice";
 }
 
-TEST(PlanResumption, OnlyTheOwnerResumesAndWithAsManyHosts) {
+TEST(PlanResumption, NeedsTheOwnerAndAsManyHostsAsNodes) {
   EXPECT_EQ(
       plan_resumption(suspended_job(), record_of_user(1001), {"c", "d"}, {}).error().errno_value,
       EACCES);
@@ -103,12 +103,12 @@ JobRecord running_job() {
   return *job;
 }
 
-TEST(WriteNodes, FirstToBeDoneIsHeldUntilTheLastIs) {
+TEST(WriteNodes, NodeThatIsDoneIsHeldUntilAllAreDone) {
   WritingHosts hosts({{"a", 1}, {"b", 5}});
   const Status written = write_nodes(running_job(), 4, {"/d", "0123456789abcdef"}, hosts.asker());
   ASSERT_TRUE(written) << written.error().message;
   EXPECT_EQ(hosts.held_["a"], 4);
-  EXPECT_EQ(hosts.held_["b"], 0) << "who writes is held by that";
+  EXPECT_EQ(hosts.held_["b"], 0) << "a request to write also holds the node";
 }
 
 TEST(WriteNodes, FailureOfOneIsTheReason) {

@@ -11,13 +11,14 @@ void JobWorkers::begin(const std::string& job, std::function<void()> work) {
       ++one;
       continue;
     }
-    one->second.thread.join();  // it does nothing more after it has said so
+    one->second.thread.join();  // does not wait: a thread that is marked as done only returns
     one = workers_.erase(one);
   }
   if (workers_.contains(job)) return;
   Worker& worker = workers_[job];
   try {
-    // The thread waits for this lock before it marks the worker, so the worker is complete then.
+    // The thread waits for this lock before it marks the worker as done. So `worker.thread` is set
+    // by then.
     worker.thread = std::thread([this, job, work = std::move(work)] {
       work();
       MutexLock done(mutex_);

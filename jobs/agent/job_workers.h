@@ -1,4 +1,5 @@
-// Threads that work for jobs, one for each: what takes long for one job does not delay another.
+// Threads that work for jobs, one for each job. So work that takes long for one job does not delay
+// another job.
 #pragma once
 
 #include <functional>

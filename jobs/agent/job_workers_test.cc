@@ -36,7 +36,7 @@ TEST(JobWorkers, WorkForAJobDoesNotBeginWhileEarlierWorkIsUnderWay) {
   EXPECT_EQ(runs, 2);
 }
 
-TEST(JobWorkers, WorkIsDoneAgainAndAgain) {
+TEST(JobWorkers, WorkForAJobCanBeginAgainAfterTheEarlierWork) {
   std::atomic<int> runs = 0;
   JobWorkers workers;
   for (int i = 0; i < 1'000; ++i) workers.begin(i % 2 == 0 ? "a" : "b", [&] { ++runs; });

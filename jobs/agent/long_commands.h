@@ -1,5 +1,5 @@
-// Programs that run for longer than a request may take: whoever asks for one asks again until it
-// has ended.
+// Programs that run for longer than a request may take. The sender of the request repeats it until
+// the program has ended.
 #pragma once
 
 #include <chrono>
@@ -17,9 +17,10 @@ namespace ppmr {
 // Threads: any.
 class LongCommands {
  public:
-  // Starts the program unless the one of this name runs, and waits for its end, at most `patience`.
-  // Returns whether it has ended with exit code 0; then the name is free again. Errors: of starting
-  // it; ECHILD with its output.
+  // Starts the program unless a program with this name runs already, and waits for its end for at
+  // most `patience`. Returns true if it has ended with exit code 0, and false if it still runs.
+  // When it has ended, the name is free again. Errors: those of the start; ECHILD with its output;
+  // ECANCELED after cancel().
   Result<bool> await(const std::string& name, const std::vector<std::string>& argv,
                      std::chrono::milliseconds patience);
   bool runs(const std::string& name) const;

@@ -1,4 +1,4 @@
-// The limits of the moves of an evacuation, which `ppmr migrate` checks and keeps.
+// The limits of the moves of an evacuation. `ppmr migrate` checks and keeps them.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace ppmr {
 
-// A limit that is absent has the default of `ppmr migrate`. There are only numbers here, because
-// users and other hosts may send anything, and the limits become a command line.
+// An absent limit has the default of `ppmr migrate`. The limits become a command line, and users
+// and other hosts may send anything. So all limits are numbers or truth values.
 struct MoveLimits {
   std::optional<std::chrono::milliseconds> max_downtime;
   std::optional<std::chrono::milliseconds> max_time;

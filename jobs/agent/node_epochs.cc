@@ -40,7 +40,7 @@ std::string mount_name(const std::string& container, const char* side) {
 
 NodeEpochs::~NodeEpochs() = default;
 
-// A CRIU that this process drives then lets the node run.
+// Kills the process. If it drives a CRIU at the moment, that CRIU then lets the node run.
 NodeEpochs::Part::~Part() {
   if (pid <= 0) return;
   kill(pid, SIGKILL);
@@ -98,14 +98,14 @@ void NodeEpochs::end(const std::string& container) {
     }
   }
   if (ended) return;
-  // An agent that was killed has left its mounts.
+  // Removes mounts that remain from an agent that was killed.
   for (const char* side : kSides) NodeMount::remove(options_, mount_name(container, side));
 }
 
 Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) {
   std::shared_ptr<Part> part = find(container).value_or(nullptr);
   const bool has_ended = part && waitpid(part->pid, nullptr, WNOHANG | WNOWAIT) == part->pid;
-  // The last reference goes before a new one is made, because both use the same mount points.
+  // Destroys the old part before start() makes a new one, because both use the same mount points.
   if (part && (has_ended || part->partner_host != order.partner)) part.reset();
   if (!part) {
     end(container);
@@ -130,11 +130,11 @@ Result<part_message::Report> NodeEpochs::await_report(Part& part, uint64_t numbe
         read_line(part.socket.get(), part.pending, line, part_message::kLineMaxBytes, deadline);
     if (!read) {
       return failure(read.error().errno_value,
-                     std::string("no word of ppmr part-epochs: ") + read.error().message);
+                     std::string("receive a report of ppmr part-epochs: ") + read.error().message);
     }
     const auto report = read_fields<part_message::Report>(parse_json(line));
-    if (!report) return failure(EPROTO, "ppmr part-epochs said something else: " + line);
-    if (report->number != number) continue;  // of an epoch that was given up
+    if (!report) return failure(EPROTO, "ppmr part-epochs sent a malformed report: " + line);
+    if (report->number != number) continue;  // about an epoch that was given up
     if (report->step == step) return *report;
     if (report->step == part_message::kFailed) return failure(ECANCELED, report->error);
   }
@@ -171,7 +171,7 @@ Status NodeEpochs::let_go(const std::string& container, uint64_t number) const {
   Status sent = write_line((*part)->socket.get(), message.dump(), Clock::now() + kSendPatience);
   if (!sent) return sent;
   const auto gone = await_report(**part, number, part_message::kReleased, kReleasePatience);
-  // A part that has failed has run on before.
+  // If the epoch has failed, the node runs on already.
   if (gone || gone.error().errno_value == ECANCELED) return {};
   return failure(gone.error());
 }

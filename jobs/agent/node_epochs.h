@@ -1,5 +1,5 @@
-// The epochs of the job nodes on this host: one `ppmr part-epochs` for each node of a protected
-// job, whose steps the job's home decides (job_epochs.h).
+// The epochs of the job nodes on this host. Each node of a protected job has one process `ppmr
+// part-epochs`. The job's home decides its steps (job_epochs.h).
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,12 @@ namespace ppmr {
 
 struct EpochOrder {
   uint64_t number = 0;
-  uint64_t oldest = 0;  // epochs before it are not kept any longer
-  std::string partner;  // the host that keeps a copy; empty: none
-  bool hold = false;    // whether the node stands still once its epoch is kept
+  uint64_t oldest = 0;  // epochs with lower numbers are no longer needed
+  std::string partner;  // the host that keeps a copy of the epoch; empty: none
+  bool hold = false;    // whether the node stands still even after its epoch is kept
 };
 
-// Threads: any. The steps of one node come one after the other.
+// Threads: any. The caller takes the steps of one node one after the other.
 class NodeEpochs {
  public:
   // `host`: the name of this host.
@@ -31,26 +31,28 @@ class NodeEpochs {
       : options_(options), host_(std::move(host)) {}
   ~NodeEpochs();
 
-  // Errors: why there will be no such epoch of the node; it runs on.
+  // Begins an epoch: its rounds copy memory while the node runs. After an error there is no such
+  // epoch, and the node runs on.
   Status begin(const std::string& container, const EpochOrder& order);
-  // Returns when the node stands still.
+  // Freezes the node, and returns when it is captured and stands still.
   Status freeze(const std::string& container, uint64_t number);
   Status go(const std::string& container, uint64_t number, bool keep);
-  // A node that is held stands still for another half a minute.
+  // Lets a held node stand still for another half a minute.
   Status hold(const std::string& container, uint64_t number) const;
-  // A node that is held runs on. Idempotent.
+  // Lets a held node run on. Idempotent.
   Status let_go(const std::string& container, uint64_t number) const;
-  // Waits for a step, a word of part_messages.h. Returns nullopt if it is not done within a second.
+  // Waits for the end of a step. Returns nullopt if the step is not done within a second. `step`: a
+  // word of part_messages.h.
   Result<std::optional<part_message::Report>> await(const std::string& container, uint64_t number,
                                                     const std::string& step);
-  // The node has left, or has ended. Idempotent.
+  // Ends the epochs of a node, because it leaves or has ended. Idempotent.
   void end(const std::string& container);
 
   // Sends the epoch that this host keeps to another host. Errors: those of forward_epoch().
   Status forward(const std::string& container, uint64_t number, const std::string& to) const;
 
  private:
-  // One node that is captured again and again.
+  // The process that captures the epochs of one node, and its mounts.
   struct Part {
     Part(NodeMount to_here, std::optional<NodeMount> to_partner, std::string of)
         : here(std::move(to_here)), partner(std::move(to_partner)), partner_host(std::move(of)) {}

@@ -1,4 +1,5 @@
-// A source mount of a job node on this host, whose target is the `ppmr target` of a host.
+// A source mount for a job node on this host. Its target is the `ppmr target` of this host or of
+// another host.
 #pragma once
 
 #include <string>
@@ -13,16 +14,17 @@ struct EvacuationOptions;
 // Threads: one.
 class NodeMount {
  public:
-  // Mounts at the directory `name` below EvacuationOptions::mounts, in place of what an earlier
-  // agent has left there. Errors: of the file system; those of `ppmr source`.
+  // Mounts at the directory `name` below EvacuationOptions::mounts. First removes a mount that an
+  // earlier agent has left there. `host`: the host of the target. Errors: those of the file system
+  // and of `ppmr source`.
   static Result<NodeMount> open(const EvacuationOptions& options, const std::string& name,
                                 const std::string& host);
-  // Removes what an earlier agent has left.
+  // Removes a mount that an earlier agent has left.
   static void remove(const EvacuationOptions& options, const std::string& name);
 
   NodeMount(NodeMount&& other) noexcept : path_(std::exchange(other.path_, "")) {}
   NodeMount& operator=(NodeMount&&) = delete;
-  ~NodeMount();  // the daemon ends with the last user of the mount
+  ~NodeMount();  // unmounts; the daemon ends when no process uses the mount any more
 
   const std::string& path() const { return path_; }
 

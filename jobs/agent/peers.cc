@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds kHelloTimeout{10'000};
-// Long enough for a busy host, short beside the time that a rollback takes.
+// This is long enough for a busy host, and short compared with the time of a rollback.
 constexpr std::chrono::milliseconds kSilenceMax{5'000};
 // A peer sends its request without delay.
 constexpr std::chrono::milliseconds kRequestTimeout{10'000};

@@ -18,15 +18,16 @@ struct PeerOptions {
   uint16_t port = 0;  // port of the agents; the same on all hosts
 };
 
-// Asks the agent of `host`. An agent with another name refuses. The answer is {"ok":true,...}; a
-// refusal is an Error. Other errors: those of AgentClient::ask(). The caller cannot distinguish a
-// refusal from other errors. So an answer on which the caller acts is in a field of the reply. A
-// host that has died is noticed after 5 s, however long the patience is.
+// Sends a request to the agent of `host`, and returns its answer {"ok":true,...}. An agent with
+// another name refuses. A refusal is an Error, which the caller cannot distinguish from the errors
+// of AgentClient::ask(). So an agent sends a refusal on which the caller acts in a field of the
+// answer. Fails 5 s after a host has died, however long `patience` is.
 // Threads: any.
 Result<nlohmann::json> ask_peer(const PeerOptions& options, const std::string& host,
                                 const nlohmann::json& request, std::chrono::milliseconds patience);
 
-// Answers the other agents. Threads: any. Calls `answer` on one thread for each peer.
+// Answers the requests of the other agents. Threads: any. Calls `answer` on one thread for each
+// peer.
 class PeerServer {
  public:
   using Answer = std::function<nlohmann::json(const nlohmann::json& request)>;
@@ -36,7 +37,7 @@ class PeerServer {
                                                     const std::string& address, Answer answer,
                                                     OnConnectionEvent on_event = {});
   ~PeerServer();
-  // Joins the threads of ended connections. The owner calls this periodically.
+  // Joins the threads of ended connections. The owner calls it about once a second.
   void tidy() { acceptor_->tidy(); }
   Security& security() { return *security_; }
 

@@ -46,7 +46,7 @@ struct Peers : testing::Test {
   std::unique_ptr<PeerServer> server;
 };
 
-TEST_F(Peers, RequestContainsTheNameByWhichThePeerWasAsked) {
+TEST_F(Peers, RequestContainsTheNameThatTheSenderUsesForThePeer) {
   const auto answer = ask({{"op", "good"}, {"job", "x"}});
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->at("seen"), (json{{"op", "good"}, {"job", "x"}, {"asked", "127.0.0.1"}}));

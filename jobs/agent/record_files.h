@@ -1,5 +1,5 @@
-// JSON files that survive the agent, in a directory that is private to root. Those of jobs and job
-// nodes are in memory and, like the nodes, do not survive a reboot.
+// JSON files that survive the agent, in a directory that is private to root. The records of jobs
+// and job nodes are in memory. Like the nodes, they do not survive a reboot.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,14 +10,14 @@
 
 namespace ppmr {
 
-// Threads: any; for each name, one at a time.
+// Threads: any; one at a time for each name.
 class RecordFiles {
  public:
   // Creates the directory with mode 0700. Errors: those of mkdir(2).
   static Result<RecordFiles> open(const std::string& directory);
 
-  // Replaces the file NAME.json as a whole; it is durable on return. Errors: those of open(2),
-  // write(2), fsync(2) and rename(2).
+  // Replaces the file NAME.json as a whole. The file is durable on return. Errors: those of
+  // open(2), write(2), fsync(2) and rename(2).
   Status write(const std::string& name, const nlohmann::json& record) const;
   void remove(const std::string& name) const;
   bool exists(const std::string& name) const;

@@ -1,6 +1,6 @@
-// The requests to a job agent, one struct each (base/json_message.h): those of users, at its
-// socket, and those of other agents, at its port. An answer is {"ok":true} with what was asked for,
-// or a refusal. The agent checks whatever a request names: users and other hosts may send anything.
+// The requests to a job agent, one struct each (base/json_message.h). Users send theirs to its
+// socket, other agents to its port. An answer is {"ok":true,...} or a refusal. The agent checks all
+// names and numbers in a request, because users and other hosts may send anything.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@
 
 namespace ppmr {
 
-// Who asks is known by the socket: the user and the process.
+// The agent gets the user and the process of the sender from the socket.
 namespace user_request {
 
 using Milliseconds = std::chrono::milliseconds;
@@ -39,14 +39,14 @@ struct OfHost {
   }
 };
 
-// `ppmr job run`, whose connection to the first node comes with the answer.
+// Starts a job for `ppmr job run`. The answer comes with a connection to the first node.
 struct Run {
   static constexpr const char* kName = "run";
   std::vector<std::string> hosts;
   std::vector<std::string> spares;
   std::string allocation;   // of Slurm; empty: none
   Milliseconds protect{0};  // the time between two epochs; 0: not protected
-  Milliseconds mtbf{0};     // of a host; not 0: later epochs are as frequent as costs least
+  Milliseconds mtbf{0};     // of a host; not 0: the agent adapts `protect` after each epoch
   bool rdma = false;
   template <typename F>
   void fields(F&& field) {
@@ -56,7 +56,7 @@ struct Run {
   }
 };
 
-// As Run, for the suspended job in `directory`.
+// Like Run, but lets the suspended job in `directory` go on.
 struct Resume {
   static constexpr const char* kName = "resume";
   std::string directory;
@@ -65,7 +65,7 @@ struct Resume {
   std::string allocation;
   Milliseconds protect{0};
   Milliseconds mtbf{0};
-  bool again = false;  // also if it has gone on before
+  bool again = false;  // resumes the job even if it has gone on before
   template <typename F>
   void fields(F&& field) {
     field("directory", directory), field("hosts", hosts), field("spares", spares);
@@ -77,8 +77,8 @@ struct Resume {
 
 struct Suspend {
   static constexpr const char* kName = "suspend";
-  std::string job;         // empty: the only one of the user
-  std::string allocation;  // with an empty `job`: of this allocation; empty: of any
+  std::string job;         // empty: the only job of the user
+  std::string allocation;  // with an empty `job`: only jobs of this allocation; empty: all jobs
   std::string directory;
   template <typename F>
   void fields(F&& field) {
@@ -86,7 +86,7 @@ struct Suspend {
   }
 };
 
-// Whether the hosts could have job nodes of the user.
+// Asks whether the hosts could have job nodes of the user.
 struct Check {
   static constexpr const char* kName = "check";
   std::vector<std::string> hosts;
@@ -100,12 +100,12 @@ struct Exists : OfJob {
   static constexpr const char* kName = "exists";
 };
 
-// A new connection to the first node of the job comes with the answer.
+// Asks for a new connection to the first node of the job, which comes with the answer.
 struct Reconnect : OfJob {
   static constexpr const char* kName = "reconnect";
 };
 
-// The launcher of a job that stands still says how far it is.
+// The launcher of a job that stands still reports how far it is.
 struct Standstill {
   static constexpr const char* kName = "standstill";
   std::string job;
@@ -195,12 +195,12 @@ struct Alive {
   void fields(F&&) {}
 };
 
-// Whether this host could have job nodes of `user`.
+// Asks whether this host could have job nodes of `user`.
 struct Hello {
   static constexpr const char* kName = "hello";
   uid_t user = 0;
-  // Waits for the step of a scheduler, too, as Join does. Empty string: for none. Absent: not
-  // asked.
+  // If present, the host also waits for the step of this allocation, as it does for Join. Empty
+  // string: the job has no scheduler.
   std::optional<std::string> allocation;
   template <typename F>
   void fields(F&& field) {
@@ -212,8 +212,8 @@ struct Hello {
 struct Join {
   static constexpr const char* kName = "join";
   nlohmann::json spec;    // a NodeSpec
-  bool expected = false;  // whether its processes come from elsewhere
-  std::string migration;  // the ID of the move that brings them, if one does
+  bool expected = false;  // whether its processes come from another host or from an epoch
+  std::string migration;  // the ID of the move that brings the processes; empty: none
   template <typename F>
   void fields(F&& field) {
     field("spec", spec), field("expected", expected), field.may_lack("migration", migration);
@@ -227,7 +227,7 @@ struct Arrived : OfNode {
 struct Leave {
   static constexpr const char* kName = "leave";
   std::string container;
-  std::string home;  // only if it is this home's; empty: of any
+  std::string home;  // removes the node only if this is the node's home; empty: removes it anyway
   template <typename F>
   void fields(F&& field) {
     field("container", container), field.may_lack("home", home);
@@ -238,7 +238,7 @@ struct Present : OfNode {
   static constexpr const char* kName = "present";
 };
 
-// What `uid` asked of another host's agent.
+// The user `uid` wants this host evacuated. The agent that received the user's request forwards it.
 struct Evacuate {
   static constexpr const char* kName = "evacuate";
   uid_t uid = 0;
@@ -258,12 +258,12 @@ struct Return : OfUser {
   static constexpr const char* kName = "return";
 };
 
-// The jobs of `uid` whose home this is.
+// Asks for the jobs of `uid` whose home is this host.
 struct Status : OfUser {
   static constexpr const char* kName = "status";
 };
 
-// The requests to a job's home. `index`: of the node.
+// The requests to a job's home. `index`: number of the node in the job.
 
 struct Reserve {
   static constexpr const char* kName = "reserve";
@@ -277,14 +277,14 @@ struct Reserve {
   }
 };
 
-// The end of a move, as the host that the node left reports it.
+// The host that the node left reports the end of its move.
 struct Settle {
   static constexpr const char* kName = "settle";
   std::string job;
   unsigned index = 0;
   std::string from;
   bool moved = false;
-  bool spare_failed = false;  // whether the home must not choose that spare again
+  bool spare_failed = false;  // true: the home must not choose this spare again
   std::optional<double> downtime_s;
   std::string error;
   template <typename F>
@@ -300,7 +300,7 @@ struct Place {
   std::string job;
   unsigned index = 0;
   std::string asker;                   // the host that asks
-  std::optional<nlohmann::json> pool;  // its place in the pool: a PoolReport
+  std::optional<nlohmann::json> pool;  // the PoolReport of `asker`
   template <typename F>
   void fields(F&& field) {
     field("job", job), field("index", index), field("asker", asker), field.may_lack("pool", pool);
@@ -319,15 +319,15 @@ struct Lost {
   }
 };
 
-// The steps of a node of a job in its epochs and rollbacks (job_epochs.h). `number`: of the epoch.
+// The steps of a job node in epochs and rollbacks (job_epochs.h). `number`: of the epoch.
 
 struct EpochBegin {
   static constexpr const char* kName = "epoch-begin";
   std::string container;
   uint64_t number = 0;
-  uint64_t oldest = 0;  // epochs before it are not kept any longer
-  std::string partner;  // the host that keeps a copy; empty: none
-  bool hold = false;    // whether the node stands still once its epoch is kept
+  uint64_t oldest = 0;  // epochs with lower numbers are no longer needed
+  std::string partner;  // the host that keeps a copy of the epoch; empty: none
+  bool hold = false;    // whether the node stands still even after its epoch is kept
   template <typename F>
   void fields(F&& field) {
     field("container", container), field("number", number), field("oldest", oldest);
@@ -350,7 +350,8 @@ struct EpochGo {
   }
 };
 
-// Answered within about a second, by {"pending":true} if the step is not done.
+// Waits for a step. The host answers within about a second, with {"pending":true} if the step is
+// not done.
 struct EpochAwait {
   static constexpr const char* kName = "epoch-await";
   std::string container;
@@ -362,7 +363,7 @@ struct EpochAwait {
   }
 };
 
-// Sends the epoch that is kept here to another host.
+// Asks this host to send the epoch that it keeps to another host.
 struct EpochForward {
   static constexpr const char* kName = "epoch-forward";
   std::string container;
@@ -386,7 +387,7 @@ struct RollbackRun : OfEpoch {
   static constexpr const char* kName = "rollback-run";
 };
 
-// The steps of a node of a job that is suspended or goes on (job_suspension.h).
+// The steps of a job node when its job is suspended, or goes on (job_suspension.h).
 
 struct SuspendHold : OfEpoch {
   static constexpr const char* kName = "suspend-hold";
@@ -400,14 +401,15 @@ struct SuspendStop : OfNode {
   static constexpr const char* kName = "suspend-stop";
 };
 
-// Answered within about a second, by {"pending":true} if the file is not written.
+// Asks the host to write the file of the node. The host answers within about a second, with
+// {"pending":true} if the file is not complete.
 struct SuspendWrite {
   static constexpr const char* kName = "suspend-write";
   std::string container;
   uint64_t number = 0;
   std::string directory;
   std::string suspension;
-  std::string key_id;  // of the key that encrypts on all hosts
+  std::string key_id;  // the key with which all hosts must encrypt
   template <typename F>
   void fields(F&& field) {
     field("container", container), field("number", number), field("directory", directory);
@@ -415,7 +417,7 @@ struct SuspendWrite {
   }
 };
 
-// Answered as SuspendWrite.
+// Asks the host to read the file of the node. The host answers as to SuspendWrite.
 struct ResumeRead {
   static constexpr const char* kName = "resume-read";
   std::string container;

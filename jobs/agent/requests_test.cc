@@ -32,8 +32,8 @@ TEST(JobRequests, EachKindComesBackAsItself) {
   expect_that_each_kind_comes_back<host_request::Any>();
 }
 
-// What a field holds arrives in the field of that name, also where two are of one type.
-TEST(JobRequests, FieldsComeBack) {
+// Fields of the same type must not be swapped.
+TEST(JobRequests, EachFieldArrivesUnderItsName) {
   const auto settle = read_one<host_request::Settle>(on_arrival(host_request::Settle{
       .job = "j", .index = 3, .from = "f", .moved = true, .downtime_s = 0.25, .error = "e"}));
   ASSERT_TRUE(settle);
@@ -51,7 +51,7 @@ TEST(JobRequests, FieldsComeBack) {
   EXPECT_TRUE(begin->hold);
 }
 
-// The home refused the settlement of each move whose downtime was not known, as -1.
+// Earlier, an unknown downtime was sent as -1, and the home refused such a settlement.
 TEST(JobRequests, AnUnknownDowntimeIsAbsent) {
   const json sent = on_arrival(host_request::Settle{.job = "j", .from = "f"});
   EXPECT_FALSE(sent.contains("downtime_s"));
@@ -60,7 +60,7 @@ TEST(JobRequests, AnUnknownDowntimeIsAbsent) {
   EXPECT_FALSE(settle->downtime_s);
 }
 
-TEST(JobRequests, WhatIsNotAskedIsAbsent) {
+TEST(JobRequests, FieldThatIsNotSetIsAbsent) {
   const auto hello = to_request(host_request::Hello{.user = 1000});
   EXPECT_FALSE(hello.contains("allocation"));
   EXPECT_FALSE(read_one<host_request::Hello>(hello)->allocation);
@@ -68,7 +68,7 @@ TEST(JobRequests, WhatIsNotAskedIsAbsent) {
   EXPECT_EQ(read_one<host_request::Hello>(in_step)->allocation, "");
 }
 
-TEST(JobRequests, WrongOnesAreRefusedByName) {
+TEST(JobRequests, ErrorOfAMalformedRequestNamesItsKindAndField) {
   const auto without = read_request<host_request::Any>({{"op", "arrived"}});
   EXPECT_EQ(without.error().message, "malformed request 'arrived': container is missing");
   const auto wrong = read_request<host_request::Any>({{"op", "present"}, {"container", 7}});

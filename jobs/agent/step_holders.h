@@ -1,6 +1,6 @@
-// Under a scheduler a process of the allocation's step holds each host for the job (`ppmr job
-// hold`). The agent makes job nodes only on hosts of the step, in the step's control group. The
-// nodes end with the step.
+// Under a scheduler, a process of the allocation's step holds each host for the job (`ppmr job
+// hold`). The agent makes job nodes only on hosts of the step, and inside the step's control group.
+// The nodes end with the step.
 #pragma once
 
 #include <chrono>

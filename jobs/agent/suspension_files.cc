@@ -31,22 +31,25 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kFilePatience{60};
 constexpr const char* kComplete = "job.kept";
 constexpr const char* kContents = "/job.json";
-// The name within the file: it may not be that of a node.
+// The name of the contents of the job's file. A node's file has another name inside, so that one
+// cannot be read in place of the other.
 constexpr const char* kJobName = "suspended-job";
 constexpr size_t kClaimMaxBytes = 500;
 
 std::string part_file(const std::string& suspension) { return suspension + "-job.part"; }
 std::string claim_file(const std::string& suspension) { return suspension + ".resumed"; }
 
-// The kernel keeps these IDs for each thread; the functions of the C library that change all
-// threads are not used. A thread without the rights of root to files ends with `work`.
+// Gives this thread the user's rights to files. The kernel keeps these IDs for each thread. This
+// function makes the system calls itself, because the C library would change all threads. The
+// thread ends after its work, so it need not get root's rights back.
 Status take_rights(const JobUser& user) {
   if (syscall(SYS_setgroups, user.groups.size(), user.groups.data()) != 0) {
     return system_failure("take the groups of", fmt::format("user {}", user.uid));
   }
   (void)setfsgid(user.gid);
   (void)setfsuid(user.uid);
-  // Each returns the ID that was there before.
+  // Both functions return the previous ID, so the second call of each shows whether the first one
+  // has succeeded.
   const bool is_taken = static_cast<gid_t>(setfsgid(user.gid)) == user.gid &&
                         static_cast<uid_t>(setfsuid(user.uid)) == user.uid;
   if (is_taken) return {};
@@ -55,13 +58,15 @@ Status take_rights(const JobUser& user) {
                                     user.uid));
 }
 
-// access(2) would ask with the rights of the process.
+// Returns whether the file exists. Does not use access(2), which checks with the process's real
+// IDs.
 bool is_there(const std::string& path) {
   struct stat status {};
   return lstat(path.c_str(), &status) == 0;
 }
 
-// Users may have put anything there.
+// Returns the first line of the file, at most kClaimMaxBytes. Does not block or fail, because users
+// may have put any kind of file there.
 std::string first_line(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   std::string text(kClaimMaxBytes, '\0');
@@ -70,7 +75,7 @@ std::string first_line(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
-// A directory that is removed with its files.
+// Owns a directory, and removes it with its files.
 class WorkPlace {
  public:
   explicit WorkPlace(std::string path) : path_(std::move(path)) { clear(); }
@@ -248,7 +253,7 @@ Status SuspensionFiles::claim(const std::string& suspension, const std::string& 
     if (again) unlink(file.c_str());
     const UniqueFd claim(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!claim && errno == EEXIST) {
-      return failure(EALREADY, fmt::format("it goes on already, or has ended: {}. If that is "
+      return failure(EALREADY, fmt::format("it goes on already, or has ended: {}. If that run is "
                                            "certainly lost, use --again",
                                            first_line(file)));
     }

@@ -1,14 +1,15 @@
-// The files of a suspended job, in a directory that its user names and all hosts share:
+// The files of a suspended job, in a directory that its user names and all hosts share. ID is the
+// ID of the suspension:
 //
-//   ID-node-0.kept ...   the epochs of its nodes, written and read by their hosts
-//   ID-job.part          the rest (SuspendedJob), while the suspension is not complete
-//   job.kept             the same, complete: the job is suspended. Replaced with rename(2)
-//   ID.resumed           it goes on, or went on, elsewhere: says where
+//   ID-node-0.kept ...   the epochs of its nodes; the hosts of the nodes write and read them
+//   ID-job.part          all other data (SuspendedJob), while the suspension is not complete
+//   job.kept             ID-job.part after rename(2): the job is suspended
+//   ID.resumed           the job goes on, or has gone on; the text says on which host
 //
-// The contents are encrypted and verified with the operator's key, because they are the memory of
-// the processes, and because a host runs what is in them. Names are made, read and removed with the
-// rights of the job's user: root may have none on a network file system, and nobody may write where
-// the user may not.
+// ppmr encrypts and verifies the contents with the operator's key, because they are the memory of
+// the processes, and because a host runs them. ppmr opens and removes the files with the rights of
+// the job's user: root may have no rights on a network file system, and a user must not make root
+// write where the user may not.
 #pragma once
 
 #include <functional>
@@ -25,15 +26,16 @@ struct SuspensionOptions {
   std::string work;      // a directory in memory, private to root
 };
 
-// Identifies the key that encrypts on this host. Errors: ENOKEY: it has none; those of
-// read_key_file().
+// Returns the ID of the key with which this host encrypts. Errors: ENOKEY: this host has no key;
+// those of read_key_file().
 Result<std::string> suspension_key_id(const SuspensionOptions& options);
 
 // Runs `work` with the user's rights to files, on a thread of its own. Errors: EPERM; those of
 // `work`.
 Status with_rights_of(const JobUser& user, const std::function<Status()>& work);
 
-// The command line that writes the directory `contents` into a file, or makes it from one.
+// Returns the command line that writes the directory `contents` into a file, or makes `contents`
+// from the file.
 enum class KeptDirection { kWrite, kRead };
 std::vector<std::string> kept_directory_command(const SuspensionOptions& options,
                                                 const JobUser& user, KeptDirection direction,
@@ -45,12 +47,12 @@ std::string node_file(const std::string& suspension, unsigned index);
 // Threads: any.
 class SuspensionFiles {
  public:
-  // `user`: whose rights are used.
+  // Uses the rights of `user` to files.
   SuspensionFiles(const SuspensionOptions& options, JobUser user, std::string directory)
       : options_(options), user_(std::move(user)), directory_(std::move(directory)) {}
 
   // Makes the directory if it is missing. Errors: EINVAL for a relative path; ENOKEY without a key;
-  // EEXIST: a suspended job is in it that has not gone on; of the file system.
+  // EEXIST: the directory has a suspended job that has not gone on; those of the file system.
   Status prepare() const;
   // Writes the file of the job, which is not complete yet. Errors: of the file system.
   Status write(const SuspendedJob& job) const;
@@ -63,8 +65,9 @@ class SuspensionFiles {
   // Removes the files of all other suspensions. Idempotent.
   void discard_others(const std::string& suspension) const;
 
-  // Only one caller gets a suspension. `by`: a line for those who come later. Errors: EALREADY,
-  // with that line; of the file system.
+  // Claims the suspension, so that only one caller can resume it. `by`: a line about this caller,
+  // for the error of later callers. `again`: removes an earlier claim first. Errors: EALREADY with
+  // the line of the earlier caller; those of the file system.
   Status claim(const std::string& suspension, const std::string& by, bool again) const;
   void give_back(const std::string& suspension) const;
 

@@ -45,7 +45,7 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
                          .mtu_bytes = command.mtu_bytes};
   agent.nodes.shares = command.shares;
   agent.nodes.program = std::filesystem::canonical("/proc/self/exe").string();
-  // Without it the host has no RDMA for jobs, and says so when one asks for it.
+  // A host without this library has no RDMA for jobs. The agent reports that when a job wants RDMA.
   const auto directory = std::filesystem::path(agent.nodes.program).parent_path();
   agent.nodes.verbs_library = find_verbs_library(directory.string()).value_or("");
   agent.home.host = agent.host;

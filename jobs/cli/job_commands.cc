@@ -133,7 +133,7 @@ void add_agent(CLI::App& job, int& exit_code) {
 }
 
 constexpr const char* kAuto = "auto";
-// With `auto`, after a first epoch that has failed.
+// With `--protect auto`, the time until the next epoch as long as no epoch has succeeded.
 constexpr std::chrono::seconds kFirstInterval{30};
 
 template <typename Command>
@@ -232,7 +232,7 @@ void add_run(CLI::App& job, int& exit_code) {
                  "after --: the command, such as mpirun, and its arguments")
       ->take_all();
   sub.parse_complete_callback([&sub, command] {
-    if (sub.remaining_size() > 0) return;  // the message about the unknown option is the better one
+    if (sub.remaining_size() > 0) return;  // CLI11 reports the unknown option afterwards
     if (command->argv.empty() && !command->dry_run) {
       throw CLI::RequiredError("-- COMMAND");
     }
@@ -251,7 +251,7 @@ CLI::Option* add_parsed(CLI::App& sub, const std::string& name, std::optional<T>
   return sub.add_option_function<std::string>(name, take, description)->type_name(type);
 }
 
-// The host is out of the pool when `ppmr migrate` sees the limits, so they are checked before.
+// Checks the limit here. `ppmr migrate` would check it only after the host has left the pool.
 Result<std::chrono::milliseconds> parse_limit(const std::string& text) {
   const auto time = parse_time(text);
   if (!time || *time > std::chrono::milliseconds(0)) return time;
@@ -267,7 +267,7 @@ Result<uint64_t> parse_max_rate(const std::string& text) {
   return rate;
 }
 
-// The same names and meanings as those of `ppmr migrate`.
+// Adds the limits of `ppmr migrate`, with the same names and meanings.
 std::vector<CLI::Option*> add_move_limits(CLI::App& sub, MoveLimits& limits) {
   std::vector<CLI::Option*> all = {
       add_parsed(sub, "--max-downtime", limits.max_downtime, "TIME",
@@ -351,8 +351,8 @@ void add_status(CLI::App& job, int& exit_code) {
   add_socket(sub, command->socket);
 }
 
-// Adds the commands that agents and MPI launchers start in job nodes, and that Slurm starts in its
-// step.
+// Adds the commands that no user starts: agents and MPI launchers start them in job nodes, and
+// Slurm in its step.
 void add_internal_commands(CLI::App& job, int& exit_code) {
   CLI::App* init = job.add_subcommand("init")->group("");
   make_command<JobInit>(*init, exit_code);

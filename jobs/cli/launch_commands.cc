@@ -26,9 +26,9 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStartTimeout{180'000};
-// The hosts read the memory of the nodes from their files.
+// This must be long enough for the hosts to read the memory of all nodes from files.
 constexpr std::chrono::hours kResumeTimeout{24};
-// EX_TEMPFAIL of sysexits.h.
+// The exit code after a suspension: EX_TEMPFAIL of sysexits.h.
 constexpr int kSuspendedExitCode = 75;
 constexpr milliseconds kCheckTimeout{60'000};
 constexpr milliseconds kConnectTimeout{20'000};
@@ -43,7 +43,7 @@ int fail(const CommandError& error) { return report("job run", error, false); }
 
 void tell(const std::string& text) { print_to(stderr, "ppmr job run: {}\n", text); }
 
-// Ends the job, also if the command could not be started. Threads: one.
+// The destructor ends the job, even if its command was not started. Threads: one.
 class Job {
  public:
   Job(std::string socket, std::string id) : socket_(std::move(socket)), id_(std::move(id)) {}
@@ -54,7 +54,7 @@ class Job {
       if (call(socket_, to_request(user_request::End{{id_}}), kStartTimeout)) return;
       std::this_thread::sleep_for(kBetweenAttempts);
     }
-    // Does nothing on failure: the agent ends the job when it notices the end of this process.
+    // If all attempts fail, the agent ends the job when it notices the end of this process.
   }
 
   // Returns an error if the agent no longer has the job. Ignores an agent that does not answer,
@@ -63,7 +63,7 @@ class Job {
     auto answer = call(socket_, to_request(user_request::Exists{{id_}}), kConnectTimeout);
     if (!answer) return CommandNews::kNone;
     if (answer->value("ok", false)) {
-      // A connection from before a rollback says nothing about how far the job node is.
+      // A connection from before the rollback does not show how far the job node is.
       if (rollbacks_of(*answer) != rollbacks_) return CommandNews::kRolledBack;
       const bool stands_still = answer->value("stands_still", false);
       return stands_still ? CommandNews::kStandsStill : CommandNews::kNone;
@@ -73,17 +73,17 @@ class Job {
     return failure(ECANCELED, "the agent has ended the job: " + answer->value("error", ""));
   }
 
-  // Whether the agent has ended the job because it was suspended.
+  // Returns whether the agent has ended the job because it was suspended.
   bool is_suspended() const { return is_suspended_; }
 
   void note_standstill(const std::string& command, const ClientState& state) const {
     const json launcher = {{"command", command}, {"state", to_text(state)}};
-    // Without it the job is not suspended, and goes on.
+    // If this request fails, the agent does not suspend the job, and the job goes on.
     (void)call(socket_, to_request(user_request::Standstill{id_, launcher}), kConnectTimeout);
   }
 
-  // Connects to the first node again. Errors: EAGAIN while the nodes are rolled back; other ones of
-  // the agent.
+  // Connects to the first node again. Errors: EAGAIN while the nodes are being rolled back; other
+  // errors of the agent.
   Result<UniqueFd> reconnect() {
     ControlCall request;
     const Status sent =
@@ -103,7 +103,7 @@ class Job {
 
   const std::string socket_;
   const std::string id_;
-  uint64_t rollbacks_ = 0;  // of the job, when the agent made the connection
+  uint64_t rollbacks_ = 0;  // number of rollbacks of the job when the agent made the connection
   bool is_suspended_ = false;
 };
 
@@ -112,7 +112,7 @@ struct AgentAnswer {
   UniqueFd connection;  // to the first node
 };
 
-// Asks the agent to start a job, or to let one go on.
+// Asks the agent to start a job, or to let a suspended job go on.
 CommandResult<AgentAnswer> ask_agent(const std::string& socket, const json& request,
                                      milliseconds patience) {
   ControlCall start;
@@ -222,8 +222,7 @@ int JobRunCommand::run() {
       .environment = job_environment(id, environ, has_rdma ? Transport::kRdma : Transport::kTcp),
       .directory = std::filesystem::current_path().string()};
   request.argv.insert(request.argv.end(), argv.begin(), argv.end());
-  // The command survives a rollback of the nodes, or goes on after a suspension: its connection
-  // does not.
+  // The command survives rollbacks and suspensions of the job, but its connection does not.
   request.resumption = Resumption{.id = new_command_id(), .patience = kResumptionPatience};
   return follow(socket, id, std::move(request), std::move(started->connection), {});
 }
@@ -260,7 +259,7 @@ int JobResumeCommand::run() {
   const json& launcher = resumed->answer.at("launcher");
   auto state = parse_client_state(launcher.value("state", ""));
   if (!state) return fail({ExitCode::kFailure, state.error().message});
-  // The job node has this command already: it starts nothing.
+  // The job node runs this command already, so it ignores `argv`.
   CommandRequest request{
       .token = resumed->answer.at("token"), .argv = {"/bin/false"}, .directory = "/"};
   request.resumption =

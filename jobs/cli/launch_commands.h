@@ -8,11 +8,11 @@ namespace ppmr {
 
 // `--protect TIME`, or `--protect auto --mtbf TIME`.
 struct ProtectOptions {
-  std::chrono::milliseconds every{0};  // 0: the job is not protected; auto: until the first epoch
+  std::chrono::milliseconds every{0};  // 0: not protected; with auto: before the first epoch
   bool is_auto = false;
   std::chrono::milliseconds mtbf{0};  // of a host
 
-  // Why they do not fit together; empty: they do.
+  // Returns why the options do not fit together; empty: they fit.
   std::string fault() const;
 };
 
@@ -37,14 +37,14 @@ struct JobResumeCommand {
   std::vector<std::string> hosts;  // as for JobRunCommand
   unsigned spares = 0;
   ProtectOptions protect;
-  bool again = false;  // also if it has gone on before
+  bool again = false;  // resumes the job even if it has gone on before
   std::string socket;
 
   int run();
 };
 
-// `ppmr job rsh [OPTIONS] HOST WORDS...`, for MPI launchers. Runs the words with a shell in another
-// node of the job. Ignores the options of ssh that launchers pass.
+// `ppmr job rsh [OPTIONS] HOST WORDS...`, for MPI launchers. Runs the words with a shell in the job
+// node HOST. Ignores the options of ssh that launchers pass.
 struct JobRshCommand {
   std::vector<std::string> arguments;
 

@@ -11,17 +11,17 @@ namespace {
 
 struct Setting {
   std::string_view name, value;
-  bool required;  // whether it replaces the caller's setting
+  bool required;  // true: replaces the caller's value; false: only used if the caller has set none
 };
 
-// For launchers, and what both transports have in common.
+// Settings for launchers, and settings that both transports have in common.
 constexpr std::array kCommon = {
     Setting{"OMPI_MCA_plm", "rsh", true},
     Setting{"OMPI_MCA_ras", "^slurm", true},
     Setting{"OMPI_MCA_plm_rsh_agent", "/run/ppmr/rsh", true},
     // With these settings mpirun starts every daemon itself, and the daemons leave their sessions.
-    // Otherwise node 1 would keep a process and a connection for each other node, and a move of
-    // node 1 would also move these.
+    // Otherwise node 1 would keep a process and a connection for each other node, and every move of
+    // node 1 would also have to move these.
     Setting{"OMPI_MCA_plm_rsh_no_tree_spawn", "1", true},
     Setting{"OMPI_MCA_orte_leave_session_attached", "0", true},
     Setting{"OMPI_MCA_orte_default_hostfile", "/run/ppmr/hosts.openmpi", true},
@@ -45,26 +45,27 @@ constexpr std::array kTcp = {
     Setting{"UCX_NET_DEVICES", "eth0", true},
 };
 
-// Over RDMA both libraries use UCX, with the transports that verbs_library can move. The node's
-// other network is for launchers only.
+// Over RDMA, Open MPI and MPICH use UCX, with the transports that verbs_library can move. Only
+// launchers use the node's TCP network.
 constexpr std::array kRdma = {
     Setting{"OMPI_MCA_pml", "ucx", false},
-    // Otherwise Open MPI uses UCX only with adapters and transports that it has on a list.
+    // Otherwise Open MPI uses UCX only with the adapters and transports on its own list.
     Setting{"OMPI_MCA_pml_ucx_tls", "any", false},
     Setting{"OMPI_MCA_pml_ucx_devices", "any", false},
     // Without cma, or with a second lane, a rank would also connect a queue pair with itself, which
     // verbs_library cannot move.
     Setting{"UCX_TLS", "rc_v,ud_v,posix,cma,self", false},
     Setting{"UCX_MAX_RNDV_LANES", "1", false},
-    // rdma_cm cannot be moved, and job nodes have no device for it.
+    // ppmr cannot move rdma_cm connections, and job nodes have no device for rdma_cm.
     Setting{"UCX_SOCKADDR_TLS_PRIORITY", "tcp", false},
-    // The kernel's software device names the kind of packet in a way that makes UCX drop all.
+    // With its check of the packet kind, UCX drops all packets of the kernel's software device.
     Setting{"UCX_UD_VERBS_ETH_DGID_CHECK", "n", false},
 };
 
 }  // namespace
 
-// The names are not in the script, because Linux limits an argument to 128 KiB: about 5000 hosts.
+// The script reads the names of the hosts from /etc/hosts. As a part of the script, they would
+// exceed the limit of Linux for an argument (128 KiB) with about 5000 hosts.
 std::string start_script(unsigned slots) {
   return fmt::format(R"(sed -n '2,$s/.* \(.*\)/\1 slots={0}/p' /etc/hosts >/run/ppmr/hosts.openmpi
 sed -n '2,$s/.* \(.*\)/\1:{0}/p' /etc/hosts >/run/ppmr/hosts.hydra
@@ -103,8 +104,8 @@ std::vector<std::string> job_environment(const std::string& job, char** environm
   return variables;
 }
 
-// As with ssh, it is a minimal one; launchers pass what they need on the command line. But mpirun
-// passes no setting of UCX, with which its ranks reach each other.
+// The environment is as small as with ssh, because launchers pass other variables on the command
+// line. But mpirun does not pass the settings of UCX, which its ranks need to reach each other.
 std::vector<std::string> environment_for_daemons(char** environment) {
   constexpr std::array<std::string_view, 5> kPrefixes = {
       "PATH=", "HOME=", "USER=", "LD_LIBRARY_PATH=", "UCX_"};

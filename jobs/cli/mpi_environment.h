@@ -1,5 +1,5 @@
-// The environment and files with which an MPI launcher finds its hosts and starts its daemons
-// there.
+// The environment and the files with which an MPI launcher finds the hosts of its job, and starts
+// its daemons there.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace ppmr {
 // /etc/hosts. Then the script runs the job's command, which follows as arguments.
 std::string start_script(unsigned slots);
 
-// What ranks of different nodes use.
+// The transport between ranks of different nodes.
 enum class Transport { kTcp, kRdma };
 
 // Returns the caller's environment and the settings of Open MPI and of MPICH (Hydra, UCX). If a

@@ -43,7 +43,7 @@ TEST(JobEnvironment, EachTransportHasItsOwnSettings) {
   EXPECT_EQ(values_of("UCX_NET_DEVICES", {}, Transport::kRdma), Values{});
 }
 
-TEST(JobEnvironment, LaunchersUseTheNodesNetworkAlsoWithRdma) {
+TEST(JobEnvironment, LaunchersUseTheTcpNetworkEvenWithRdma) {
   EXPECT_EQ(values_of("HYDRA_IFACE", {}, Transport::kRdma), Values{"eth0"});
   EXPECT_EQ(values_of("OMPI_MCA_oob_tcp_if_include", {}, Transport::kRdma), Values{"eth0"});
 }
@@ -56,7 +56,7 @@ TEST(EnvironmentForDaemons, HasTheSettingsOfUcxAndLittleElse) {
   EXPECT_EQ(environment_for_daemons(pointers.data()), (Values{"PATH=/usr/bin", "UCX_TLS=rc_v"}));
 }
 
-TEST(JobEnvironment, WhatBelongsToTheHostIsLeftOut) {
+TEST(JobEnvironment, VariablesOfTheHostAreLeftOut) {
   EXPECT_EQ(values_of("TMPDIR", {"TMPDIR=/scratch"}), Values{});
   EXPECT_EQ(values_of("HOSTNAME", {"HOSTNAME=n1"}), Values{});
   EXPECT_EQ(values_of("PATH", {"PATH=/usr/bin"}), Values{"/usr/bin"});

@@ -24,9 +24,10 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// A move has no time limit. If the agent ends, the answer is an error at once.
+// A move has no time limit, so this is longer than any move. If the agent ends, the call fails at
+// once.
 constexpr std::chrono::hours kEvacuateTimeout{24 * 8};
-// The time to write the memory of all nodes.
+// This must be long enough for the hosts to write the memory of all nodes.
 constexpr std::chrono::hours kSuspendTimeout{24};
 constexpr std::chrono::milliseconds kCancelTimeout{80'000};
 constexpr std::chrono::milliseconds kReturnTimeout{80'000};
@@ -43,7 +44,7 @@ std::string describe(const std::string& node, const json& move) {
                      downtime_s < 0 ? "" : fmt::format(" ({:.2f} s down)", downtime_s));
 }
 
-// Prints the result of an evacuation for people.
+// Prints the result of an evacuation as text.
 void print_evacuation(const json& evacuation) {
   const std::string host = evacuation.value("host", "");
   for (const json& move : evacuation.at("moves")) {
@@ -65,14 +66,14 @@ bool may_move_later(const json& answer) {
   return false;
 }
 
-// Returns the age of a time in the job by the clock that gave it: that of the job's home, which may
-// differ from this host's.
+// Returns how long ago `since_ns` was, by the clock of the job's home. The clock of this host may
+// differ from that clock.
 std::string age_of(int64_t since_ns, const json& job) {
   const int64_t now_ns = job.value("now_ns", unix_time_ns());
   return format_time(std::chrono::microseconds(std::max<int64_t>(0, now_ns - since_ns) / 1000));
 }
 
-// Of a call of the job agent that has failed.
+// Returns the message for a request to the job agent that has failed.
 std::string explain(const Error& error, const std::string& socket) {
   const bool is_absent = error.errno_value == ENOENT || error.errno_value == ECONNREFUSED;
   if (!is_absent) return error.message;
@@ -82,7 +83,8 @@ std::string explain(const Error& error, const std::string& socket) {
       error.message, socket);
 }
 
-// "; one each 6 min 34 s, for this pause and 4 hosts, each of which fails once in 720 h 0 min"
+// Returns how often an epoch begins, and why so often: "; one each 6 min 34 s, for this pause and 4
+// hosts, each of which fails once in 720 h 0 min".
 std::string interval_text(const json& protection, const json& job) {
   using std::chrono::milliseconds;
   const milliseconds every{protection.value("every_ms", int64_t{0})};
@@ -181,7 +183,7 @@ int JobEvacuateCommand::run_cancel() const {
 int JobEvacuateCommand::run() const {
   if (cancel) return run_cancel();
   const auto deadline = Clock::now() + wait;
-  auto moved = nlohmann::json::array();  // in earlier rounds
+  auto moved = nlohmann::json::array();  // the successful moves of earlier attempts
   for (;;) {
     auto answer =
         call(socket, to_request(user_request::Evacuate{host, to, limits}), kEvacuateTimeout);

@@ -13,7 +13,7 @@ struct JobEvacuateCommand {
   std::string to;
   std::chrono::milliseconds wait{0};  // how long to wait for a spare
   MoveLimits limits;
-  bool cancel = false;  // aborts the moves in progress instead
+  bool cancel = false;  // aborts the moves in progress, and begins none
   std::string socket;
   bool json = false;
 

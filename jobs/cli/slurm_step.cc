@@ -55,7 +55,8 @@ Result<std::optional<SlurmAllocation>> find_slurm_allocation(
 }
 
 unsigned slots_of_host() {
-  // For "2(x3)" or "4,2", the first number is that of the first host. The hosts of a job are equal.
+  // In "2(x3)" or "4,2", the first number belongs to the first host. It counts for all hosts,
+  // because the hosts of a job are equal.
   const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
   const unsigned of_slurm = tasks != nullptr ? static_cast<unsigned>(std::atoi(tasks)) : 0;
   return of_slurm > 0 ? of_slurm : std::max(1U, std::thread::hardware_concurrency());
@@ -80,7 +81,7 @@ Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
   }
   const std::string program = std::filesystem::canonical("/proc/self/exe").string();
   argv.insert(argv.end(), {"--", program, "job", "hold", allocation.number});
-  // srun gets a process group of its own, because Ctrl-C is for the job.
+  // srun gets its own process group, so that Ctrl-C reaches only the job.
   auto srun = ChildProcess::start({.argv = argv,
                                    .files = {{.ours = theirs.get(), .theirs = STDIN_FILENO}},
                                    .group = SpawnGroup::kOwn});

@@ -14,9 +14,9 @@ namespace ppmr {
 
 struct SlurmAllocation {
   std::string number;  // SLURM_JOB_ID
-  // The job's hosts: all, in the order of Slurm, or those of `--hosts`.
+  // The job's hosts: the hosts of `--hosts`, or else all hosts, in the order of Slurm.
   std::vector<std::string> hosts;
-  bool has_more_hosts = false;  // whether the allocation has hosts that are not for the job
+  bool has_more_hosts = false;  // whether the allocation has hosts that the job does not use
 };
 
 // Returns the allocation in which this process runs. `hosts`: the job's hosts, empty for all.
@@ -26,8 +26,8 @@ Result<std::optional<SlurmAllocation>> find_slurm_allocation(const std::vector<s
 // Returns the number of ranks on each host: Slurm's tasks per node, else the CPUs of this host.
 unsigned slots_of_host();
 
-// A step with one `ppmr job hold` on each of the job's hosts. Slurm limits and accounts all
-// processes in the step, and ends them. Threads: one.
+// A step of Slurm with one `ppmr job hold` on each of the job's hosts. Slurm limits and accounts
+// all processes in the step, and ends them with the step. Threads: one.
 class SlurmStep {
  public:
   // Starts the step, and does not wait until it runs. Errors: those of pipe(2) and
@@ -40,8 +40,7 @@ class SlurmStep {
  private:
   SlurmStep(UniqueFd input, ChildProcess srun) : input_(std::move(input)), srun_(std::move(srun)) {}
 
-  // The standard input of all processes of the step. They end when it is closed, which also happens
-  // when this process ends.
+  // The standard input of all processes of the step. They end when this process closes it or ends.
   UniqueFd input_;
   ChildProcess srun_;
 };
@@ -51,8 +50,8 @@ struct JobHoldCommand {
   std::string allocation;
   std::string socket;
 
-  // Reports to the agent until standard input ends. Repeats the report, because the agent may be a
-  // new one.
+  // Reports to the agent until standard input ends. Repeats the report, because a new agent does
+  // not have it.
   int run() const;
 };
 

@@ -12,9 +12,9 @@
 
 namespace ppmr {
 
-// Writes only when poll(2) reports that the descriptor is writable, and at most PIPE_BUF bytes. A
-// pipe then accepts them at once, so the descriptor need not be non-blocking; other processes may
-// share it. Threads: one.
+// Writes only when poll(2) reports that the descriptor is writable, and at most PIPE_BUF bytes at a
+// time. A pipe then accepts the bytes without blocking. So the descriptor need not be non-blocking,
+// which would also affect other processes that share it. Threads: one.
 struct ByteOutlet {
   int fd = -1;  // not owned; -1: discards the bytes
   std::string unsent{};

@@ -20,7 +20,7 @@ constexpr size_t kFieldsMin = 7;
 constexpr size_t kIdBytes = 16;
 constexpr std::string_view kDigits = "0123456789abcdef";
 
-// Returns the number that is the whole text, or nullopt.
+// Returns the number if the whole text is one; otherwise nullopt.
 std::optional<uint64_t> parse_number(const std::string& text) {
   uint64_t number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -28,7 +28,7 @@ std::optional<uint64_t> parse_number(const std::string& text) {
   return number;
 }
 
-// The ID becomes a part of a path.
+// Returns whether the text is 32 hexadecimal digits. Other text must not become a part of a path.
 bool is_command_id(const std::string& text) {
   return text.size() == 2 * kIdBytes && text.find_first_not_of(kDigits) == std::string::npos;
 }
@@ -49,10 +49,10 @@ Result<Resumption> parse_resumption(const std::string* fields) {
 
 using nlohmann::json;
 
-// Returns strings, each followed by a zero byte: token, directory, the four of a resumption (else
-// they are empty), number of arguments, arguments, environment. Arguments and environment may
-// contain any other byte, also invalid UTF-8. Rejected: MessagePack, whose decoder in
-// nlohmann::json exhausts the stack when a stranger sends deeply nested arrays.
+// Returns strings, each followed by a zero byte: token, directory, the four fields of the
+// resumption (empty without one), number of arguments, arguments, environment. Arguments and
+// environment may contain any byte but zero, even invalid UTF-8. Rejected: MessagePack, whose
+// decoder in nlohmann::json exhausts the stack when a stranger sends deeply nested arrays.
 std::string to_text(const CommandRequest& request) {
   std::string text;
   const auto add = [&](const std::string& field) { text.append(field).push_back('\0'); };

@@ -23,28 +23,29 @@ inline constexpr const char* kTokenFile = "/run/ppmr/token";
 // The program in every job node that replaces ssh for MPI launchers.
 inline constexpr const char* kRshFile = "/run/ppmr/rsh";
 
-// How many bytes of a command's output and errors its client has.
+// How many bytes of a command's output and errors the client has.
 struct OutputPositions {
   uint64_t output = 0;
   uint64_t errors = 0;
 };
 
-// How many bytes of its client's streams a job node has.
+// How many bytes of the client's streams the job node has.
 struct InputPositions {
   uint64_t input = 0;
-  uint64_t input_passed_on = 0;  // to the command; the rest waits in the job node
+  uint64_t input_passed_on = 0;  // bytes that the command got; the rest waits in the job node
   uint64_t signals = 0;
 };
 
-// Added to the request for a command that survives the connection of its client. The client sends
-// the same request, with the same ID, again on a new connection. If the job node runs the command,
-// the new connection replaces the old one. Otherwise the job node starts the command, unless it has
-// ended: a job node that was rolled back to a moment before the start has no trace of the command.
+// The part of a request for a resumable command, which survives the connection of its client. On a
+// new connection, the client sends the same request again, with the same ID. If the job node runs
+// the command, the new connection replaces the old one. If the command has ended, the job node
+// refuses. Otherwise it starts the command: a job node that was rolled back to a moment before the
+// start has no trace of the command.
 struct Resumption {
   std::string id;  // new_command_id(); secret like the token
-  // The job node ends a command whose client is away for longer.
+  // The job node ends the command if its client is away for longer than this.
   std::chrono::seconds patience{};
-  OutputPositions got{};  // what the client has when it sends this request
+  OutputPositions got{};  // the output that the client has when it sends this request
 };
 
 inline constexpr std::chrono::seconds kResumptionPatienceMax{3600};
@@ -54,11 +55,11 @@ struct CommandRequest {
   std::vector<std::string> argv;
   std::vector<std::string> environment;  // NAME=value
   std::string directory;                 // working directory of the command
-  // Without it, the command ends with its connection.
+  // Absent: the command ends with its connection.
   std::optional<Resumption> resumption{};
 };
 
-// The end of a command: by a signal, or with an exit code.
+// How a command has ended: by a signal, or with an exit code.
 struct CommandEnd {
   int exit_code = 0;
   int signal = 0;  // 0: none
@@ -74,8 +75,9 @@ Result<CommandRequest> parse_command_request(const std::string& text);
 Result<CommandEnd> parse_command_end(const std::string& text);
 Result<InputPositions> parse_input_positions(const std::string& text);
 
-// Adds variables of the node (NAME=value) to those of a command, and replaces those of the same
-// name. Only LD_PRELOAD keeps what the command had, behind the node's libraries. Pure.
+// Adds the variables of the node (NAME=value) to the variables of a command. A variable of the node
+// replaces a variable of the command with the same name, except for LD_PRELOAD: there the libraries
+// of the command follow the libraries of the node. Pure.
 void add_variables(std::vector<std::string>& environment, const std::vector<std::string>& node);
 
 // Returns 32 random hexadecimal digits.

@@ -60,7 +60,8 @@ Result<Attachment> AttachmentSocket::receive() const {
 
 void AttachmentSocket::retire() const {
   const std::string file = path_ + ".ended";
-  // If that fails, connect(2) still refuses: nobody receives from the old socket any longer.
+  // If this fails, connect(2) to the old socket still fails with ECONNREFUSED after this process
+  // has ended.
   if (UniqueFd(open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0400))) {
     (void)rename(file.c_str(), path_.c_str());
   }

@@ -1,10 +1,10 @@
-// How the connection of a client that attaches again gets to the process that serves its command: a
-// socket in kRunDirectory for each resumable command. Process 1 of the job node starts a process
-// for each connection, and that process passes the connection on.
+// A client that attaches to its command again has a new connection, for which process 1 of the job
+// node starts a new process. This process passes the connection to the process that serves the
+// command. For this, each resumable command has a socket in kRunDirectory.
 //
-// The socket takes datagrams, so that no connection between the two exists that CRIU must dump.
-// When the command ends, a file takes the place of the socket: no request starts the command again,
-// even after the job node has moved.
+// The socket takes datagrams, so that CRIU need not dump a connection between the two processes.
+// When the command ends, a file takes the place of the socket. So no request starts the command
+// again, even after the job node has moved.
 #pragma once
 
 #include <string>
@@ -23,16 +23,18 @@ struct Attachment {
 // The socket of one command. Threads: one.
 class AttachmentSocket {
  public:
-  // Errors: EADDRINUSE if a command with this ID is there, or was; those of socket(2) and bind(2).
+  // Errors: EADDRINUSE if a command with this ID runs, or has ended; those of socket(2) and
+  // bind(2).
   static Result<AttachmentSocket> create(const std::string& directory, const std::string& id);
   AttachmentSocket(AttachmentSocket&&) = default;
 
   int fd() const { return socket_.get(); }
-  // Receives what poll(2) has reported. Errors: EPROTO; those of recvmsg(2).
+  // Receives one attachment. The caller calls this when poll(2) has reported one. Errors: EPROTO;
+  // those of recvmsg(2).
   Result<Attachment> receive() const;
-  // The command has ended: refuses later attachments.
+  // Refuses later attachments, because the command has ended.
   void retire() const;
-  // The command was not started: the same ID may be used again.
+  // Makes the ID free again, because the command was not started.
   void withdraw() const;
 
  private:
@@ -44,8 +46,8 @@ class AttachmentSocket {
 };
 
 // Passes a connection to the process that serves the command. Errors: ENOENT if the job node has no
-// trace of the command; ECONNREFUSED if the command has ended; EAGAIN if the process takes none
-// now.
+// trace of the command; ECONNREFUSED if the command has ended; EAGAIN if the process cannot take a
+// connection now.
 Status pass_attachment(const std::string& directory, const std::string& id,
                        const Attachment& attachment);
 

@@ -30,7 +30,7 @@ constexpr std::array kRelayedSignals = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
 constexpr std::chrono::seconds kCheckInterval{1};
 constexpr milliseconds kBetweenAttempts{50};
 constexpr size_t kReadBytes = kStreamPieceMaxBytes;
-// Between attempts to connect again: twice as long each time.
+// The longest time between two attempts to connect again. The time doubles after each attempt.
 constexpr milliseconds kAttemptIntervalMax{1000};
 constexpr std::chrono::seconds kAttachTimeout{20};
 constexpr std::chrono::seconds kQuietTime{5};
@@ -86,11 +86,13 @@ class CommandClient {
  private:
   bool has_end() const { return streams_.end().has_value(); }
   bool has_room() const { return output_.is_empty() && errors_.is_empty(); }
-  // The answer of the job node is no output, so it need not wait for a slow terminal.
+  // Reads frames only if the terminal has taken all output. The answer to kStart is no output, so
+  // the client reads it in any case.
   bool wants_frames() const { return !has_end() && (has_room() || !is_attached_); }
   bool wants_input() const { return input_ >= 0 && sends_ && !has_end() && streams_.wants_input(); }
 
-  // A client without a connection does not know how far the job node is.
+  // Stands still only with a connection: without one, the client does not know how far the job node
+  // is.
   void stand_still(bool now) {
     const bool begins = now && !stands_still_ && is_attached_ && connection_ && has_room();
     if (begins && request_.resumption && options_.stand_still) {
@@ -138,13 +140,14 @@ class CommandClient {
     const ssize_t count = read(input_, bytes.data(), bytes.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (count > 0) return streams_.put_input({bytes.data(), static_cast<size_t>(count)});
-    // n == 0: the end of the input. EIO: the foreground of the terminal is another process group.
+    // count == 0: the end of the input. EIO: another process group is in the foreground of the
+    // terminal.
     input_ = -1;
     streams_.end_input();
   }
 
-  // Begins to use a connection. If the command is resumable, the job node answers with kAttached,
-  // before which this sends nothing more.
+  // Begins to use a connection, and sends kStart. If the command is resumable, the client sends
+  // nothing more until the job node has answered with kAttached.
   void begin(UniqueFd socket) {
     connection_.emplace(std::move(socket));
     sends_ = true;
@@ -154,8 +157,8 @@ class CommandClient {
     connection_->send({.type = FrameType::kStart, .payload = to_text(request_)});
   }
 
-  // Sends and receives what it can. If the connection is lost, closes it. Errors: those that end
-  // the client.
+  // Sends and receives what it can without blocking. Closes the connection if it is lost and the
+  // command is resumable. Returns only errors that end the client.
   Status exchange() {
     send_frames();
     if (Status taken = take_frames(); !taken) {
@@ -169,8 +172,9 @@ class CommandClient {
     return {};
   }
 
-  // Returns whether the connection is lost while a slow terminal keeps this from reading what is
-  // still in it. The job node sends that again, and does not wait for its client without end.
+  // Returns whether the connection is lost although it may still have unread bytes, which the
+  // client cannot read because the terminal is slow. The client must not wait for the terminal: the
+  // job node waits for a new connection only for a limited time, and sends the bytes again.
   bool is_hung_up() const {
     if (!request_.resumption || wants_frames() || has_end()) return false;
     pollfd state{connection_->fd(), POLLRDHUP, 0};
@@ -179,7 +183,8 @@ class CommandClient {
 
   void send_frames() {
     while (connection_ && sends_) {
-      // The job node may have sent kEnd before it stopped reading: take_frames() decides.
+      // This is no failure yet, because the job node may have sent kEnd before it stopped reading.
+      // take_frames() decides.
       if (!connection_->flush()) {
         sends_ = false;
         return connection_->give_up_sending();
@@ -208,7 +213,7 @@ class CommandClient {
 
   Status take(const Frame& frame) {
     if (frame.type == FrameType::kRefusal) {
-      // The other reasons do not pass.
+      // A new attempt can succeed after these two reasons only.
       is_final_ = frame.position != ETIMEDOUT && frame.position != EAGAIN;
       return failure(request_.resumption ? static_cast<int>(frame.position) : ENOEXEC,
                      frame.payload);
@@ -268,7 +273,7 @@ class CommandClient {
   ByteOutlet output_, errors_;
   bool sends_ = true;         // whether the job node still accepts bytes
   bool is_attached_ = false;  // whether the job node has answered on this connection
-  bool is_final_ = false;     // the last error does not pass
+  bool is_final_ = false;     // whether a new connection cannot help after the last error
   bool stands_still_ = false;
   Clock::time_point attach_deadline_;
   std::optional<Clock::time_point> lost_since_;
@@ -302,7 +307,7 @@ Result<UniqueFd> connect_to_job_node(const std::string& host, std::chrono::milli
   for (;;) {
     UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!socket) return system_failure("create", "a socket");
-    // Limits only the time of connect(2), because the socket has sent nothing yet.
+    // SO_SNDTIMEO limits the time of connect(2). connect_to_job_node() resets it for later calls.
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     const timeval limit{left.count() / 1000, left.count() % 1000 * 1000};
     if (left.count() > 0) setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));

@@ -25,27 +25,28 @@ struct CommandClientOptions {
   // Called about once a second. If it returns an error, the client closes the connection, which
   // ends the command.
   std::function<Result<CommandNews>()> check{};
-  // The client of a resumable command passes nothing on while the news are kStandsStill. It calls
-  // this when all that it has is passed on: another client may go on from there.
+  // The client of a resumable command relays nothing while the news are kStandsStill. It calls this
+  // when it has passed on all output that it has. Another client may go on from this state.
   std::function<void(const ClientState&)> stand_still{};
-  // Where an earlier client was.
+  // The state of an earlier client, from which this client goes on.
   std::optional<ClientState> state{};
-  // For a request with a resumption: connects to the job node again. After an error the client
-  // tries again, until the patience of the request has passed; EAGAIN (the job node is being
-  // restored) starts this time anew.
+  // Connects to the job node again; needed for a request with a resumption. After an error the
+  // client tries again, until the patience of the request has passed. EAGAIN means that the job
+  // node is being restored, and starts this time anew.
   std::function<Result<UniqueFd>()> reconnect{};
-  // Called when the client has tried for some seconds to connect again, and when it succeeds then.
+  // Called with a message for the user when the client has tried for some seconds to connect again,
+  // and again when it has succeeded.
   std::function<void(const std::string&)> tell{};
 };
 
 // Blocks until the command has ended. Relays standard input, output and errors, and the signals
 // that a user or a scheduler sends (INT, TERM, HUP, QUIT, USR1, USR2, CONT). If the request has a
-// resumption and the connection is lost, connects again, and continues every stream where it was.
-// Signals that come in the meantime are sent then. Errors: why the command was not started;
-// ECONNRESET when the connection to the job node is lost; ETIMEDOUT when it could not connect
-// again; ESTALE when the command was ended because the client was away for too long; ENOBUFS when
-// the job node was rolled back to a moment whose input is no longer kept; that of `check`. Threads:
-// the caller must be the only thread.
+// resumption and the connection is lost, connects again, continues every stream where it was, and
+// sends the signals that came in the meantime. Errors: why the command was not started; ECONNRESET
+// when the connection to the job node is lost; ETIMEDOUT when the client could not connect again;
+// ESTALE when the job node has ended the command because the client was away for too long; ENOBUFS
+// when the job node was rolled back to a moment whose input the client no longer keeps; the error
+// of `check`. Threads: the caller must be the only thread.
 Result<CommandEnd> run_command_in_job_node(UniqueFd socket, CommandRequest request,
                                            const CommandClientOptions& options = {});
 

@@ -30,8 +30,8 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Takes over the request's environment and directory. This process has no other task, so the
-// command is also looked up in the PATH of the request.
+// Makes the request's environment and directory those of this process, which has no other task. So
+// spawn() finds the command in the PATH of the request.
 Status adopt(const CommandRequest& request) {
   if (chdir(request.directory.c_str()) != 0) {
     const Error error = system_failure("change to the directory", request.directory).value();
@@ -175,7 +175,8 @@ bool CommandRelay::read_output() {
 
 void CommandRelay::send_frames() {
   while (connection_) {
-    // The client may have sent kEndTaken before it closed the connection: receive() decides.
+    // This is no failure yet, because the client may have sent kEndTaken before it closed the
+    // connection. receive() decides.
     if (!connection_->flush()) return connection_->give_up_sending();
     if (connection_->has_unsent()) return;
     const auto frame = streams_.take_next();
@@ -199,7 +200,7 @@ bool CommandRelay::take_frames() {
 void CommandRelay::send_signals(const std::string& numbers) const {
   for (const char byte : numbers) {
     const int number = static_cast<unsigned char>(byte);
-    // After the command's end another process may have the pid.
+    // After the end of the command, another process may have the pid.
     if (!end_ && number > 0 && number < NSIG) kill(-pid_, number);
   }
 }

@@ -1,5 +1,5 @@
-// The task of the process that serves a command: starts it, and relays between it and its client. A
-// resumable command can have several connections, one after the other.
+// The task of the process that serves a command: it starts the command, and relays between the
+// command and its client. A resumable command can have several connections, one after the other.
 #pragma once
 
 #include <signal.h>
@@ -26,11 +26,11 @@ class CommandRelay {
   // `attachments`: null if the command is not resumable.
   explicit CommandRelay(const AttachmentSocket* attachments) : attachments_(attachments) {}
 
-  // Starts the command. This process takes over its environment and directory. Errors: those of
-  // chdir(2) and spawn().
+  // Starts the command. Changes the environment and the directory of this process to those of the
+  // request. Errors: those of chdir(2) and spawn().
   Status start(const CommandRequest& request);
-  // Returns when the client has the end of the command. Also when it has been away for too long,
-  // and then kills the command.
+  // Relays, and returns when the client has the end of the command, or when the client has been
+  // away for too long. Kills a command that has not ended.
   void run(FrameSocket connection, const std::optional<Resumption>& resumption);
 
  private:
@@ -39,7 +39,7 @@ class CommandRelay {
   std::array<std::pair<UniqueFd*, FrameType>, 2> outputs() {
     return {std::pair(&output_, FrameType::kOutput), std::pair(&errors_, FrameType::kErrors)};
   }
-  // Returns whether the next round reads the rest of an ended command's output.
+  // Returns whether the command has ended and the next round reads the rest of its output.
   bool is_reading_rest() const;
   void pass_on_input();
   void read_command();
@@ -50,14 +50,15 @@ class CommandRelay {
   bool take_frames();
   void send_signals(const std::string& numbers) const;
   void lose_connection();
-  // A new connection replaces the old one, which may be dead without a sign.
+  // Replaces the connection with a new one. The old connection may be dead although no error has
+  // shown that.
   void accept(FrameSocket connection, const OutputPositions& got);
 
   const AttachmentSocket* const attachments_;
   std::optional<FrameSocket> connection_;
   ServerResumption streams_;
   std::chrono::seconds patience_{0};
-  std::chrono::steady_clock::time_point deadline_;  // while there is no connection
+  std::chrono::steady_clock::time_point deadline_;  // for a new connection, while there is none
   pid_t pid_ = -1;
   UniqueFd input_pipe_, output_, errors_;
   ByteOutlet input_;

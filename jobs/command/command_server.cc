@@ -18,12 +18,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kRequestTimeout{10};
 constexpr std::chrono::seconds kRefusalTimeout{10};
-// Processes that start the same command at once: the others pass their connection to the first.
+// Several processes may start the same command at once. The first one succeeds, and the others must
+// try again to pass their connection to it.
 constexpr int kStartAttempts = 3;
 
-// Sends the last frame and waits until the client has closed the connection. If this process closed
-// it with unread bytes, the kernel would send a reset, and the reset discards what the client has
-// not read yet. Also, CRIU does not dump the rest of a connection that belongs to no process.
+// Sends the refusal as the last frame, and waits until the client has closed the connection. If
+// this process closed the connection with unread bytes, the kernel would send a reset, which
+// discards bytes that the client has not read yet. CRIU also cannot dump a connection that belongs
+// to no process any more.
 void refuse(FrameSocket& socket, const Error& error) {
   socket.send({FrameType::kRefusal, static_cast<uint64_t>(error.errno_value), error.message});
   if (!socket.flush_all()) return;
@@ -38,8 +40,7 @@ void refuse(FrameSocket& socket, const Error& error) {
   }
 }
 
-// Waits for the request, with a time limit: a stranger must not keep the process occupied without
-// end.
+// Waits for the request, with a time limit, so that a stranger cannot occupy the process for ever.
 Result<CommandRequest> await_request(FrameSocket& socket, const std::string& token) {
   const auto deadline = Clock::now() + kRequestTimeout;
   for (;;) {
@@ -62,8 +63,9 @@ Result<CommandRequest> await_request(FrameSocket& socket, const std::string& tok
   }
 }
 
-// Returns the socket of a command that is not there yet, or nothing if the process that serves the
-// command has got the connection. Errors: ESTALE if the command has ended; EAGAIN.
+// Claims the command for this process, or passes the connection to the process that serves the
+// command already. Returns the attachment socket if this process must start the command, and
+// nullopt if it has passed the connection on. Errors: ESTALE if the command has ended; EAGAIN.
 Result<std::optional<AttachmentSocket>> claim(const std::string& directory,
                                               const Resumption& resumption,
                                               Attachment& attachment) {

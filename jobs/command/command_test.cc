@@ -24,7 +24,7 @@ struct Pair {
   UniqueFd left, right;
 };
 
-// Connects over TCP, because a reset discards bytes there.
+// Connects over TCP, because there a reset discards bytes that were not read.
 Pair connect_pair() {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -39,7 +39,7 @@ Pair connect_pair() {
   return pair;
 }
 
-// A process of a job node that serves one command, started in the way of process 1 of a job node.
+// A process that serves one command, and that starts as in a job node.
 struct Server {
   Server() {
     Pair pair = connect_pair();
@@ -120,7 +120,7 @@ Result<std::optional<Frame>> receive_frame(const std::string& bytes) {
   return receiver.next();
 }
 
-TEST(AddVariables, ThoseOfTheNodeReplaceTheCommandsAndPreloadedLibrariesAreJoined) {
+TEST(AddVariables, VariablesOfTheNodeReplaceTheCommandsAndPreloadedLibrariesAreJoined) {
   std::vector<std::string> variables = {"A=1", "LD_PRELOAD=/lib/mine.so", "AB=2"};
   add_variables(variables, {"A=3", "LD_PRELOAD=/lib/node.so"});
   EXPECT_EQ(variables,
@@ -155,11 +155,11 @@ TEST(FrameSocket, UnknownTypeAndExcessiveLengthAreErrors) {
   }
 }
 
-// As after a rollback of the job node, whose kernel continues the old stream at any byte.
+// After a rollback of the job node, its kernel may continue the old stream at any byte.
 TEST(FrameSocket, FrameWithAWrongByteIsAnError) {
   ASSERT_TRUE(receive_frame(kFrameBytes));
   for (size_t at = 0; at < kFrameBytes.size(); ++at) {
-    if (at >= 9 && at < 13) continue;  // another length: the frame is not complete
+    if (at >= 9 && at < 13) continue;  // with another length, the frame is not complete yet
     std::string bytes = kFrameBytes;
     bytes[at] = static_cast<char>(bytes[at] ^ 1);
     const auto frame = receive_frame(bytes);
@@ -353,7 +353,7 @@ TEST(Command, MalformedResumptionsAreErrors) {
   }
 }
 
-// A stranger can send this much before the token is checked.
+// A stranger can send this much before the job node checks the token.
 TEST(Command, DeeplyNestedRequestIsAnError) {
   EXPECT_FALSE(parse_command_request(std::string(kFrameMaxBytes, '\x91')));
 }

@@ -14,7 +14,7 @@
 namespace ppmr {
 namespace {
 
-// Offsets in a header.
+// Offsets of fields in the header of a frame.
 constexpr size_t kPositionAt = 1;
 constexpr size_t kLengthAt = 9;
 constexpr size_t kChecksumAt = 13;

@@ -2,13 +2,14 @@
 // connection moves with the job node. So each frame arrives exactly once, even if the node moves in
 // the meantime.
 //
-// A frame is one byte (FrameType), a position (8 bytes), the length of the payload (4 bytes), the
-// CRC32C of these and of the payload (4 bytes), the payload. Numbers are big endian.
+// A frame is one byte (FrameType), a position (8 bytes), the length of the payload (4 bytes), a
+// CRC32C of these fields and of the payload (4 bytes), the payload. Numbers are big endian.
 //
 // Position and checksum are for job nodes that are rolled back. Such a node goes on from an earlier
-// state of its connection. When it has sent again as many bytes as the client already has, the
-// kernel of the client takes what follows as the continuation of the old stream, at any byte of a
-// frame. The receiver finds that out here (checksum) or in stream_resumption.h (position).
+// state of its connection, and its frames can differ from those before. The client's kernel
+// discards as many bytes as the client already has. It takes the next bytes as the continuation of
+// the old stream, even if they begin in the middle of a frame. The receiver detects this here
+// (checksum) or in stream_resumption.h (position).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@
 
 namespace ppmr {
 
-// Four streams of bytes: kInput and kSignals from the client, kOutput and kErrors to it. The
-// position of their frames is the number of bytes that the stream had before this frame.
+// There are four streams of bytes: kInput and kSignals from the client, kOutput and kErrors to the
+// client. The position in their frames is the number of bytes of the stream before this frame.
 enum class FrameType : uint8_t {
   kStart = 1,  // client: a CommandRequest (command.h), the first frame
   kAttached,   // job node: InputPositions (command.h), the answer if the command is resumable
@@ -32,9 +33,9 @@ enum class FrameType : uint8_t {
   kOutput,     // job node: bytes of the standard output
   kErrors,     // job node: bytes of the standard error
   kConfirm,    // both: the receiver of a stream has passed on so many bytes (position); the payload
-               // is the stream's FrameType
-  kEnd,        // job node: a CommandEnd, after all output; the position is that of output and
-               // errors together
+               // is the FrameType of the stream
+  kEnd,        // job node: a CommandEnd, after all output; the position is the number of bytes of
+               // output and errors together
   kEndTaken,   // client: the answer to kEnd, the last frame
   kRefusal,    // job node: why the command was not started or not attached to, the last frame; the
                // position is an errno
@@ -56,7 +57,7 @@ class FrameSocket {
   explicit FrameSocket(UniqueFd socket);
 
   int fd() const { return socket_.get(); }
-  // Gives the connection away. Bytes that were received and not taken are lost.
+  // Gives the connection away. Bytes that were received, but not returned by next(), are lost.
   UniqueFd take() { return std::move(socket_); }
   // Queues a frame; flush() sends it.
   void send(const Frame& frame);

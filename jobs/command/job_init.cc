@@ -24,11 +24,11 @@
 namespace ppmr {
 namespace {
 
-// MPI launchers need the path of a program without arguments.
+// MPI launchers take only the path of a program, without arguments.
 constexpr const char* kRshScript = "#!/bin/sh\nexec /run/ppmr-program job rsh \"$@\"\n";
 
-// This number includes clients that do not belong to the job, until the time limit for their
-// request has passed.
+// The number includes clients that do not belong to the job, until they have exceeded the time
+// limit for their request.
 constexpr size_t kClientsMax = 1024;
 
 void on_child_end(int) {}  // the handler makes poll(2) return
@@ -63,8 +63,8 @@ void reap(std::set<pid_t>& servers) {
   for (pid_t pid = 0; (pid = waitpid(-1, nullptr, WNOHANG)) > 0;) servers.erase(pid);
 }
 
-// Starts a process for each command, as inetd(8) does: a client that crashes its own process does
-// not harm the others. Returns the pid.
+// Starts a process for each client, as inetd(8) does. So a client that crashes its process does not
+// harm other clients. Returns the pid.
 pid_t serve(UniqueFd client, const std::string& token,
             const std::vector<std::string>& environment) {
   if (const pid_t pid = fork(); pid != 0) return pid;
@@ -76,7 +76,8 @@ pid_t serve(UniqueFd client, const std::string& token,
   _exit(0);
 }
 
-// Returns the variables for all commands, NAME=value, and removes them here.
+// Returns the variables for all commands (NAME=value), and removes them from the environment of
+// this process.
 std::vector<std::string> take_environment_for_commands() {
   const std::string_view prefix = kForCommands;
   std::vector<std::string> found;
@@ -90,7 +91,7 @@ std::vector<std::string> take_environment_for_commands() {
   return found;
 }
 
-// In a process of its own, as commands.
+// Starts the directory of peers in its own process, as for commands.
 Status start_peer_directory(const std::string& token) {
   const auto listener = listen_for_peers();
   if (!listener) return failure(listener.error());
@@ -107,8 +108,8 @@ int JobInit::run() {
   const char* variable = std::getenv("PPMR_JOB_TOKEN");
   const std::string token = variable != nullptr ? variable : "";
   unsetenv("PPMR_JOB_TOKEN");
-  // CRIU dumps a session only with its leader, but the session leader that runc started is outside
-  // of the container.
+  // CRIU dumps a session only together with its leader, but the leader of the session from runc is
+  // outside of the container. So this process begins a session.
   setsid();
   if (token.empty() || !write_file(kTokenFile, token, 0400) ||
       !write_file(kRshFile, kRshScript, 0500)) {

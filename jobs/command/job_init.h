@@ -3,7 +3,8 @@
 
 namespace ppmr {
 
-// A variable of this process with this prefix is, without it, one of each command of the node.
+// Every command of the node gets the variables of this process that begin with this prefix, without
+// the prefix.
 inline constexpr const char* kForCommands = "PPMR_FOR_COMMANDS_";
 // If this variable is set, the process also starts the directory of peers (peer_directory.h).
 inline constexpr const char* kIsPeerDirectory = "PPMR_IS_PEER_DIRECTORY";

@@ -25,7 +25,8 @@ struct Client {
   std::string request{};
 };
 
-// Returns whether the client is still to be served. A reply fits into the socket's buffer.
+// Receives from the client, or replies to it. Returns whether its request is not complete yet. A
+// reply fits into the socket's buffer, so sending it does not block.
 bool serve(Client& client, PeerDirectory& directory) {
   char piece[2048];
   const ssize_t size = recv(client.socket.get(), piece, sizeof(piece), 0);

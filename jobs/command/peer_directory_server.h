@@ -16,7 +16,7 @@ class PeerDirectory {
   explicit PeerDirectory(std::string token, size_t names_max = size_t{1} << 20)
       : token_(std::move(token)), names_max_(names_max) {}
 
-  // `request`: as it came from a client.
+  // Executes the request, and returns the reply. `request`: the bytes that the client has sent.
   DirectoryReply answer(std::string_view request);
 
  private:
@@ -29,7 +29,8 @@ class PeerDirectory {
 // they do not have the token. Errors: those of bind(2).
 Result<UniqueFd> listen_for_peers(uint16_t port = kPeerDirectoryPort);
 
-// Serves clients until the process ends. A slow or silent client delays no other one. Threads: one.
+// Serves clients until the process ends. A slow or silent client does not delay other clients.
+// Threads: one.
 [[noreturn]] void serve_peer_directory(const UniqueFd& listener, const std::string& token);
 
 }  // namespace ppmr

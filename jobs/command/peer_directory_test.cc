@@ -31,7 +31,7 @@ TEST_F(PeerDirectoryTest, WriteReplacesTheWholeText) {
   EXPECT_EQ(ask(DirectoryOp::kGet, "a").text, "short");
 }
 
-TEST_F(PeerDirectoryTest, NumberOfNamesIsLimitedAndThoseThereStayUsable) {
+TEST_F(PeerDirectoryTest, NumberOfNamesIsLimitedAndExistingNamesStayUsable) {
   ask(DirectoryOp::kCreate, "a");
   ask(DirectoryOp::kCreate, "b");
   EXPECT_EQ(ask(DirectoryOp::kCreate, "c").code, DirectoryCode::kRefused);
@@ -39,7 +39,7 @@ TEST_F(PeerDirectoryTest, NumberOfNamesIsLimitedAndThoseThereStayUsable) {
   EXPECT_EQ(ask(DirectoryOp::kWrite, "b", "new").code, DirectoryCode::kDone);
 }
 
-TEST_F(PeerDirectoryTest, StrangersLearnAndChangeNothing) {
+TEST_F(PeerDirectoryTest, RequestsWithoutTheTokenAreRefused) {
   ask(DirectoryOp::kCreate, "a", "one");
   for (const char* request : {"", "\n", "00fe g a\n", "00ff g a", "00ff x a\n", "00ff g \n",
                               " g a\n", "00ff\n", "00ff r\n", "00ff  r a\n"}) {

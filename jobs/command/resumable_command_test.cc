@@ -26,11 +26,11 @@ using std::chrono::seconds;
 
 const std::string kToken = "0123456789abcdef";
 
-// A job node: each connection has a process, as with `ppmr job init`.
+// A job node that serves each connection with a process, as `ppmr job init` does.
 class JobNode {
  public:
   JobNode() {
-    // Not in the directory of the test, because the path of a socket is short.
+    // The directory is in /tmp, because the path of a socket must be short.
     std::string name = "/tmp/job_node_test_XXXXXX";
     directory_ = mkdtemp(name.data());
     listener_ = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -211,7 +211,7 @@ TEST(ResumableCommand, TwentyCutsChangeNeitherInputNorOutput) {
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_EQ(end->exit_code, 5);
   EXPECT_EQ(cuts, kCuts);
-  EXPECT_GT(connections.count(), kCuts / 2);  // a cut may hit a connection that is not used yet
+  EXPECT_GT(connections.count(), kCuts / 2);  // some cuts hit a connection before it is used
   EXPECT_TRUE(got == bytes) << got.size();
   EXPECT_TRUE(got_errors == bytes) << got_errors.size();
 }
@@ -255,7 +255,7 @@ TEST(ResumableCommand, ClientWhoseOutputIsStoppedConnectsAgain) {
                                    }});
     output.write.reset();
   });
-  // The pipe has room for less than that, and nothing is read from it.
+  // The command writes more than the pipe can hold, and the test does not read from the pipe.
   pollfd readable{output.read.get(), POLLIN, 0};
   EXPECT_EQ(poll(&readable, 1, 20'000), 1);
   connections.cut();
@@ -317,8 +317,8 @@ TEST(ResumableCommand, EndOfACommandIsSentUntilTheClientHasIt) {
     EXPECT_EQ(parse_command_end(client.expect(FrameType::kEnd))->exit_code, 5);
     client.send({.type = FrameType::kEndTaken});
   }
-  // Its process may still serve the connection, or has ended: then the command is not started
-  // again.
+  // The process of the command may still serve the connection. When it has ended, the job node does
+  // not start the command again.
   for (;;) {
     RawClient client(node, request);
     const auto frame = client.receive();
@@ -372,7 +372,7 @@ TEST(ResumableCommand, ClientNeedsTheTokenAndTheId) {
 
 TEST(ResumableCommand, PositionThatTheClientCannotHaveIsRefused) {
   const JobNode node;
-  // More than the window, so that the job node has the first bytes no longer.
+  // The command writes more than the window, so the job node no longer has the first bytes.
   CommandRequest request = shell("head -c 1000000 /dev/zero; read line");
   RawClient client(node, request);
   client.expect(FrameType::kAttached);

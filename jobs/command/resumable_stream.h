@@ -1,6 +1,7 @@
-// One stream of bytes between a command's client and its job node that continues on another
-// connection: the half of the sender and the half of the receiver. A position is a number of bytes
-// since the start of the stream. Both are values: a copy is a snapshot. Threads: one.
+// A stream of bytes between a command's client and its job node, which continues on another
+// connection. This file has the half of the sender and the half of the receiver. A position is a
+// number of bytes since the start of the stream. Both halves are values: a copy is a snapshot.
+// Threads: one.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 
 namespace ppmr {
 
-// The sender sends at most this much that the receiver has not confirmed.
+// The sender sends at most this many bytes that the receiver has not confirmed.
 inline constexpr size_t kStreamWindowBytes = 256 << 10;
 // The most bytes in one frame.
 inline constexpr size_t kStreamPieceMaxBytes = 64 << 10;
@@ -24,13 +25,14 @@ struct StreamPiece {
   std::string_view bytes;
 };
 
-// The sender's half. Keeps the bytes that are not confirmed, and of the confirmed ones at least the
-// last `history_bytes`, for a receiver that is rolled back. Memory: the window, one put(), and
-// twice the history.
+// The sender's half. Keeps the bytes that are not confirmed. For a receiver that is rolled back,
+// also keeps at least the last `history_bytes` of the confirmed bytes. Memory: the window, one
+// put(), and twice the history.
 class SentStream {
  public:
   explicit SentStream(size_t history_bytes) : history_bytes_(history_bytes) {}
-  // Goes on where another sender was: `bytes` follow the first `confirmed` bytes of the stream.
+  // Goes on from the state of another sender: `bytes` follow the first `confirmed` bytes of the
+  // stream.
   SentStream(size_t history_bytes, uint64_t confirmed, std::string bytes)
       : history_bytes_(history_bytes),
         bytes_(std::move(bytes)),
@@ -38,7 +40,7 @@ class SentStream {
         confirmed_(confirmed),
         sent_(confirmed) {}
 
-  // What the other constructor needs.
+  // Return the arguments of the constructor above, for a sender that goes on from this state.
   uint64_t confirmed() const { return std::min(confirmed_, produced()); }
   std::string unconfirmed() const {
     return bytes_.substr(static_cast<size_t>(confirmed() - std::min(base_, confirmed())));
@@ -53,7 +55,7 @@ class SentStream {
   bool is_all_sent() const { return sent_ >= produced(); }
 
   void put(std::string_view bytes) {
-    // A sender that was rolled back produces again what the receiver has: drops that.
+    // A sender that was rolled back produces bytes again that the receiver has. Drops these bytes.
     const uint64_t again = sent_ > produced() ? sent_ - produced() : 0;
     const size_t skipped = static_cast<size_t>(std::min<uint64_t>(again, bytes.size()));
     base_ += skipped;
@@ -81,9 +83,10 @@ class SentStream {
     return {};
   }
 
-  // Continues on a new connection, at the end of what the receiver has. If this sender is behind
-  // the receiver, skips as many bytes. Errors: ENOBUFS if bytes that the receiver lacks are no
-  // longer here; EPROTO if it has passed on more than it has.
+  // Continues on a new connection, after the bytes that the receiver has. If this sender was rolled
+  // back and is behind the receiver, put() skips the bytes that the receiver has. Errors: ENOBUFS
+  // if the sender no longer keeps bytes that the receiver lacks; EPROTO if `passed_on` is more than
+  // `received`.
   Status resume(uint64_t received, uint64_t passed_on) {
     if (passed_on > received) return failure(EPROTO, "the command's peer named a wrong position");
     if (received < base_) {
@@ -104,7 +107,7 @@ class SentStream {
   void forget() {
     const uint64_t needed =
         std::min(confirmed_ - std::min<uint64_t>(confirmed_, history_bytes_), produced());
-    // Moves the rest of the bytes only when it is the smaller part.
+    // Erases the bytes only when the rest, which erase() must move, is the smaller part.
     if (needed <= base_ || needed - base_ < bytes_.size() / 2) return;
     bytes_.erase(0, static_cast<size_t>(needed - base_));
     base_ = needed;
@@ -114,22 +117,22 @@ class SentStream {
   std::string bytes_;  // from base_ to produced()
   uint64_t base_ = 0;
   uint64_t confirmed_ = 0;  // not above sent_
-  uint64_t sent_ = 0;       // above produced(): the receiver has bytes that are produced again
+  uint64_t sent_ = 0;       // above produced(): the receiver has bytes that come again in put()
 };
 
-// The receiver's half. Counts only: the bytes are the caller's.
+// The receiver's half. It only counts; the caller has the bytes.
 class ReceivedStream {
  public:
-  // `received`: what an earlier receiver has passed on.
+  // `received`: the number of bytes that an earlier receiver has passed on.
   explicit ReceivedStream(uint64_t received = 0)
       : received_(received), passed_on_(received), confirmed_(received) {}
 
   uint64_t received() const { return received_; }
   uint64_t passed_on() const { return passed_on_; }
-  // The bytes that wait in the caller.
+  // Returns the number of bytes that the caller has received and not passed on.
   uint64_t waiting() const { return received_ - passed_on_; }
 
-  // Errors: EPROTO if the bytes do not continue the stream.
+  // Counts bytes that have arrived. Errors: EPROTO if they do not continue the stream.
   Status take(uint64_t position, size_t bytes) {
     if (position != received_) {
       return failure(EPROTO, "the command's peer does not continue its stream");
@@ -140,8 +143,8 @@ class ReceivedStream {
   // The caller has passed on all bytes.
   void pass_on() { passed_on_ = received_; }
 
-  // Returns the position to confirm now, or nullopt. Confirms early enough that the sender need not
-  // stop, and seldom enough that short lines are not confirmed one by one.
+  // Returns the position to confirm now, or nullopt. Confirms so early that the sender need not
+  // stop, and so seldom that not every short line is confirmed.
   std::optional<uint64_t> take_confirmation() {
     if (passed_on_ - confirmed_ < kStreamWindowBytes / 4) return std::nullopt;
     confirmed_ = passed_on_;

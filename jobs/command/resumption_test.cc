@@ -32,14 +32,14 @@ std::string random_bytes(Random& random) {
   return bytes;
 }
 
-// What the command reads and writes if nothing disturbs it.
+// All that the command must read and write in spite of the disturbances.
 struct Plan {
   std::string input, output, errors;
   CommandEnd end;
 };
 
-// A command that writes its output in step with its input. A value, so that a copy of the job node
-// has a copy of it.
+// A command that writes its output in step with its input. It is a value, so that a copy of the job
+// node contains a copy of the command.
 struct Command {
   size_t read = 0, output = 0, errors = 0;
   bool ended = false;
@@ -117,7 +117,8 @@ class World {
     is_stale_ = is_connected_;
   }
 
-  // The job node is suspended, and nothing earlier than that is left of it.
+  // Suspends the job node and lets it go on with a new client. No earlier copy of the job node
+  // remains.
   void go_on_with_another_client() {
     const auto state = parse_client_state(to_text(client_.state()));
     ASSERT_TRUE(state) << state.error().message;
@@ -185,7 +186,8 @@ class World {
   void client_sends() {
     if (!is_attached_) return;
     const auto frame = client_.take_next();
-    // A job node that was rolled back lacks a part of the old connection, so it gets nothing more.
+    // A job node that was rolled back lacks a part of the old connection. So it receives nothing
+    // more on that connection.
     if (frame && !is_stale_) to_node_.push_back(*frame);
   }
 
@@ -328,7 +330,7 @@ TEST(Resumption, CommandThatWritesLessAfterARollbackEnds) {
   EXPECT_EQ(client.end()->exit_code, 3);
 }
 
-TEST(Resumption, EndThatWasLostIsSentAgain) {
+TEST(Resumption, LostEndOfACommandIsSentAgain) {
   ClientResumption client;
   ServerResumption node;
   node.put(FrameType::kErrors, "last words");
@@ -359,7 +361,7 @@ TEST(Resumption, FramesThatDoNotContinueTheirStreamAreErrors) {
   EXPECT_FALSE(node.take({FrameType::kOutput, 0, "x"}));
 }
 
-TEST(Resumption, PositionsThatNobodyCanHaveAreErrors) {
+TEST(Resumption, ImpossiblePositionsAreErrors) {
   ClientResumption client;
   EXPECT_FALSE(client.attached({.input = 1}));
   EXPECT_FALSE(client.attached({.input_passed_on = 1}));

@@ -31,7 +31,7 @@ tl::unexpected<Error> unexpected_frame() {
   return failure(EPROTO, "the command's peer sent a frame that its end does not send");
 }
 
-// The bytes of the streams need not be text.
+// Returns the bytes as hexadecimal digits, because JSON cannot hold bytes that are not text.
 std::string to_hexadecimal(const std::string& bytes) {
   std::string text;
   for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));

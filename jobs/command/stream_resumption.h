@@ -1,17 +1,18 @@
 // Decides what a command's client and its job node send on a connection: what each of them sends
-// again on the next connection, and what the job node skips after it was rolled back to an earlier
-// state of itself. Frames go in and come out; nothing here waits or does input and output. Both are
-// values: a copy is a snapshot, as an epoch of the job node has one. Threads: one.
+// again on the next connection, and what the job node skips after it was rolled back. The code
+// takes and returns frames; it does not wait, and does no input or output. Both ends are values: a
+// copy is a snapshot, such as an epoch of the job node contains. Threads: one.
 //
-//   client                                   job node
-//   kStart: what it has of the output  --->  continues there: sends again, or skips
-//   continues there: sends again       <---  kAttached: what it has of the input
+//   client                                        job node
+//   kStart: how much of the output it has   --->  sends output from there again, or skips some
+//   sends input from there again            <---  kAttached: how much of the input it has
 //
-// A rolled-back job node is behind its client. The command then writes the same bytes again, and
-// the job node skips as many as the client has. If the command writes other bytes this time, the
-// client gets those behind that position: its output has as many bytes as the command has written,
-// but the seam may be in a line. A signal since the epoch is sent again, because the command as it
-// is now did not get it; its order to the input is kept only as far as one connection keeps it.
+// A job node that was rolled back is behind its client. The command then writes the same bytes
+// again, and the job node skips as many bytes as the client has. If the command writes other bytes
+// this time, the client gets only the bytes after that position. Then the client's output has as
+// many bytes as the command has written, but two different runs may meet within a line. The client
+// sends each signal since the epoch again, because the rolled-back command did not get it. The
+// order between signals and input is kept only on one connection.
 #pragma once
 
 #include <optional>
@@ -22,13 +23,13 @@
 
 namespace ppmr {
 
-// A client keeps at least so many of the last bytes that the command got. A rollback to a moment
-// before them ends the job.
+// A client keeps at least this many of the last bytes that the command got. If the job node is
+// rolled back to a moment before these bytes, the job ends.
 inline constexpr size_t kInputKeptBytes = 16 << 20;
 inline constexpr size_t kSignalsKeptBytes = 64 << 10;
 
-// What a client knows that has passed all output on and stops, for another client that goes on in
-// its place. The bytes are those that the job node may not have.
+// The state of a client that stops, for another client that goes on in its place. The client has
+// passed on all output. `input` and `signals` are bytes that the job node may not have.
 struct ClientState {
   OutputPositions got{};
   uint64_t input_confirmed = 0;
@@ -41,7 +42,7 @@ std::string to_text(const ClientState& state);
 // Errors: EPROTO.
 Result<ClientState> parse_client_state(const std::string& text);
 
-// The half of a resumable stream that the client has.
+// The client's end.
 class ClientResumption {
  public:
   explicit ClientResumption(size_t input_kept_bytes = kInputKeptBytes) : input_(input_kept_bytes) {}
@@ -58,19 +59,19 @@ class ClientResumption {
   void end_input() { input_ended_ = true; }
   void put_signal(int number) { signals_.put(std::string(1, static_cast<char>(number))); }
 
-  // What the next kStart must say.
+  // Returns the positions for the next kStart.
   OutputPositions positions() const { return {output_.received(), errors_.received()}; }
   // Continues on a new connection after kAttached. Errors: ENOBUFS if the job node was rolled back
-  // so far that its input is no longer kept; EPROTO.
+  // to a moment whose input the client no longer keeps; EPROTO.
   Status attached(const InputPositions& job_node);
 
   // Checks a frame other than kAttached and kRefusal. After success the caller writes the payload
   // of kOutput and kErrors. Errors: EPROTO, also if the frame does not continue its stream; this
   // connection is then useless.
   Status take(const Frame& frame);
-  // All output has been written.
+  // Notes that the caller has written all output.
   void pass_on();
-  // Returns the end of the command, when it has arrived; all output is before it.
+  // Returns the end of the command, or nullopt if it has not arrived. All output arrives before it.
   const std::optional<CommandEnd>& end() const { return end_; }
 
   // Returns the next frame to send on this connection, or nullopt.
@@ -81,7 +82,7 @@ class ClientResumption {
   SentStream signals_{kSignalsKeptBytes};
   ReceivedStream output_, errors_;
   bool input_ended_ = false;
-  bool input_end_sent_ = false;  // on this connection, as is the next one
+  bool input_end_sent_ = false;  // on this connection
   bool end_answered_ = false;
   std::optional<CommandEnd> end_;
 };
@@ -92,18 +93,18 @@ class ServerResumption {
   // `stream`: kOutput or kErrors.
   bool has_room(FrameType stream) const { return stream_of(stream).has_room(); }
   void put(FrameType stream, std::string_view bytes) { stream_of(stream).put(bytes); }
-  // The command has ended, and all its output was put.
+  // Notes that the command has ended. The caller has put() all its output before.
   void end(const CommandEnd& end) { end_ = end; }
   bool has_ended() const { return end_.has_value(); }
 
   // Continues on a new connection. Returns the payload of kAttached. Errors: those of
-  // SentStream::resume(); the old connection then stays.
+  // SentStream::resume(). After an error the caller keeps the old connection.
   Result<InputPositions> attach(const OutputPositions& client);
 
   // Checks a frame other than kStart. After success the caller passes on the payload of kInput, and
   // sends the signals of kSignals. Errors: EPROTO; this connection is then useless.
   Status take(const Frame& frame);
-  // The command has got all input so far.
+  // Notes that the command has got all input so far.
   void pass_on_input() { input_.pass_on(); }
   bool input_ended() const { return input_ended_; }
   // Returns whether the client has the end of the command.
@@ -123,7 +124,7 @@ class ServerResumption {
   SentStream output_{0}, errors_{0};
   ReceivedStream input_, signals_;
   bool input_ended_ = false;
-  bool errors_first_ = false;  // so that neither of output and errors waits for the other
+  bool errors_first_ = false;  // alternates, so that neither output nor errors delay the other
   bool end_sent_ = false;      // on this connection
   bool end_taken_ = false;
   std::optional<CommandEnd> end_;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kHierarchies = "/sys/fs/cgroup";
 
-// Only root can make groups at this level. Further down users may make groups of any name.
+// Returns whether the group is below the groups of Slurm. Only root can make groups at their level.
+// Further down, users may make groups with any name.
 bool is_of_slurm(const std::string& group) {
   // If one machine has several slurmd, they use "/slurm_NODE" and "NODE_slurmstepd.scope".
   if (group.starts_with("/slurm/") || group.starts_with("/slurm_")) return true;
@@ -43,7 +44,7 @@ std::string step_group(const std::string& process_groups, const std::string& all
     if (path == std::string::npos) continue;
     const std::string group = line.substr(path + 1);
     if (!is_of_slurm(group) || group.find(job) == std::string::npos) continue;
-    if (group.find("/../") != std::string::npos) continue;  // outside of the visible hierarchy
+    if (group.find("/../") != std::string::npos) continue;  // outside of this namespace's hierarchy
     if (group.size() > deepest.size()) deepest = group;
   }
   return deepest;

@@ -1,5 +1,5 @@
 // The control group of a job node. Under a scheduler, this group is inside the group of the step
-// that holds the host for the job. So the scheduler limits and accounts the node, also after a
+// that holds the host for the job. So the scheduler limits and accounts the node, even after a
 // move.
 #pragma once
 
@@ -10,10 +10,10 @@ namespace ppmr {
 // The parent group of job nodes without a step.
 inline constexpr const char* kJobGroups = "/ppmr-job";
 
-// Returns the deepest control group of a step of Slurm's job `allocation`. `process_groups`: the
-// text of /proc/PID/cgroup of a process of the step. Empty if the process is in no such group.
-// Users cannot move a process into Slurm's groups, so the group proves the allocation. Slurm's
-// groups are /slurm/uid_U/job_J/step_S/task_T; with cgroup v2,
+// Returns the deepest control group of a process that belongs to a step of Slurm's job
+// `allocation`. Empty if the process is in no group of such a step. `process_groups`: the text of
+// /proc/PID/cgroup of the process. Users cannot move a process into Slurm's groups, so the group
+// proves the allocation. Slurm's groups are /slurm/uid_U/job_J/step_S/task_T; with cgroup v2,
 // /system.slice/slurmstepd.scope/job_J/...
 std::string step_group(const std::string& process_groups, const std::string& allocation);
 

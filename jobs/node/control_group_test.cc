@@ -5,7 +5,7 @@
 namespace ppmr {
 namespace {
 
-TEST(StepGroup, IsTheDeepestOfTheHierarchies) {
+TEST(StepGroup, IsTheDeepestGroupInAnyHierarchy) {
   EXPECT_EQ(step_group("9:name=systemd:/\n"
                        "6:freezer:/slurm/uid_0/job_42/step_0\n"
                        "4:memory:/slurm/uid_0/job_42/step_0/task_3\n"

@@ -1,6 +1,7 @@
-// The RDMA devices of this host for job nodes. A device belongs to the host's network: a job node
-// has a network of its own, and reaches the device through its device nodes. The kernel permits
-// that only if it shares devices among all network namespaces, as it does by default.
+// The RDMA devices of this host for job nodes. A device belongs to the network namespace of the
+// host. A job node has its own network namespace, and uses the device through the files in
+// /dev/infiniband. The kernel permits that only if it shares devices among all network namespaces,
+// as it does by default.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace ppmr {
 
-// Where the kernel and udev show devices. Another one only in tests.
+// Where the kernel and udev show devices. Only tests use other places.
 struct RdmaPlaces {
   std::string nodes = "/dev/infiniband";
   std::string devices = "/sys/class/infiniband";

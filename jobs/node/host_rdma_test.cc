@@ -49,22 +49,22 @@ TEST_F(HostRdma, NumbersOfTheDeviceNodesAreFoundAndOtherFilesAreNot) {
   EXPECT_EQ(found[0].minor, minor(null.st_rdev));
 }
 
-TEST_F(HostRdma, HostWithoutDeviceSaysSo) {
+TEST_F(HostRdma, HostWithoutDeviceIsReported) {
   std::filesystem::remove_all(path("class/rxe0"));
   EXPECT_THAT(why_no_rdma(places_), HasSubstr("no RDMA device"));
 }
 
-TEST_F(HostRdma, DeviceWithoutCableSaysSo) {
+TEST_F(HostRdma, DeviceWithoutCableIsReported) {
   write("class/rxe0/ports/1/state", "1: DOWN");
   EXPECT_THAT(why_no_rdma(places_), HasSubstr("active"));
 }
 
-TEST_F(HostRdma, MissingDeviceNodesNameTheModule) {
+TEST_F(HostRdma, ErrorAboutMissingDeviceNodesNamesTheModule) {
   std::filesystem::remove(path("dev/uverbs0"));
   EXPECT_THAT(why_no_rdma(places_), HasSubstr("ib_uverbs"));
 }
 
-TEST_F(HostRdma, DevicesThatBelongToOneNamespaceNameTheRemedy) {
+TEST_F(HostRdma, ErrorAboutDevicesOfOneNamespaceNamesTheRemedy) {
   write("shared", "N");
   EXPECT_THAT(why_no_rdma(places_), HasSubstr("rdma system set netns shared"));
 }

@@ -27,10 +27,10 @@ namespace {
 constexpr std::chrono::seconds kPatience{20};
 constexpr std::string_view kNamespaces = "/run/netns/";
 
-// While a node moves, its peers retransmit. With the defaults, the pause between two attempts grows
-// to twice the downtime; with these settings, to one second. tcp_rto_max_ms (Linux 6.15) also
-// shortens the time until the kernel gives up a connection. The higher number of retries
-// compensates for that.
+// While a node moves, its peers retransmit. With the default settings, the pause between two
+// attempts grows to twice the downtime. With these settings, it grows to one second at most.
+// tcp_rto_max_ms (Linux 6.15) also shortens the time until the kernel gives up a connection. The
+// higher number of retries compensates for this.
 constexpr std::array<std::pair<const char*, const char*>, 3> kTcpSettings = {{
     {"tcp_rto_max_ms", "1000"},
     {"tcp_retries2", "200"},
@@ -54,7 +54,7 @@ std::string namespace_path(const std::string& container) {
   return std::string(kNamespaces) + container;
 }
 
-// Leaves out a setting that this kernel does not have.
+// Sets kTcpSettings in the network namespace of this thread, except those that this kernel lacks.
 Status set_tcp() {
   for (const auto& [name, value] : kTcpSettings) {
     std::ofstream file(fmt::format("/proc/sys/net/ipv4/{}", name));
@@ -65,7 +65,7 @@ Status set_tcp() {
 
 }  // namespace
 
-// On a thread of its own, because setns(2) changes the thread.
+// Runs the work on a new thread, because setns(2) changes the thread for good.
 Status in_namespace(const std::string& container, const std::function<Status()>& work) {
   const std::string path = namespace_path(container);
   const UniqueFd target(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -113,8 +113,8 @@ Status create_port(const JobNetwork& network, const std::string& container,
   const std::string mtu = std::to_string(network.mtu_bytes > 0 ? network.mtu_bytes : *of_bridge);
   const std::vector<std::vector<std::string>> steps = {
       {"netns", "add", container},
-      // Makes both ends with their final names and in the namespace, so that no other program can
-      // take a name on the host in the meantime.
+      // Makes both ends with their final names, and one end directly in the namespace. With a
+      // preliminary name on the host, another program could take that name first.
       {"link", "add", port, "mtu", mtu, "type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns",
        container},
       {"-n", container, "link", "set", "eth0", "address", mac_of(address), "up"},
@@ -147,7 +147,7 @@ Status add_neighbours(const std::string& container, const std::string& hosts,
 
 Status remove_port(const std::string& container) {
   if (!std::filesystem::exists(namespace_path(container))) return {};
-  // A process that still uses the namespace would keep its end of the pair, and with it the port.
+  // A process that still uses the namespace would keep the pair alive, and so the port on the host.
   (void)run_ip({"-n", container, "link", "delete", "eth0"});
   return run_ip({"netns", "delete", container});
 }

@@ -2,8 +2,8 @@
 // veth pair. The bridge connects the host to the other hosts: it contains a network interface that
 // is reserved for jobs, or a VXLAN device. The administrator makes the bridge.
 //
-// The MAC address follows from the IP address, so that it is the same on every host that the node
-// visits.
+// The MAC address of a node follows from its IP address, so that it is the same on every host that
+// the node visits.
 #pragma once
 
 #include <chrono>
@@ -22,8 +22,8 @@ struct JobNetwork {
   int mtu_bytes = 0;  // 0: the MTU of the bridge
 };
 
-// Returns the port of an address: its interface on the host, and the namespace that has the other
-// end.
+// Returns the port of a job node: its interface on the host, the bridge, and the namespace that has
+// the other end of the pair.
 ContainerPort port_of(const JobNetwork& network, const std::string& container,
                       const std::string& address);
 
@@ -35,14 +35,15 @@ Result<int> bridge_mtu_bytes(const std::string& bridge);
 Status create_port(const JobNetwork& network, const std::string& container,
                    const std::string& address);
 
-// Makes the addresses of `hosts` (NodeSpec::hosts) permanent neighbours of the namespace, so that
-// no host has to ask for them by broadcast. The kernel limits only the number of other neighbours,
-// by default to 1024 for the whole host. Writes commands for ip(8) to `file`. Errors: ECHILD with
-// the output of ip(8).
+// Makes the addresses of `hosts` (NodeSpec::hosts) permanent neighbours of the namespace. So no
+// host asks for them by broadcast, and the kernel does not count them among its other neighbours,
+// which it limits by default to 1024 for the whole host. Writes commands for ip(8) to `file`.
+// Errors: ECHILD with the output of ip(8).
 Status add_neighbours(const std::string& container, const std::string& hosts,
                       const std::string& file);
 
-// Runs `work` in the namespace of that name. Errors: of open(2) and setns(2); those of `work`.
+// Runs `work` in the network namespace of the container. Errors: those of open(2), setns(2) and
+// `work`.
 Status in_namespace(const std::string& container, const std::function<Status()>& work);
 
 // Removes the namespace and, with it, the veth pair. Idempotent.

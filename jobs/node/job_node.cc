@@ -66,7 +66,7 @@ json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::s
   };
   if (spec.rdma) {
     mounts.push_back(bind_mount(options.verbs_library, kVerbsLibrary, "ro"));
-    // The host's own: they have other numbers on another host.
+    // Mounts the device files of the host, because their numbers differ between hosts.
     const std::string nodes = RdmaPlaces().nodes;
     mounts.push_back({{"destination", nodes},
                       {"type", "bind"},
@@ -77,7 +77,8 @@ json mounts_of(const JobNodeOptions& options, const NodeSpec& spec, const std::s
   return mounts;
 }
 
-// Only devices for verbs: an open rdma_cm could not be released for a move.
+// Returns the rights to the devices for verbs. The node has no right to rdma_cm, because
+// verbs_library cannot release an open rdma_cm for a move.
 json device_rights() {
   json rights = json::array();
   for (const VerbsDevice& device : find_verbs_devices()) {
@@ -101,15 +102,16 @@ json environment_of_init(const NodeSpec& spec) {
   for_commands("PPMR_VERBS_DIRECTORY",
                fmt::format("{}{}:{}", kPeerDirectoryPrefix, first_address, kPeerDirectoryPort));
   for_commands("PPMR_VERBS_TOKEN_FILE", kTokenFile);
-  // Its peers reach the library through the job's network; the GIDs are addresses of the host.
+  // The libraries of peers send to this address in the job's network. They cannot use the GIDs,
+  // which are addresses of the host.
   for_commands("PPMR_VERBS_ADDRESS", spec.address);
   if (spec.index == 0) variables.push_back(std::string(kIsPeerDirectory) + "=1");
   return variables;
 }
 
-// Mounts a read-only copy of the mount of /. Programs in it gain no privileges; CRIU 3.17 does not
-// restore "no new privileges", which runc sets. The copy is read-only before it gets a place in the
-// tree, so there is no moment at which a write through it would change the host.
+// Mounts a copy of the mount of /, read-only and nosuid. With nosuid, programs gain no privileges
+// even after a restore: CRIU 3.17 does not restore "no new privileges", which runc sets. The copy
+// becomes read-only before it gets a place in the tree, so no write through it can change the host.
 Status mount_root(const std::string& path) {
   const UniqueFd tree(open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree) return system_failure("copy the mount of", "/");
@@ -169,7 +171,7 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
   };
   if (spec.rdma) {
     config["linux"]["resources"] = {{"devices", device_rights()}};
-    // Memory that is registered with a device is locked.
+    // The device locks the memory that a program registers with it.
     constexpr uint64_t kUnlimited = ~uint64_t{0};
     config["process"]["rlimits"] = {
         {{"type", "RLIMIT_MEMLOCK"}, {"hard", kUnlimited}, {"soft", kUnlimited}}};
@@ -188,7 +190,8 @@ Status JobNode::make_bundle() const {
   return write_file(bundle() + "/config.json", job_node_config(options_, spec_, group_), 0600);
 }
 
-// Removes files by name and never a whole tree, because the host's root is mounted in it.
+// Removes files by name. It never removes a whole tree, because the host's root is mounted in the
+// bundle.
 Status JobNode::remove_bundle() const {
   const std::string root = bundle() + "/root";
   if (umount2(root.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 && errno != EINVAL &&
@@ -228,8 +231,8 @@ Status JobNode::start() const {
   if (!runc) return failure(runc.error());
   const ContainerPort port = port_of(options_.network, spec_.container(), spec_.address);
   if (Status attached = port.attach(); !attached) return attached;
-  // Starts runc through a shell, because process 1 inherits standard input, output and errors, and
-  // CRIU cannot dump a pipe that leads out of the container.
+  // The shell gives runc, and so process 1, /dev/null as standard input, output and errors. CRIU
+  // cannot dump a pipe that leads out of the container.
   const std::string log = bundle() + "/runc.log";
   auto started =
       run_successfully({"sh", "-c", "exec \"$@\" </dev/null >/dev/null 2>&1", "sh", runc->path(),

@@ -1,8 +1,8 @@
-// A job node: the container in which a host's share of a job runs. It has pid, mount, uts, ipc and
-// network namespaces of its own and an address of its own, and moves with all of them.
+// A job node: the container in which a host's share of a job runs. It has its own pid, mount, uts,
+// ipc and network namespaces and its own address, and moves with all of them.
 //
-// Its root is the host's root file system, read-only; the shared directories are writable; /tmp,
-// /run and /dev are its own, in memory, and move with it.
+// Its root is the host's root file system, read-only. The shared directories are writable. Its
+// /tmp, /run and /dev are in memory, and move with it.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct JobNodeOptions {
   JobNetwork network;
 };
 
-// Threads: any; for each node, one at a time.
+// Threads: any; one at a time for each node.
 class JobNode {
  public:
   // `group`: the control group that must contain the node's own group, see control_group.h; empty:
@@ -37,20 +37,21 @@ class JobNode {
   Status prepare() const;
   // Starts process 1 and attaches the port. Errors: those of runc.
   Status start() const;
-  // Cuts the port, ends all processes of the node, and makes its network namespace anew: the kernel
-  // keeps connections of ended processes there, whose addresses a restore needs. Idempotent.
-  // Errors: those of runc and ip(8).
+  // Cuts the port, ends all processes of the node, and makes its network namespace anew. In the old
+  // namespace the kernel keeps connections of the ended processes, whose addresses a restore needs.
+  // Idempotent. Errors: those of runc and ip(8).
   Status stop() const;
-  // Ends all processes of the node and removes what prepare() made. Idempotent. Errors: those of
-  // runc; after an error the caller calls it again.
+  // Ends all processes of the node and removes what prepare() has made. Idempotent. Errors: those
+  // of runc. After an error the caller calls this again.
   Status remove() const;
-  // Returns whether process 1 has ended, if runc has the container on this host. Errors: those of
-  // runc.
+  // Returns whether runc has the container on this host and its process 1 has ended. Errors: those
+  // of runc.
   Result<bool> has_ended() const;
 
  private:
   std::string bundle() const { return options_.directory + "/" + spec_.container(); }
-  // Returns the container's status with runc's word; empty: runc has no such container here.
+  // Returns the status of the container in runc's words, such as "running"; empty: runc has no such
+  // container here.
   Result<std::string> status() const;
   Status make_bundle() const;
   Status remove_bundle() const;

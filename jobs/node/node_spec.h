@@ -29,20 +29,20 @@ struct NodeSpec {
   std::string token;    // token for commands in the job's nodes (jobs/command)
   JobUser user{};
   std::string allocation{};  // the scheduler's number of the job; empty: no scheduler
-  // A line "ADDRESS NAME" for each node of the job, in the order of the nodes. It is one text,
-  // because a job of N nodes makes, sends and stores it N times.
+  // A line "ADDRESS NAME" for each node of the job, in the order of the nodes. It is one text and
+  // not a list, because a job of N nodes makes, sends and stores it N times.
   std::string hosts{};
 
-  // Whether its processes may use the host's RDMA devices (host_rdma.h), and have the library that
-  // lets them move (verbs_library).
+  // True: its processes may use the host's RDMA devices (host_rdma.h), and load the library with
+  // which they can move (verbs_library).
   bool rdma = false;
 
   size_t node_count() const;
   std::string container() const;
 };
 
-// Returns the name of a node's container, which is also that of its network namespace and its
-// directory.
+// Returns the name of a node's container. Its network namespace and its directory have the same
+// name.
 std::string container_name(const std::string& job, unsigned index);
 
 nlohmann::json to_json(const NodeSpec& spec);

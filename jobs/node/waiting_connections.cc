@@ -12,8 +12,8 @@ constexpr const char* kListens = "0A";
 
 }  // namespace
 
-// Of a listening socket, the kernel shows the connections that wait as its receive queue
-// (tcp_ipv4.c, get_tcp4_sock()):
+// For a listening socket (state 0A), the kernel shows the number of waiting connections in the
+// column of the receive queue (tcp_ipv4.c, get_tcp4_sock()):
 //
 //   sl  local_address rem_address   st tx_queue rx_queue ...
 //    0: 0200000A:2328 00000000:0000 0A 00000000:00000001 ...

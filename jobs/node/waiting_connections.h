@@ -1,6 +1,7 @@
-// Connections that a client has opened and the program has not accepted yet. CRIU cannot dump them:
-// they belong to no process. Open MPI connects when a rank first needs another one, and that one
-// accepts only when it calls MPI, so a rank that computes leaves them waiting.
+// Connections that a client has opened and the program has not accepted yet. CRIU cannot dump them,
+// because they belong to no process. A rank of Open MPI connects to another rank when it needs it
+// for the first time. The other rank accepts the connection only when it calls MPI. So connections
+// wait while a rank computes.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,7 @@ namespace ppmr {
 // malformed lines. Pure.
 std::vector<uint16_t> waiting_ports(const std::string& table);
 
-// Returns the waiting_ports() of a job node on this host. Errors: of entering its network
-// namespace.
+// Returns the waiting_ports() of a job node on this host. Errors: those of in_namespace().
 Result<std::vector<uint16_t>> waiting_ports_of(const std::string& container);
 
 }  // namespace ppmr

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kHead =
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n";
 
-TEST(WaitingPorts, AreThoseOfListenersWithAQueue) {
+TEST(WaitingPorts, ArePortsOfListenersWithAQueue) {
   const std::string table =
       std::string(kHead) +
       "   0: 0200000A:2328 00000000:0000 0A 00000000:00000001 00:00000000 00000000     0\n"
@@ -24,7 +24,7 @@ TEST(WaitingPorts, AreThoseOfListenersWithAQueue) {
   EXPECT_EQ(waiting_ports(table), std::vector<uint16_t>{9000});
 }
 
-TEST(WaitingPorts, OfIPv6AreRead) {
+TEST(WaitingPorts, AreAlsoReadFromTheTableOfIPv6) {
   EXPECT_EQ(waiting_ports("   0: 00000000000000000000000000000000:1F90 "
                           "00000000000000000000000000000000:0000 0A 00000000:00000002 00:0\n"),
             std::vector<uint16_t>{8080});
@@ -36,8 +36,8 @@ TEST(WaitingPorts, MalformedLinesAreIgnored) {
   }
 }
 
-// The kernel's own table: nothing else would notice if the column changed.
-TEST(WaitingPorts, ConnectionThatNobodyHasAcceptedIsFound) {
+// Reads the kernel's own table, to detect a kernel that has changed the column.
+TEST(WaitingPorts, ConnectionThatIsNotAcceptedIsFound) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t size = sizeof(address);
