@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Returns the time as "2026-11-25T01:40:02.123Z".
+// Returns the present time as "2026-11-25T01:40:02.123Z".
 std::string time_now() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -73,7 +73,7 @@ void AuditTrail::write(const std::string& event, const json& details) {
   syslog(LOG_AUTHPRIV | LOG_NOTICE, "audit: %s", text.c_str());
   MutexLock lock(mutex_);
   if (!file_) return;
-  // write(2) with O_APPEND writes a line at once, so lines of several processes do not mix.
+  // One write(2) with O_APPEND writes the whole line, so lines of several processes do not mix.
   const std::string whole = text + "\n";
   const ssize_t written = ::write(file_.get(), whole.data(), whole.size());
   if (written != static_cast<ssize_t>(whole.size())) {

@@ -28,8 +28,8 @@ class AuditTrail {
   // ELOOP for a symbolic link.
   static Result<std::unique_ptr<AuditTrail>> open(const std::string& file);
 
-  // Writes {"time":NOW,"event":`event`, ...`details`}. An error is only logged and has no other
-  // effect.
+  // Writes {"time":NOW,"event":`event`, ...`details`}. After an error, only writes a line to the
+  // log.
   void write(const std::string& event, const nlohmann::json& details);
   // Limits the lines about events that strangers cause: writes on average at most
   // kStrangersPerSecond, and adds the number of omitted events to the next line.

@@ -1,12 +1,12 @@
 // Two processes share a pipe: the parent, for which the user's shell waits, and the child, which
 // mounts. The child writes one verdict: 'R' (ready), or 'F' (failed) with exit code and message. If
-// it dies instead, the parent reads end-of-file and gets the reason from waitpid().
+// the child dies before, the parent reads end-of-file and gets the reason from waitpid().
 //
-// Until the child is ready, it stays in the parent's terminal session (setsid(2)), so Ctrl-C ends a
-// slow start, and it receives SIGTERM if the parent dies.
+// Until the child is ready, it stays in the parent's terminal session (setsid(2)), so that Ctrl-C
+// ends a slow start. It also receives SIGTERM if the parent dies.
 //
-// Rejected: daemon(3). Called after the mount it would fork a process with threads; called before,
-// a failure of the mount could not be reported to the shell.
+// Rejected: daemon(3). After the mount, it would fork a process that has threads. Before the mount,
+// it would make the parent exit too early to report a failure of the mount to the shell.
 #include "daemon/background/daemon.h"
 
 #include <fcntl.h>
@@ -54,8 +54,8 @@ sigset_t stop_signal_set() {
   return set;
 }
 
-// This process holds the memory of other processes. Disable core dumps, and allow ptrace to root
-// only.
+// Disables core dumps, and allows ptrace(2) to root only, because this process holds the memory of
+// other processes.
 void protect_memory() {
   rlimit core{};
   getrlimit(RLIMIT_CORE, &core);
@@ -70,7 +70,7 @@ void protect_memory() {
 void return_large_buffers() { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
 
 // Escapes the text of a log line (%*). Messages of peers and names of files may contain line
-// breaks, which could forge lines, and sequences that control a terminal.
+// breaks, which would let them forge log lines, and sequences that control a terminal.
 class EscapedText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&,
@@ -89,7 +89,7 @@ class EscapedText final : public spdlog::custom_flag_formatter {
   }
 };
 
-// The level as the journal reads it (%j).
+// Writes the level of a log line in the form that the journal reads (%j).
 class JournalLevel final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&,
@@ -122,7 +122,8 @@ std::string describe_end(pid_t child) {
   return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
-// Runs in the parent.
+// Waits for the verdict of the child, prints an error, and returns the exit code. The parent calls
+// this.
 int await_verdict(const DaemonOptions& options, UniqueFd pipe, pid_t child) {
   std::string verdict;
   char buffer[4096];
@@ -171,7 +172,7 @@ int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon
     }
     daemon.parent_ = std::move(write_end);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    // If the parent died before the prctl call, no SIGTERM will arrive.
+    // If the parent died before the call of prctl(2), no SIGTERM will arrive.
     if (getppid() != parent) return to_int(ExitCode::kInterrupted);
   }
   StopSignals::block();
@@ -250,7 +251,8 @@ void Daemon::ready() {
         std::make_shared<spdlog::sinks::syslog_sink_mt>(options_.name, LOG_PID, LOG_DAEMON, true);
     sink->set_formatter(line_format(kSyslogPattern));
   }
-  // A logger cannot replace its sinks while other threads log; a dist_sink can.
+  // A logger cannot replace its sinks while other threads log. The logger's only sink is a
+  // dist_sink, which can replace its own sinks.
   auto* sinks =
       static_cast<spdlog::sinks::dist_sink_mt*>(spdlog::default_logger()->sinks()[0].get());
   sinks->set_sinks({std::move(sink)});

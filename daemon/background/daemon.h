@@ -42,11 +42,11 @@ class Daemon {
   // becomes / (resolve relative paths before), stdio becomes /dev/null, and the log goes to the log
   // file or to syslog. The daemon then no longer ends with its parent.
   void ready();
-  // Before ready(): the parent prints the message and exits with `exit_code`. After ready(): logs
-  // the message. Returns `exit_code`.
+  // Before ready(), makes the parent print the message and exit with `exit_code`. After ready(),
+  // logs the message. Returns `exit_code`.
   ExitCode failed(const Error& error, ExitCode exit_code);
   ExitCode failed(const CommandError& error) { return failed({0, error.message}, error.exit_code); }
-  // Opens the log file again, after logrotate has renamed it. No effect without one.
+  // Opens the log file again after logrotate has renamed it. Without a log file, does nothing.
   void reopen_log();
   const ServiceManager& service_manager() const { return service_manager_; }
 
@@ -66,9 +66,9 @@ class Daemon {
 };
 
 // Runs `body` in the background or foreground and returns the exit code of this process. The parent
-// returns when the child is ready, has failed or has died; the child returns when `body` has
+// returns when the child is ready, has failed or has died. The child returns when `body` has
 // returned. An exception of `body` counts as Daemon::failed(). run_daemon() forks, so the process
-// must not have threads. While `body` runs, SIGTERM, SIGINT and SIGHUP are blocked (see
+// must not have other threads. While `body` runs, SIGTERM, SIGINT and SIGHUP are blocked (see
 // StopSignals), SIGPIPE is ignored, and core dumps are disabled, because images hold secrets.
 int run_daemon(const DaemonOptions& options, const std::function<ExitCode(Daemon&)>& body);
 

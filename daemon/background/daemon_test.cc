@@ -29,7 +29,7 @@ class DaemonLife : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(base_); }
 
-  // The shell's view of a daemon: its exit code, and the stderr up to its report.
+  // What the shell sees of a daemon: the exit code, and what it wrote to stderr before its report.
   struct Seen {
     int exit_code = -1;
     std::string stderr_text;
@@ -51,7 +51,8 @@ class DaemonLife : public testing::Test {
     text << std::ifstream(file).rdbuf();
     return text.str();
   }
-  // Waits until `file` has content. The daemon runs longer than its parent.
+  // Waits until `file` has content, and returns it. The daemon writes it after the parent has
+  // ended.
   static std::string await(const std::string& file) {
     for (int tries = 0; tries < 500 && read(file).empty(); ++tries) usleep(10'000);
     return read(file);

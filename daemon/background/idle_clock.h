@@ -1,4 +1,4 @@
-// When a daemon that was started on demand is no longer needed, and the thread that then ends it.
+// Decides when a daemon that was started on demand is no longer needed, and ends it then.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,8 @@
 
 namespace ppmr {
 
-// The daemon must end when, for the whole limit, it was not busy and no command asked it to stay.
+// The daemon must end after it was idle for the whole limit: it was not busy, and no command asked
+// it to stay.
 // Threads: any.
 class IdleClock {
  public:
@@ -17,9 +18,10 @@ class IdleClock {
 
   IdleClock(std::chrono::milliseconds limit, Time now) : limit_(limit), needed_at_(now) {}
 
-  // Called by a command that is about to use the daemon: false if it is too late.
+  // Starts the idle time anew, for a command that is about to use the daemon. Returns false if it
+  // is too late, because the daemon ends.
   bool stay(Time now);
-  // Returns whether the daemon must end. Once true, always true.
+  // Returns whether the daemon must end. After it has returned true, it always returns true.
   bool is_over(bool busy, Time now);
 
  private:
@@ -29,11 +31,11 @@ class IdleClock {
   bool over_ PPMR_GUARDED_BY(mutex_) = false;
 };
 
-// Asks `busy` from time to time, and calls `end` once when the idle time has run out. Both run on a
-// thread of this object. Threads: created and destroyed by one thread.
+// Calls `busy` once per interval, and calls `end` one time, when the idle time has run out. Both
+// run on a thread of this object. Threads: created and destroyed by one thread.
 class IdleEnd {
  public:
-  // Throws std::system_error without a thread.
+  // Throws std::system_error when no thread can be started.
   IdleEnd(IdleClock& clock, std::chrono::milliseconds interval, std::function<bool()> busy,
           std::function<void()> end);
   ~IdleEnd();

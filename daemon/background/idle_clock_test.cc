@@ -10,7 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(IdleClock, IsOverWhenNobodyNeedsTheDaemonForTheWholeLimit) {
+TEST(IdleClock, IsOverWhenTheDaemonWasIdleForTheWholeLimit) {
   const IdleClock::Time start{};
   IdleClock clock(seconds(60), start);
   EXPECT_FALSE(clock.is_over(false, start + seconds(59)));
@@ -32,7 +32,7 @@ TEST(IdleClock, BeginsAgainForACommandThatAsksInTime) {
   EXPECT_FALSE(clock.is_over(false, start + seconds(118)));
 }
 
-TEST(IdleClock, CommandThatComesTooLateIsTold) {
+TEST(IdleClock, CommandThatComesTooLateIsRefused) {
   const IdleClock::Time start{};
   IdleClock clock(seconds(60), start);
   EXPECT_TRUE(clock.is_over(false, start + seconds(60)));

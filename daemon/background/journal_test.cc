@@ -21,7 +21,7 @@ TEST(Journal, IsTheStreamThatSystemdHasNamed) {
   EXPECT_FALSE(is_journal(-1, own.c_str()));
 }
 
-TEST(Journal, LevelsAreThoseOfSyslog) {
+TEST(Journal, LevelsHaveTheNumbersOfSyslog) {
   EXPECT_EQ(journal_prefix(spdlog::level::err), "<3>");
   EXPECT_EQ(journal_prefix(spdlog::level::warn), "<4>");
   EXPECT_EQ(journal_prefix(spdlog::level::info), "<6>");

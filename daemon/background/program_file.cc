@@ -13,7 +13,8 @@ using nlohmann::json;
 
 json describe_program() {
   std::error_code error;
-  // The kernel's mark of a file without a name (proc(5)). A package replaces files by new ones.
+  // The kernel adds " (deleted)" if the file was removed or replaced (proc(5)). A package replaces
+  // each file by a new one.
   const std::string file = std::filesystem::read_symlink("/proc/self/exe", error);
   return {{"version", kVersion}, {"commit", kCommit}, {"replaced", file.ends_with(" (deleted)")}};
 }

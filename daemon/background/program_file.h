@@ -1,5 +1,4 @@
-// Whether the file of a program that runs is still the one that is installed: an upgrade of the
-// package restarts no daemon.
+// Finds daemons that run an old program, because an upgrade of the package restarts no daemon.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,12 +6,12 @@
 
 namespace ppmr {
 
-// Returns the version and the commit of this process, and whether its file was replaced or removed
-// since it started. For the status of a daemon. Threads: any.
+// Returns the version and the commit of this program, and whether its file was replaced or removed
+// since this process started. A daemon adds this to its status. Threads: any.
 nlohmann::json describe_program();
 
-// Returns what is old about the daemon with this status, for a command of this version: "runs ppmr
-// X, and this is ppmr Y". Empty: nothing. Pure.
+// Returns why the daemon with this status runs an old program, for example "runs ppmr X, and this
+// is ppmr Y". Empty: it does not. `version`: of this command. Pure.
 std::string describe_old_program(const nlohmann::json& status, const std::string& version);
 
 }  // namespace ppmr

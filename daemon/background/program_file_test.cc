@@ -9,7 +9,7 @@
 namespace ppmr {
 namespace {
 
-TEST(ProgramFile, ProcessWhoseFileIsThereIsNotOld) {
+TEST(ProgramFile, ProcessWhoseFileStillExistsIsNotOld) {
   const nlohmann::json status = {{"program", describe_program()}};
   EXPECT_EQ(describe_old_program(status, kVersion), "");
 }
@@ -24,7 +24,7 @@ TEST(ProgramFile, ReplacedFileOfTheSameVersionIsOld) {
   EXPECT_NE(describe_old_program(status, "7.1.0").find("replaced or removed"), std::string::npos);
 }
 
-TEST(ProgramFile, DaemonThatDoesNotSayItIsOld) {
+TEST(ProgramFile, DaemonThatReportsNoVersionIsOld) {
   EXPECT_EQ(describe_old_program({{"ok", true}}, "7.1.0"),
             "runs a ppmr that is older than this one (7.1.0)");
   EXPECT_NE(describe_old_program({{"program", 7}}, "7.1.0"), "");

@@ -9,7 +9,7 @@
 namespace ppmr {
 
 // Opens the log file and the audit file again, and reads keys and certificates again. If a file
-// cannot be read, the daemon continues with its old content. Sessions and checkpoints are not
+// cannot be opened or read, the daemon continues with the old one. Sessions and checkpoints are not
 // affected. `open` opens a file for a daemon that has no right to open it.
 inline void reload(Daemon& daemon, Security& security, AuditTrail& audit, OpenFile open = {}) {
   daemon.reopen_log();

@@ -1,7 +1,8 @@
 // Reports to the service manager (systemd, Type=notify) that the daemon is ready, ends, or is
 // alive.
-// The protocol is one datagram per message, sd_notify(3). The daemon does not link libsystemd,
-// which would bring three compression libraries into a process that holds the memory of others.
+// The protocol is one datagram per message, see sd_notify(3). The daemon does not link libsystemd,
+// which would bring three compression libraries into a process that holds the memory of other
+// processes.
 #pragma once
 
 #include <chrono>
@@ -14,10 +15,10 @@
 
 namespace ppmr {
 
-// The service manager of this process, taken from the environment. The constructor removes the
-// variables from the environment, so a process that the daemon starts cannot send messages in the
-// daemon's place. Without a service manager the members have no effect. Threads: created by one
-// thread, before others start; then any.
+// The service manager of this process, which the environment names. The constructor removes the
+// variables from the environment, so that a process that the daemon starts cannot send messages in
+// the daemon's place. Without a service manager the members have no effect. Threads: created by one
+// thread before other threads start; then any.
 class ServiceManager {
  public:
   ServiceManager();
@@ -28,7 +29,8 @@ class ServiceManager {
   std::chrono::microseconds watchdog_period() const { return watchdog_period_; }
 
  private:
-  // Connected at the start, while the process has the right; empty: no service manager.
+  // The constructor connects it, because the daemon loses the right to connect later. Empty: no
+  // service manager.
   UniqueFd socket_;
   std::chrono::microseconds watchdog_period_{0};
 };

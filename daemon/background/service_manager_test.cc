@@ -72,7 +72,7 @@ TEST_F(ServiceManagerTest, WatchdogReportsEachCheckThatReturned) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(receive(), "WATCHDOG=1");
   EXPECT_GE(checks, 3);
 }
-TEST_F(ServiceManagerTest, WatchdogOfAnotherProcessIsNotOurs) {
+TEST_F(ServiceManagerTest, WatchdogForAnotherProcessIsIgnored) {
   listen("@ppmr-test-" + std::to_string(getpid()));
   setenv("WATCHDOG_USEC", "2000", 1);
   setenv("WATCHDOG_PID", "1", 1);

@@ -7,8 +7,8 @@
 
 namespace ppmr {
 
-// The library: beside the program, or where the package installs it. Errors: ENOENT, which names
-// the places.
+// Returns the path of the library: beside the program, or where the package installs it. Errors:
+// ENOENT; the message names the places.
 Result<std::string> find_verbs_library(const std::string& directory_of_ppmr);
 
 }  // namespace ppmr

@@ -27,8 +27,9 @@ std::string config_path(const std::vector<std::string>& arguments) {
   return path;
 }
 
-// Returns the text for CLI11, which takes [::]:7440 for the beginning of a list that reaches into
-// the next lines, and joins the values of a name that occurs twice. Errors: EINVAL for such a name.
+// Returns the text of the file as CLI11 needs it: with quotes around addresses such as [::]:7440,
+// which CLI11 would take for the beginning of a list. Errors: EINVAL for a name that occurs twice,
+// whose values CLI11 would join.
 Result<std::string> prepare(std::istream& file, const std::string& path) {
   static const std::regex assignment(R"(^\s*([\w-]+)\s*=.*$)");
   static const std::regex address(
@@ -93,7 +94,7 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& app,
                                          path, item.name, command->get_name()));
     }
     for (const std::string& value : item.inputs) {
-      // An empty value is refused here, because CLI11 would take the next argument as the value.
+      // Refuses an empty value, because CLI11 would take the next argument as the value.
       if (value.empty())
         return failure(EINVAL,
                        fmt::format("{}: `{}` has no value: remove the line", path, item.name));

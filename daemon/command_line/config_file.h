@@ -1,4 +1,4 @@
-// Options of a command from a file: lines `name = value` with the names of the long options.
+// Reads options of a command from a file. A line is `name = value`, with the name of a long option.
 //
 //   # /etc/ppmr/target.conf
 //   mountpoint = "/run/ppmr/in"
@@ -18,8 +18,8 @@ class App;
 
 namespace ppmr {
 
-// Adds --config to `command`. Call this before the other options are added. If an option is given
-// twice, the last value counts, so the command line overrides the file.
+// Adds --config to `command`. Call this before adding other options. If an option is given twice,
+// the last value counts, so the command line overrides the file.
 void add_config_option(CLI::App& command);
 
 // Returns `arguments` (without the name of the program), with the lines of the configuration file

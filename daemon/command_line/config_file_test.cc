@@ -77,7 +77,7 @@ TEST_F(ConfigFile, AddressOfIPv6NeedsNoQuotes) {
     EXPECT_EQ(mountpoint_, "/run/ppmr/in");
   }
 }
-TEST_F(ConfigFile, CommandLineWins) {
+TEST_F(ConfigFile, CommandLineOverridesTheFile) {
   const std::string path = write("mountpoint = /a\nlisten = a:1\nallow-restart = true\n");
   parse({"target", "--config=" + path, "--mountpoint=/b", "--listen", "b:2",
          "--allow-restart=false"});

@@ -16,7 +16,7 @@ void add_credential_options(CLI::App& app, Credentials& credentials) {
                  "certificates that the authority has revoked (PEM)");
   app.add_option("--allow-peer", credentials.allowed_peers,
                  "accept peers with this name only; can be repeated")
-      // Takes one name only, because the next argument may be the mount point.
+      // Each --allow-peer takes only one name, because the next argument may be the mount point.
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--insecure", credentials.insecure,

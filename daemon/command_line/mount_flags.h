@@ -19,8 +19,8 @@ struct MountFlags {
   bool check = false;
 };
 
-// While it parses the command line, throws CLI::ValidationError if the address of --metrics is not
-// a loopback address.
+// Adds the options to `app`. The parser throws CLI::ValidationError if the address of --metrics is
+// not a loopback address.
 void add_mount_flags(CLI::App& app, MountFlags& flags);
 
 }  // namespace ppmr

@@ -1,6 +1,7 @@
-// Output of commands that must continue when their terminal has gone. Names come from processes,
-// peers and files, and may hold control sequences: none reaches a terminal. No line is wider than
-// the terminal. Elsewhere, and with --wide, lines stay whole.
+// Output of commands that must continue even when their terminal has gone. Names come from
+// processes, peers and files, and may hold control sequences, which must not reach a terminal. On a
+// terminal no line is wider than the terminal. In a file or pipe, and with --wide, lines stay
+// whole.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,9 +17,9 @@ namespace ppmr {
 // breaks, tabs, and the colours of TerminalStyle.
 std::string without_controls(std::string_view text);
 
-// Writes the text to the stream at once, as it is. Drops text that it cannot write because the
-// terminal or the reader of the pipe has gone: fmt::print() would throw, which must not end a
-// migration. The caller ignores SIGPIPE (ignore_sigpipe()). Threads: any.
+// Writes the text to the stream as it is, and flushes the stream. If the terminal or the reader of
+// the pipe has gone, drops the text: fmt::print() would throw, which must not end a migration. The
+// caller must have called ignore_sigpipe(). Threads: any.
 void print_as_it_is(std::FILE* stream, std::string_view text);
 
 // Returns the columns that lines and tables may have on this stream; 0: any number. Threads: any.
@@ -30,13 +31,13 @@ void keep_lines_whole();
 // Writes the text without_controls(), and wrapped() on a terminal.
 void print_text(std::FILE* stream, std::string_view text);
 
-// Writes the formatted text with print_text(). A call holds whole lines.
+// Writes the formatted text with print_text(). The text must be whole lines.
 template <typename... Args>
 void print_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
   print_text(stream, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Writes the formatted text without_controls(), but breaks no line: for what programs read.
+// Writes the formatted text without_controls(), for programs: it breaks no lines.
 template <typename... Args>
 void print_whole(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
   print_as_it_is(stream, without_controls(fmt::format(format, std::forward<Args>(args)...)));

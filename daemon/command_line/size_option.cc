@@ -11,7 +11,7 @@
 namespace ppmr {
 namespace {
 
-constexpr std::string_view kUnits = "bkmgt";  // each 1024 times the one before
+constexpr std::string_view kUnits = "bkmgt";  // each unit is 1024 times the unit before it
 constexpr double kTimeMaxSeconds = 365.0 * 86400;
 
 std::string_view trimmed(std::string_view text) {

@@ -10,10 +10,10 @@ namespace ppmr {
 namespace {
 
 constexpr size_t kGap = 2;        // between columns
-constexpr size_t kCellMin = 8;    // a cell that is cut keeps as much
-constexpr size_t kLastCell = 12;  // as much of the last column stays beside the others
+constexpr size_t kCellMin = 8;    // the columns that a cut cell keeps at least
+constexpr size_t kLastCell = 12;  // the columns that remain for the last cell of a row at least
 
-// A line break in a name would begin a row.
+// Returns the text with visible line breaks and tabs: a line break in a name would begin a new row.
 std::string one_line(std::string_view text) {
   std::string cell;
   for (const char c : without_controls(text)) {

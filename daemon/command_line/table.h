@@ -1,6 +1,6 @@
-// A table for people. The rule: a table that is wider than the terminal loses columns of its widest
-// cells of text first. A cut cell ends with ">". Numbers are never cut, and the last column breaks
-// like any long line (print_to()).
+// A table for people. If it is wider than the terminal, the widest columns of text become narrower
+// first. A cut cell ends with ">". Numbers are never cut. The cells of the last column are not cut
+// either: print_to() breaks the line.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class Table {
 
   // Adds a row with a cell for each column. Control characters in it become visible.
   void add(std::vector<std::string> cells);
-  // Returns the table for this number of columns; 0: whole.
+  // Returns the table for a terminal with this number of columns; 0: the table stays whole.
   std::string text(size_t columns) const;
 
  private:

@@ -67,7 +67,7 @@ TEST(Table, WrappedLinesFitTheWidthWhateverTheNames) {
           table_with(name, "stayed: no room at /mnt/in for " + name).text(columns);
       EXPECT_LE(widest(wrapped(text, columns)), columns) << name;
       EXPECT_EQ(text.find("\x1b[2J"), std::string::npos);
-      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << "a name makes no row: " << name;
+      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << "a name adds a row: " << name;
     }
   }
 }

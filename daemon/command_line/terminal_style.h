@@ -1,4 +1,4 @@
-// Decides, for the whole program, whether escape sequences may be written to a stream.
+// Decides for all commands whether they may write escape sequences to a stream.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ppmr {
 
-// Returns whether text may move the cursor: only on a terminal whose TERM is set and is not "dumb".
+// Returns whether output may move the cursor: only on a terminal whose TERM is set and not "dumb".
 bool may_move_cursor(bool is_terminal, const char* term);
 // Returns whether text may have colours. A variable NO_COLOR that is not empty forbids them
 // (https://no-color.org).
@@ -33,13 +33,14 @@ class TerminalStyle {
   bool colours_;
 };
 
-// Returns "TROUBLESHOOTING in ppmr-migrate(8)", the section of a manual page about this exit code.
-// Empty if there is no such section.
+// Returns the section of a manual page about this exit code, for example "TROUBLESHOOTING in
+// ppmr-migrate(8)". Empty if there is no such section.
 std::string manual_section(ExitCode exit_code);
 
 // Prints "NAME: message" to stderr, without a reference to the manual.
 void print_error(const std::string& name, const std::string& message);
-// Prints "NAME: exit status 11: see ..." to stderr if a manual page has a section about it.
+// Prints "NAME: exit status 11: see ..." to stderr if a manual page has a section about this exit
+// code.
 void print_manual_section(const std::string& name, ExitCode exit_code);
 
 }  // namespace ppmr

@@ -17,7 +17,7 @@ TEST(TerminalStyle, NoColorForbidsColoursUnlessItIsEmpty) {
   EXPECT_FALSE(may_colour(true, "1", "xterm"));
   EXPECT_FALSE(may_colour(true, "0", "xterm"));
   EXPECT_TRUE(may_colour(true, "", "xterm"));
-  EXPECT_TRUE(may_move_cursor(true, "xterm")) << "NO_COLOR is about colours only";
+  EXPECT_TRUE(may_move_cursor(true, "xterm")) << "NO_COLOR forbids only colours";
 }
 
 TEST(TerminalStyle, TextWithoutColoursIsUnchanged) {

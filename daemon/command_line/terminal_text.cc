@@ -20,8 +20,8 @@ struct Character {
   uint32_t code = 0;
 };
 
-// Returns the character at the start of `text`, which is not empty. Returns nullopt if it is not
-// UTF-8 (RFC 3629).
+// Returns the character at the start of `text`, which must not be empty. Returns nullopt if the
+// text does not begin with valid UTF-8 (RFC 3629).
 std::optional<Character> decode(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return Character{1, byte(0)};
@@ -38,7 +38,8 @@ std::optional<Character> decode(std::string_view text) {
   return Character{size, code};
 }
 
-// The locale that wcwidth() needs is that of this thread only. -1: the character is not known.
+// Returns the width of a character; -1: the character is not known. Sets the locale that wcwidth()
+// needs only for this thread, and only for the call.
 int width_of(uint32_t code) {
   static const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   if (utf8 == nullptr) return 1;
@@ -57,7 +58,7 @@ size_t width_of(const Character& character) {
 constexpr std::array<std::string_view, 4> kColours = {"\x1b[31m", "\x1b[32m", "\x1b[33m",
                                                       "\x1b[0m"};
 
-// What a terminal shows for the bytes at the beginning of a text.
+// How a terminal shows the bytes at the beginning of a text.
 struct Shown {
   size_t size_bytes = 1;
   size_t columns = 1;
@@ -137,10 +138,10 @@ std::string cut(const std::string& text, size_t columns, Charset charset) {
 
 namespace {
 
-constexpr size_t kColumnsMin = 20;  // for less there is no rule
+constexpr size_t kColumnsMin = 20;  // wrapped() breaks no lines on a narrower terminal
 constexpr size_t kIndent = 4;
 
-// Returns where a broken line continues.
+// Returns the column at which a broken line continues.
 size_t indent_of(std::string_view line, size_t columns) {
   const size_t begin = std::min(line.find_first_not_of(' '), line.size());
   const size_t gap = line.find("  ", begin);
@@ -149,11 +150,12 @@ size_t indent_of(std::string_view line, size_t columns) {
     const size_t shown = text == std::string_view::npos ? 0 : columns_of(line.substr(0, text));
     if (shown > 0 && shown <= columns / 2) return shown;
   }
-  const bool continues = begin > kIndent;  // the text of a label above
+  const bool continues = begin > kIndent;  // this line continues the text of a label above it
   return std::min(continues ? begin : begin + kIndent, columns / 2);
 }
 
-// Returns the bytes of `line` that fit: up to a space, if there is one after the indentation.
+// Returns the number of bytes of `line` that fit. Ends at a space if there is one after the
+// indentation.
 size_t bytes_that_fit(std::string_view line, size_t columns) {
   const size_t begin = line.find_first_not_of(' ');
   size_t fits = 0;
@@ -165,7 +167,8 @@ size_t bytes_that_fit(std::string_view line, size_t columns) {
     if (line[fits] == ' ' && fits > begin) space = fits;
     fits += shown.size_bytes;
   }
-  // A line that ends exactly at the edge is whole; so is one whose next character is a space.
+  // A line need not be broken at an earlier space if it ends at the edge, or if a space follows
+  // there.
   const bool breaks = fits < line.size() && line[fits] != ' ' && space > 0;
   return std::max<size_t>(breaks ? space : fits, 1);
 }
@@ -187,7 +190,7 @@ std::string wrapped(std::string_view text, size_t columns) {
       std::string_view shown = line.substr(0, taken);
       line.remove_prefix(taken);
       if (line.empty()) {
-        result += shown;  // what ends the text may be a prompt, with its space
+        result += shown;  // keeps spaces at the end, because the text may be a prompt
         break;
       }
       while (shown.ends_with(' ')) shown.remove_suffix(1);

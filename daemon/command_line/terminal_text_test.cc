@@ -52,7 +52,7 @@ TEST(TerminalText, LinesWrapAtSpacesAndContinueIndented) {
             "a line of twenty-one\n    and\nshort\n");
   EXPECT_EQ(wrapped("/a/path/without/any/space", 20), "/a/path/without/any/\n    space");
   EXPECT_EQ(wrapped("  two columns and more words", 20), "  two columns and\n      more words");
-  EXPECT_EQ(wrapped("text", 3), "text") << "too narrow for the rule";
+  EXPECT_EQ(wrapped("text", 3), "text") << "the terminal is too narrow to break lines";
   EXPECT_EQ(wrapped("a very long text but no room", 19), "a very long text but no room");
 }
 

@@ -1,5 +1,5 @@
-// The transport options of both daemons: --transport, --device, --gid-index, and what an address
-// is.
+// The transport options of both daemons: --transport, --device and --gid-index; and the check of an
+// address.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@
 namespace ppmr {
 namespace {
 
-// Enough for a status with 100,000 checkpoints.
+// This is enough for a status with 100,000 checkpoints.
 constexpr size_t kAnswerMaxBytes = size_t{64} << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The client's half of the control socket, see control_socket.h. The client does not access the
-// mount, so a mount that hangs does not block it.
+// mount. So a mount that hangs does not block the client.
 #pragma once
 
 #include <chrono>

@@ -28,11 +28,11 @@ namespace {
 
 using nlohmann::json;
 constexpr std::string_view kSuffix = ".sock";
-// Root has a limit of its own, so other users cannot take all places of a public socket.
+// The limit for clients of root on a public socket. It is separate, so that other users cannot take
+// all places.
 constexpr size_t kClientsOfRootMax = 64;
-// The server binds its socket to a name with this suffix, and renames it once the socket listens.
-// Otherwise another daemon that removes stale sockets could remove this one between bind() and
-// listen().
+// The server binds its socket to a name with this suffix, and renames it after listen(2). Otherwise
+// another daemon that removes stale sockets could remove this one between bind(2) and listen(2).
 constexpr std::string_view kUnfinished = ".new";
 
 Result<sockaddr_un> address_of(const std::string& path) {
@@ -44,7 +44,7 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-// The directory must be private: other users must not add sockets or links to it.
+// Makes the directory, and checks that it is private: other users must not add sockets or links.
 Status make_private_directory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_failure("create directory", directory);
@@ -64,7 +64,7 @@ Status make_private_directory(const std::string& directory) {
 
 std::string random_name() {
   unsigned char bytes[8];
-  // Getrandom() cannot fail for 8 bytes.
+  // getrandom(2) cannot fail for 8 bytes.
   if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) std::abort();
   std::string name;
   for (unsigned char byte : bytes) name += fmt::format("{:02x}", byte);
@@ -253,7 +253,7 @@ void ControlServer::add_client(UniqueFd socket) {
   }
 }
 
-// Returns null if there is no reason to refuse the client.
+// Returns why the server refuses the client; null: it does not.
 const char* ControlServer::reason_to_refuse(const ControlClient& client) const {
   if (client.uid == 0 || client.uid == owner_) return nullptr;
   if (options_.public_path.empty()) {
@@ -273,8 +273,8 @@ void ControlServer::serve_client(const Client& client) {
   };
   std::string pending;
   std::string line;
-  // On a public socket no descriptors are accepted, because any user could make the daemon hold
-  // many of them.
+  // A public socket accepts no descriptors, because any user could make the daemon hold many of
+  // them.
   const bool takes_descriptors = options_.public_path.empty();
   for (;;) {
     PassedDescriptors passed;

@@ -1,7 +1,7 @@
-// The daemon's half of the control socket: a Unix stream socket on which `ppmr commit`, `restart`,
-// `status` and others send requests to the daemon of a mount, and users to the agent of a host. A
-// request is one JSON object on a line, and so is its answer. The client's half is
-// control_client.h. README.md in this folder lists the requests.
+// The daemon's half of the control socket. This is a Unix stream socket on which `ppmr commit`,
+// `restart`, `status` and other commands send requests to the daemon of a mount, or to the job
+// agent of a host. A request is one JSON object on a line, and an answer is, too. control_client.h
+// is the client's half. README.md in this folder lists the requests.
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ struct ControlServerOptions {
   // If not empty: the path of a socket that all users may connect to, instead of a socket in
   // `directory`. The handler decides what each user may do.
   std::string public_path;
-  // Removes the socket from its directory at the end. Empty: unlink(2) does.
+  // Removes the socket from its directory at the end. Empty: the server calls unlink(2).
   std::function<void(const std::string& path)> remove;
   size_t clients_max = 256;
-  size_t clients_per_user_max = 256;  // does not apply to root
+  size_t clients_per_user_max = 256;  // for each user but root
   size_t request_max_bytes = 64 << 10;
   // The time limit for a client to send a whole request, and the time limit for the client to
   // receive the answer.
@@ -42,15 +42,15 @@ struct ControlClient {
   gid_t gid = 0;
 };
 
-// The file descriptors that come with a request and go with its answer, at most kDescriptorsMax
-// each.
+// The file descriptors that come with a request, and those that go with its answer: at most
+// kDescriptorsMax of each.
 struct PassedDescriptors {
   std::vector<UniqueFd> received;  // not received on a public socket
   std::vector<UniqueFd> to_send;
 };
 
-// The directory of the sockets of this user's daemons: /run/ppmr for root, else
-// $XDG_RUNTIME_DIR/ppmr, or /tmp/ppmr-UID if that variable is not set.
+// Returns the directory of the sockets of this user's daemons: /run/ppmr for root;
+// $XDG_RUNTIME_DIR/ppmr for other users, or /tmp/ppmr-UID if that variable is not set.
 std::string control_directory();
 
 // Threads: created, served and destroyed by one thread. Each client has a thread that calls the
@@ -69,8 +69,8 @@ class ControlServer {
   // Removes the sockets of dead daemons. Clients block until serve() is called. Errors: EADDRINUSE
   // if another daemon listens on the public path; the errors of the system calls.
   static Result<std::unique_ptr<ControlServer>> create(ControlServerOptions options = {});
-  // Removes the socket, closes the connections and waits for the handlers to return. The owner must
-  // unblock the handlers before.
+  // Removes the socket, closes the connections and waits for the handlers to return. Before, the
+  // owner must make handlers return that block.
   ~ControlServer();
 
   ControlServer(const ControlServer&) = delete;
@@ -98,19 +98,19 @@ class ControlServer {
 
   const ControlServerOptions options_;
   const std::string path_;
-  const uid_t owner_;  // the user who created it
+  const uid_t owner_;  // the user who created this server
   const UniqueFd listener_;
   const UniqueFd end_;     // eventfd: written once by the destructor
   ClientHandler handler_;  // constant after serve()
 
-  std::list<Client> clients_;  // thread acceptor_ uses it, and after its end the destructor
+  std::list<Client> clients_;  // only the thread acceptor_ uses it; after its end, the destructor
   std::thread acceptor_;
 };
 
 // Returns {"ok":false,"errno":..,"error":..}.
 nlohmann::json refusal(const Error& error);
 
-// Returns {"ok":true}, or the refusal.
+// Returns {"ok":true} for a success, and refusal() for an error.
 nlohmann::json answer_of(const Status& done);
 
 }  // namespace ppmr

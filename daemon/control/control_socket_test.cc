@@ -106,7 +106,7 @@ TEST_F(ControlSocket, SecondServerOfAPublicSocketIsRefusedAndAStaleSocketIsRepla
   const auto second = ControlServer::create(options_);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().errno_value, EADDRINUSE);
-  // The killed server's socket is kept under this name.
+  // A second name keeps the socket of the server, as if the server had been killed.
   const std::string kept = base_ + "/kept.sock";
   std::filesystem::create_hard_link(options_.public_path, kept);
   server.reset();
@@ -118,7 +118,7 @@ TEST_F(ControlSocket, EndpointOfADaemonThatDiedIsRemovedWithItsSocket) {
   auto server = std::move(*ControlServer::create(options_));
   const std::string path = server->path();
   ASSERT_TRUE(write_endpoint(path, {{"target", "node2:7440"}}));
-  EXPECT_FALSE(write_endpoint(path, {})) << "replaces what is there";
+  EXPECT_FALSE(write_endpoint(path, {})) << "replaces an existing file";
   EXPECT_EQ(read_endpoint(path)->at("target"), "node2:7440");
   const std::string kept = base_ + "/kept.sock";
   std::filesystem::create_hard_link(path, kept);
@@ -162,7 +162,7 @@ TEST_F(ControlSocket, HandlerGetsTheDescriptorsOfItsRequestExceptOnAPublicSocket
   }
 }
 
-TEST_F(ControlSocket, AnswerCarriesTheMostDescriptorsThatTheKernelPassesInTheirOrder) {
+TEST_F(ControlSocket, AnswerCarriesAsManyDescriptorsAsTheKernelAllowsInTheirOrder) {
   auto server = std::move(*ControlServer::create(options_));
   server->serve([](const json&, const ControlClient&, PassedDescriptors& passed) {
     for (size_t i = 0; i < kDescriptorsMax; ++i) {
@@ -404,8 +404,8 @@ TEST_F(ControlSocket, TurnsExceptionsOfTheHandlerIntoRefusals) {
   EXPECT_TRUE(call(server->path(), {{"op", "status"}}, seconds(10)));
 }
 
-// While this object exists no thread can be started: the stack would exceed the limit of the
-// address space.
+// While this object exists, no thread can be started, because its stack would exceed the limit of
+// the address space.
 class NoNewThreads {
  public:
   NoNewThreads() {

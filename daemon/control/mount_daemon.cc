@@ -18,9 +18,9 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Long waits are split into slices of this length. After each slice the client checks whether the
-// daemon still replies. wait_until_complete() sends a request for each slice, so the daemon soon
-// drops a client that was killed.
+// A client splits a long wait into slices of this length. After each slice it checks whether the
+// daemon still replies. wait_until_complete() sends a new request for each slice, so that the
+// daemon soon drops a client that was killed.
 constexpr milliseconds kWaitSlice{2000};
 // The pause before the next request when the daemon has refused a request at once instead of
 // waiting for an event.

@@ -22,29 +22,30 @@ inline constexpr std::chrono::milliseconds kQuietLimit{10'000};
 struct CheckpointPath {
   MountEntry mount;
   std::string name;    // name of the checkpoint: the first component below the mount point
-  std::string inside;  // what follows it: "" or "a/b"
+  std::string inside;  // the path inside the checkpoint: "" or "a/b"
   std::string path;    // the user's path, made absolute
 };
 
-// Errors: kNotMounted if the path is in no ppmr mount or is the mount itself.
+// Finds the checkpoint of a path. Errors: kNotMounted if the path is in no ppmr mount, or is the
+// mount itself.
 CommandResult<CheckpointPath> find_checkpoint(const std::string& path);
 
 // Sends a request and returns the reply. Errors: kDaemonSilent; kFailure if this user may not send
-// requests; if the daemon refuses the request: kTimedOut for the errno ETIMEDOUT, kUsage for
-// EINVAL, else kCheckpointFailed.
+// requests. If the daemon refuses the request: kTimedOut for the errno ETIMEDOUT, kUsage for
+// EINVAL, and kCheckpointFailed for others.
 CommandResult<nlohmann::json> ask(const MountEntry& mount, const nlohmann::json& request,
                                   std::chrono::milliseconds patience = kDaemonPatience);
 
-// Ends file operations that block because the daemon of their mount is stopped. If the daemon does
-// not reply within five seconds, forces an unmount: the kernel then fails all present and later
-// operations on the mount. The mount point stays mounted while processes use it.
+// Ends file operations that block because the daemon of the mount is stopped. If the daemon does
+// not reply within five seconds, calls umount2(2) with MNT_FORCE: the kernel then fails all present
+// and later operations on the mount. The mount point stays mounted while processes use it.
 void fail_requests_if_silent(const MountEntry& mount);
 
 // A time limit counts either all time, or only the time in which the mount transfers no bytes.
 enum class Timeout { kTotal, kWithoutProgress };
 
-// Like ask(), but for a request that may take long. Blocks up to `timeout` (nullopt: without
-// limit), but returns an error when the daemon no longer replies to other requests. Passes
+// Does the same as ask() for a request that may take long. Blocks up to `timeout`; nullopt: without
+// limit. Returns an error earlier if the daemon no longer replies to other requests. Passes
 // `descriptors` with the request.
 CommandResult<nlohmann::json> ask_at_length(const MountEntry& mount, nlohmann::json request,
                                             std::optional<std::chrono::milliseconds> timeout,

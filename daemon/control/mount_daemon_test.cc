@@ -48,7 +48,7 @@ class MountDaemon : public testing::Test {
   std::vector<std::string> notices_;
 };
 
-// Waits like a daemon that has nothing to report: it replies when the time of the request is over.
+// Waits for the time in the request, like a daemon that has nothing to report before.
 void wait_as_asked(const json& request) {
   std::this_thread::sleep_for(milliseconds(request.at("timeout_ms").get<int>()));
 }

@@ -1,5 +1,5 @@
 // The requests to the daemon of a mount, one struct each (base/json_message.h). README.md in this
-// folder says what they do and what the answers hold. The times come from other
+// folder says what they do and what the answers hold. The times in requests come from other
 // processes, so the daemon limits them.
 #pragma once
 
@@ -33,7 +33,7 @@ struct Drain {
   }
 };
 
-// The source needs no time limit: its session has one.
+// Seals a checkpoint. A source ignores `timeout`, because its session has a time limit.
 struct Commit {
   static constexpr const char* kName = "commit";
   std::string checkpoint;
@@ -70,7 +70,7 @@ struct WaitForPeer {
   }
 };
 
-// With one descriptor, the bundle.
+// Comes with one descriptor: the bundle.
 struct AddFiles {
   static constexpr const char* kName = "add-files";
   std::string checkpoint;
@@ -80,7 +80,7 @@ struct AddFiles {
   }
 };
 
-// With the two sockets of a page reader.
+// Comes with two descriptors: the sockets of a page reader.
 struct SendMemory {
   static constexpr const char* kName = "send-memory";
   static constexpr const char* kUntilRead = "read";
@@ -88,7 +88,7 @@ struct SendMemory {
   std::string checkpoint;
   uint64_t memory_bytes = 0;
   uint64_t file_offset = 0;
-  std::vector<std::pair<uint64_t, uint64_t>> first;  // offset and bytes of the parts that go ahead
+  std::vector<std::pair<uint64_t, uint64_t>> first;  // offset and bytes of parts to send first
   std::string until = kUntilArrived;
   std::optional<Milliseconds> reader_timeout;
   template <typename F>
@@ -107,7 +107,7 @@ struct Wait {
   static constexpr const char* kSealed = "sealed";
   static constexpr const char* kKept = "kept";
   std::string checkpoint;
-  std::string owner;  // empty: any
+  std::string owner;  // empty: any owner
   std::string until = kSealed;
   std::optional<Milliseconds> timeout;
   template <typename F>
@@ -122,7 +122,7 @@ struct Wait {
 struct Remove {
   static constexpr const char* kName = "remove";
   std::string checkpoint;
-  std::string owner;  // as above
+  std::string owner;  // empty: any owner
   template <typename F>
   void fields(F&& field) {
     field("checkpoint", checkpoint);
@@ -139,7 +139,7 @@ struct Bundle {
   }
 };
 
-// With a descriptor for each memory.
+// Comes with a descriptor for each element of `inodes`.
 struct HoldMemory {
   static constexpr const char* kName = "hold-memory";
   std::string checkpoint;
@@ -177,7 +177,7 @@ struct Lend {
   std::string file;  // empty: the checkpoint is a file
   uint64_t offset = 0;
   bool arrived = false;
-  int loan = -1;  // of an earlier answer; -1: a new one
+  int loan = -1;  // the loan of an earlier answer; -1: a new loan
   template <typename F>
   void fields(F&& field) {
     field("checkpoint", checkpoint), field("file", file);
@@ -187,7 +187,7 @@ struct Lend {
   }
 };
 
-// A supervisor has refused to restore a checkpoint.
+// Reports that a supervisor has refused to restore a checkpoint.
 struct NoteRefusal {
   static constexpr const char* kName = "note_refusal";
   std::string checkpoint;
@@ -211,7 +211,8 @@ struct PageFaults {
   }
 };
 
-// A migration (source) or a restart (target) that another process ran. daemon/metrics counts it.
+// Reports the outcome of a migration (source) or a restart (target) that another process ran.
+// daemon/metrics counts it.
 struct NoteOutcome {
   static constexpr const char* kName = "note_outcome";
   std::string result;
@@ -225,7 +226,7 @@ struct NoteOutcome {
   }
 };
 
-// The migrations of the mount that are not over.
+// Reports the migrations of the mount that are not over.
 struct NoteOpen {
   static constexpr const char* kName = "note_open";
   struct Migration {
@@ -244,10 +245,10 @@ struct NoteOpen {
   }
 };
 
-// The newest epoch of a process that `ppmr protect` protects.
+// Reports the newest epoch of a process that `ppmr protect` protects.
 struct NoteEpoch {
   static constexpr const char* kName = "note_epoch";
-  std::string process;  // its name
+  std::string process;  // the name under which it is protected
   int64_t pid = 0;
   std::string program;
   int64_t epoch = 0;
@@ -259,7 +260,7 @@ struct NoteEpoch {
   // The newest epoch on the partner's disk. 0: none. -1: the partner keeps none on a disk.
   int64_t disk_epoch = -1;
   int64_t disk_frozen_ns = 0;
-  std::string disk_error;  // of the last attempt; empty if it succeeded
+  std::string disk_error;  // of the last attempt to write to the disk; empty: it succeeded
   template <typename F>
   void fields(F&& field) {
     field("process", process), field("pid", pid), field("program", program), field("epoch", epoch),
@@ -270,7 +271,7 @@ struct NoteEpoch {
   }
 };
 
-// A process that is not protected any more.
+// Reports that a process is not protected any more.
 struct NoteProtectionEnd {
   static constexpr const char* kName = "note_protection_end";
   std::string process;

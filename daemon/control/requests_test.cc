@@ -19,7 +19,7 @@ Request sent(const Request& request) {
   return std::get<Request>(*read);
 }
 
-TEST(Requests, AllKindsSurviveTheJourney) {
+TEST(Requests, AllKindsAreReadAsTheyWereSent) {
   EXPECT_FALSE(sent(request::Drain{false}).on);
   EXPECT_EQ(sent(request::Commit{"job", milliseconds(7)}).timeout, milliseconds(7));
   EXPECT_EQ(sent(request::WaitForPeer{"job", milliseconds(9)}).timeout, milliseconds(9));
@@ -48,7 +48,7 @@ TEST(Requests, AllKindsSurviveTheJourney) {
   EXPECT_EQ(sent(request::NoteOpen{{{"a1", "ready", 9}}}).migrations.front().since_ns, 9);
 }
 
-TEST(Requests, WhatMayBeLackingHasItsDefault) {
+TEST(Requests, OptionalFieldThatIsMissingHasItsDefault) {
   const auto wait = read_request<request::ToTarget>({{"op", "wait"}, {"checkpoint", "job"}});
   ASSERT_TRUE(wait);
   EXPECT_EQ(std::get<request::Wait>(*wait).until, "sealed");
@@ -62,7 +62,7 @@ TEST(Requests, AFieldOfANewerSenderIsIgnored) {
   EXPECT_TRUE(read_request<request::ToSource>({{"op", "stay"}, {"politely", true}}));
 }
 
-TEST(Requests, WhatIsMalformedIsRefusedWithTheNameOfTheField) {
+TEST(Requests, MalformedRequestIsRefusedWithTheNameOfTheField) {
   const auto why = [](const json& request) {
     const auto read = read_request<request::ToTarget>(request);
     return read ? "" : read.error().message;
@@ -80,7 +80,7 @@ TEST(Requests, WhatIsMalformedIsRefusedWithTheNameOfTheField) {
   }
 }
 
-TEST(Requests, ARequestToTheOtherMountIsUnknown) {
+TEST(Requests, RequestForTheOtherKindOfMountIsUnknown) {
   const auto read = read_request<request::ToSource>(to_request(request::Bundle{"job"}));
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().errno_value, EOPNOTSUPP);

@@ -1,6 +1,6 @@
-// Whether the daemon is there, or must be started, is decided under a lock for each target, so two
-// commands do not start two. A daemon that is about to end says so; then the next one starts when
-// it has gone.
+// A command decides under a lock for each target whether the daemon runs or must be started. So two
+// commands do not start two daemons. A daemon that is about to end refuses to stay. The command
+// then starts a new daemon after the old one has ended.
 #include "daemon/control/target_mount.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ namespace {
 
 constexpr const char* kMounts = "/run/ppmr/to";
 constexpr const char* kConfigOption = "--config";
-constexpr size_t kHostMaxBytes = 253;  // of a name in DNS
+constexpr size_t kHostMaxBytes = 253;  // the longest name in DNS
 constexpr size_t kSaidMaxBytes = 4096;
 constexpr std::chrono::seconds kEndPatience{10};
 
@@ -46,7 +46,7 @@ Status make_directory(const std::string& path) {
   return system_failure("make the directory", path);
 }
 
-// Errors: those of open(2) and flock(2).
+// Opens and locks the file, which it creates if necessary. Errors: those of open(2) and flock(2).
 Result<UniqueFd> lock(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return system_failure("open", path);
@@ -62,7 +62,8 @@ std::optional<MountEntry> mount_at(const std::string& mountpoint) {
   return std::move(found->mount);
 }
 
-// Returns whether a daemon serves the mount and stays.
+// Returns whether a daemon serves the mount and stays. If the daemon is about to end, waits for its
+// end.
 CommandResult<bool> is_served(const TargetHost& host) {
   const auto mount = mount_at(host.mountpoint);
   if (!mount) return false;
@@ -84,8 +85,8 @@ CommandResult<bool> is_served(const TargetHost& host) {
   if (!endpoint) return failed(ExitCode::kFailure, host, endpoint.error().message);
   if (const std::string target = endpoint->value("target", ""); target != host.address) {
     return failed(ExitCode::kUsage, host,
-                  fmt::format("the mount at {} streams to {}: unmount it", host.mountpoint,
-                              target.empty() ? "nowhere" : target));
+                  fmt::format("the mount at {} sends to {}: unmount it", host.mountpoint,
+                              target.empty() ? "no target" : target));
   }
   return true;
 }
@@ -119,7 +120,7 @@ CommandResult<std::vector<std::string>> credentials(const TargetHost& host,
                             kClusterKey));
 }
 
-// Of the log of a daemon that has started, what a user should know.
+// Prints the warnings and errors in the log of a daemon that has started.
 void print_warnings(const std::string& log) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
@@ -127,7 +128,8 @@ void print_warnings(const std::string& log) {
   }
 }
 
-// The daemon reports to its parent process, which prints the report and ends.
+// Starts the daemon, and waits until its parent process ends. This process prints the daemon's
+// report before it ends, with the exit code of the report.
 CommandResult<void> start_daemon(const TargetHost& host, const TargetMountOptions& wanted) {
   auto words = credentials(host, wanted.key_file);
   if (!words) return tl::unexpected(words.error());

@@ -11,8 +11,8 @@ namespace ppmr {
 
 // The port on which a target listens by default.
 inline constexpr const char* kTargetPort = "7440";
-// The key of the cluster (`ppmr keygen`), and a configuration of `ppmr source` for other
-// credentials or other options. Used for the mounts behind `--to`.
+// Where the mounts behind `--to` find their credentials: the key of the cluster (`ppmr keygen`), or
+// a configuration of `ppmr source` with other credentials or options.
 inline constexpr const char* kClusterKey = "/etc/ppmr/key";
 inline constexpr const char* kTargetMountConfig = "/etc/ppmr/to.conf";
 
@@ -27,18 +27,19 @@ struct TargetHost {
 // Parses HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Errors: EINVAL.
 Result<TargetHost> parse_target_host(const std::string& text);
 
-// Returns why a daemon of a mount did not start: what it said, without its name and its reference
-// to the manual, because the command that started it has its own; and where its options are.
+// Returns why a daemon of a mount did not start: its output `said`, and the file with its options
+// if it has one. Leaves out the daemon's name and its reference to the manual, because the command
+// adds its own.
 std::string start_error(const std::string& said, bool has_config_file, ExitCode code);
 
 struct TargetMountOptions {
   std::string key_file;         // empty: kTargetMountConfig if it exists, else kClusterKey
-  std::string state_directory;  // of the command's records, which the daemon settles
+  std::string state_directory;  // of the command's records; the daemon settles their migrations
 };
 
-// Returns when the mount is there and its daemon will stay for kStaySeconds. Several commands may
-// call it at once. Errors: kUsage without credentials, or if a mount with another target is there;
-// kMountFailed; kPeerFailed if the target does not answer; kDaemonSilent.
+// Makes the mount unless it exists. Returns when its daemon will stay for kStaySeconds. Several
+// commands may call this at once. Errors: kUsage without credentials, or if the mount exists with
+// another target; kMountFailed; kPeerFailed if the target does not answer; kDaemonSilent.
 CommandResult<void> make_target_mount(const TargetHost& host, const TargetMountOptions& options);
 
 }  // namespace ppmr

@@ -40,7 +40,7 @@ TEST(TargetHost, CannotLeaveTheDirectoryOfTheMounts) {
   EXPECT_FALSE(parse_target_host(std::string(254, 'a')));
 }
 
-TEST(StartError, IsWhatTheDaemonSaidWithoutItsNames) {
+TEST(StartError, IsTheOutputOfTheDaemonWithoutItsNames) {
   EXPECT_EQ(start_error("ppmr source: connect to h:1: refused\nexit status 4: see X", false,
                         ExitCode::kPeerFailed),
             "connect to h:1: refused");

@@ -23,20 +23,21 @@ namespace {
 
 using nlohmann::json;
 
-// Adds what both kinds of daemon report.
+// Adds the fields that both kinds of daemon report to the status.
 void add_own_status(const Security& security, json& status) {
   status["program"] = describe_program();
   const auto end_s = security.ends_at_s();
   status["credentials_end_s"] = end_s ? json(*end_s) : json();
 }
 
-// Whether this node has RDMA devices and the options allow their use.
+// Returns whether this node has RDMA devices and the options allow their use.
 bool may_use_verbs(const TransportOptions& options) {
   return options.mode != TransportMode::kTcp && ::access(kVerbsDevices, F_OK) == 0;
 }
 
-// What stays reachable: /dev/null, and RDMA devices. The daemon opens the devices without rights:
-// the kernel refuses commands of a user that is not the one that opened the device.
+// Returns the files that stay reachable: /dev/null, and RDMA devices. The daemon opens RDMA devices
+// only after it has dropped its rights, because the kernel refuses commands of another user than
+// the user that opened the device.
 LandlockRules daemon_rules(const TransportOptions& options) {
   LandlockRules rules{.readable = {}, .writable = {"/dev/null"}};
   if (!may_use_verbs(options)) return rules;
@@ -49,7 +50,8 @@ tl::unexpected<CommandError> failed(const Error& error, ExitCode exit_code) {
   return command_failure(exit_code, error.message);
 }
 
-// Makes a directory that is missing, as systemd does for its mount units. `only_check`: makes none.
+// Returns the absolute path of the mount point. Makes the directory if it is missing, as systemd
+// does for its mount units, unless `only_check`.
 Result<std::string> find_or_make(const std::string& path, bool only_check) {
   auto mountpoint = resolve_mountpoint(path);
   if (mountpoint || mountpoint.error().errno_value != ENOENT || path.empty()) return mountpoint;
@@ -60,7 +62,8 @@ Result<std::string> find_or_make(const std::string& path, bool only_check) {
   return resolve_mountpoint(path);
 }
 
-// Says without opening the file, as a check changes nothing, why the daemon could not open it.
+// Fails if the daemon could not open the log file. Does not open it, because --check must not
+// change anything.
 Status check_log_file(const std::string& path) {
   if (path.empty() || ::access(path.c_str(), W_OK) == 0) return {};
   const auto directory = std::filesystem::absolute(path).parent_path();
@@ -70,7 +73,8 @@ Status check_log_file(const std::string& path) {
   return failed;
 }
 
-// Without this a daemon that must use RDMA would be accepted, and could not start.
+// Fails if the daemon must use RDMA and cannot. Otherwise --check would accept a daemon that could
+// not start.
 Status check_rdma(const TransportOptions& transport) {
   if (transport.mode != TransportMode::kVerbs) return {};
   std::string why = "this machine has no RDMA device";
@@ -89,18 +93,18 @@ DataDaemon::DataDaemon(Daemon& daemon, DataDaemonOptions options)
 DataDaemon::~DataDaemon() = default;
 
 CommandResult<void> DataDaemon::check() {
-  // First the mount point, because a wrong one is the most common mistake.
+  // Checks the mount point first, because a wrong mount point is the most common mistake.
   auto mountpoint = find_or_make(options_.mountpoint, options_.flags.check);
   if (!mountpoint) return failed(mountpoint.error(), ExitCode::kMountFailed);
   options_.mountpoint = *mountpoint;
   if (!options_.flags.check && is_dead_mount(*mountpoint)) {
-    // The privileged helper, which mounts, has no log.
+    // The daemon logs this, because the privileged helper, which mounts, has no log.
     spdlog::warn("replacing the mount that a daemon left at {} when it died", *mountpoint);
   }
   auto security = Security::load(options_.credentials);
   if (!security) return failed(security.error(), ExitCode::kUsage);
   security_ = std::move(*security);
-  // Later the daemon leaves its working directory, so the path must be absolute now.
+  // The daemon leaves its working directory later, so it needs the absolute path.
   std::string& audit_file = options_.flags.audit_file;
   if (!audit_file.empty()) audit_file = std::filesystem::absolute(audit_file).string();
   auto audit = AuditTrail::open(audit_file);
@@ -133,7 +137,8 @@ CommandResult<void> DataDaemon::open() {
   return {};
 }
 
-// A daemon without rights cannot remove files from the directory of the sockets.
+// Removes the control socket and the endpoint file. A daemon that has dropped its rights cannot
+// remove them, so the helper does it.
 void DataDaemon::remove_control_socket(const std::string& path) const {
   if (helper_) return helper_->remove_control_socket();
   remove_endpoint(path);
@@ -199,7 +204,7 @@ CommandResult<void> DataDaemon::serve(ServedMount& mount, const std::function<vo
   watchdog.reset();
   mount.stop_answering();
   metrics_server.reset();
-  control_.reset();  // its requests use the mount
+  control_.reset();  // ends its threads, because their requests use the mount
   if (!served) return failed(served.error(), ExitCode::kMountFailed);
   return {};
 }

@@ -1,13 +1,13 @@
 // The steps that both data daemons, `ppmr source` and `ppmr target`, take in the same order:
 //
-//   check()        finds mistakes of the operator; nothing exists yet
+//   check()        finds mistakes of the operator, before the daemon has any effect
 //   open()         opens the port of the metrics and the control socket
 //   start_helper() starts the process that keeps the rights
 //   drop_rights()  from here on this process has no rights
 //   serve()        mounts and serves until the mount is stopped or unmounted
 //
-// Between the steps a daemon does what only it needs: the target opens its port before it starts
-// the helper, the source connects to its target through the helper.
+// Between these steps, each daemon takes its own: the target opens its port before it starts the
+// helper, and the source connects to its target through the helper.
 #pragma once
 
 #include <functional>
@@ -42,7 +42,7 @@ class ServedMount {
   virtual void stop() = 0;
   // Answers a request of the control socket. The request {"op":"status"} does not block.
   virtual nlohmann::json answer(const nlohmann::json& request, PassedDescriptors& passed) = 0;
-  // Makes answer() return at once, now and later.
+  // Makes present and later calls of answer() return at once.
   virtual void stop_answering() = 0;
   // The results that other processes reported, for the metrics.
   virtual const OutcomeTally& outcomes() const = 0;
@@ -53,11 +53,11 @@ struct DataDaemonOptions {
   MountFlags flags;
   Credentials credentials;
   TransportOptions transport;
-  bool locks_memory = false;  // the daemon locks memory even without RDMA
+  bool locks_memory = false;  // whether the daemon locks memory even without RDMA
 };
 
-// Threads: one. Each step is called once, in the order above, and only after the one before it has
-// succeeded. An error has the exit code of the daemon.
+// Threads: one. The caller takes each step once, in the order above, and only after the step before
+// has succeeded. An error has the exit code of the daemon.
 class DataDaemon {
  public:
   DataDaemon(Daemon& daemon, DataDaemonOptions options);
@@ -72,21 +72,21 @@ class DataDaemon {
   CommandResult<void> start_helper(HelperOptions options);
   // Errors: kFailure. The process must end then: it may have lost a part of its rights.
   CommandResult<void> drop_rights();
-  // `on_ready` runs when the mount is there and the waiting parent process has been notified.
+  // Calls `on_ready` when the mount exists and the waiting parent process has been notified.
   // Errors: kMountFailed; kFailure if the metrics cannot be served.
   CommandResult<void> serve(ServedMount& mount, const std::function<void()>& on_ready);
 
-  // After check(): the absolute path of the mount point.
+  // Valid after check(): the absolute path of the mount point.
   const std::string& mountpoint() const { return options_.mountpoint; }
   const std::shared_ptr<Security>& security() const { return security_; }
   const std::shared_ptr<AuditTrail>& audit() const { return audit_; }
   // The absolute path of the audit file; empty: syslog only.
   const std::string& audit_file() const { return options_.flags.audit_file; }
-  // After open().
+  // Valid after open().
   const std::string& control_socket() const { return control_->path(); }
-  // After start_helper().
+  // Valid after start_helper().
   const std::shared_ptr<PrivilegedHelper>& helper() const { return helper_; }
-  // After drop_rights().
+  // Valid after drop_rights().
   const Confinement& confinement() const { return confinement_; }
 
  private:
@@ -99,7 +99,7 @@ class DataDaemon {
   std::shared_ptr<AuditTrail> audit_;
   UniqueFd metrics_listener_;
   std::shared_ptr<PrivilegedHelper> helper_;
-  // Destroyed before the helper, which removes its socket.
+  // This is destroyed before the helper, because the helper removes its socket.
   std::unique_ptr<ControlServer> control_;
   Confinement confinement_;
 };

@@ -48,7 +48,7 @@ class FakeMount final : public ServedMount {
   OutcomeTally tally_{migrations_tally()};
 };
 
-// Each test runs its steps in a process of its own: a daemon blocks signals and drops rights.
+// Each test runs its steps in a child process, because a daemon blocks signals and drops rights.
 class DataDaemonSteps : public testing::Test {
  protected:
   void SetUp() override {
@@ -82,7 +82,7 @@ class DataDaemonSteps : public testing::Test {
     text << std::ifstream(file).rdbuf();
     return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status, text.str()};
   }
-  // Takes the step check() alone.
+  // Takes only the step check().
   Ended check() {
     return run([this](Daemon& daemon) {
       DataDaemon data(daemon, options_);

@@ -17,7 +17,7 @@ using prometheus::MetricType;
 struct Number {
   const char* name;
   MetricType type;
-  const char* field;  // JSON pointer into the status
+  const char* field;  // JSON pointer to a number in the status
   double unit;        // one unit of the status field, in the unit of the metric
   const char* help;
 };
@@ -28,11 +28,11 @@ constexpr auto kGauge = MetricType::Gauge;
 constexpr Number kOfBoth[] = {
     {"ppmr_uptime_seconds", kGauge, "/age_ms", 1e-3, "Time since the start of the daemon."},
     {"ppmr_migrations_open", kGauge, "/open_migrations/count", 1,
-     "Migrations of this mount that are not over, a moment ago."},
+     "Migrations of this mount that were not over at the last report."},
     {"ppmr_transferred_bytes_total", kCounter, "/bytes", 1,
      "Bytes in place at the target and verified."},
     {"ppmr_wire_bytes_total", kCounter, "/wire_bytes", 1,
-     "What these bytes took on the wire: less if they were compressed."},
+     "Bytes that the transferred bytes took on the wire: fewer if they were compressed."},
     {"ppmr_chunks_total", kCounter, "/chunks", 1, "Chunks sent (source) or landed (target)."},
     {"ppmr_stalls_total", kCounter, "/stalls", 1,
      "Waits of writers for a slot (source), of chunks for memory in the store (target)."},
@@ -62,9 +62,9 @@ constexpr Number kOfTarget[] = {
      "Memory of images that pagers have borrowed."},
     {"ppmr_kept_checkpoints", kGauge, "/keep/checkpoints", 1,
      "Checkpoints that are complete in the keep directory."},
-    {"ppmr_kept_bytes", kGauge, "/keep/bytes", 1, "Their bytes on the disk."},
+    {"ppmr_kept_bytes", kGauge, "/keep/bytes", 1, "Bytes of the kept checkpoints on the disk."},
     {"ppmr_keep_free_bytes", kGauge, "/keep/free_bytes", 1,
-     "Free space of that disk, when a checkpoint was last written."},
+     "Free space on the disk of the keep directory, when a checkpoint was last written."},
     {"ppmr_keep_failures_total", kCounter, "/keep/failures", 1,
      "Attempts to keep or to remove a checkpoint that failed."},
     {"ppmr_keep_unreadable_files", kGauge, "/keep/unreadable_files", 1,
@@ -132,9 +132,10 @@ constexpr EpochNumber kOfEpochs[] = {
     {"ppmr_epoch_age_seconds", "age_ms", 1e-3,
      "Age of the newest epoch of a protected process: the work that its node's loss would cost."},
     {"ppmr_epoch_interval_seconds", "every_ms", 1e-3, "How often a new epoch begins."},
-    {"ppmr_epoch_pause_seconds", "pause_ms", 1e-3, "How long the process stood still for it."},
-    {"ppmr_epoch_memory_bytes", "bytes", 1, "Memory of the process in it."},
-    {"ppmr_epoch_sent_bytes", "sent_bytes", 1, "Bytes that were sent for it."},
+    {"ppmr_epoch_pause_seconds", "pause_ms", 1e-3,
+     "How long the process stood still for its newest epoch."},
+    {"ppmr_epoch_memory_bytes", "bytes", 1, "Memory of the process in its newest epoch."},
+    {"ppmr_epoch_sent_bytes", "sent_bytes", 1, "Bytes that were sent for the newest epoch."},
 };
 
 void add_epochs(std::vector<MetricFamily>& families, const json& status) {
@@ -217,7 +218,7 @@ std::vector<MetricFamily> metrics_of_status(const json& status) {
   families.push_back(
       {"ppmr_draining", "1 while ppmr drain lets the daemon begin nothing.", kGauge, {}});
   add(families.back(), status.value("draining", false) ? 1 : 0);
-  // Absent without an end: 0 would be an alarm.
+  // Leaves the metric out if the credentials have no end, because 0 would raise an alarm.
   if (const json end = status.value("credentials_end_s", json()); end.is_number()) {
     families.push_back({"ppmr_credentials_expiry_seconds",
                         "Time until the first certificate or revocation list of this daemon ends; "

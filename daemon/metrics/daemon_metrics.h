@@ -1,7 +1,9 @@
 // The metrics of a daemon come from the numbers of its status (`ppmr status --json`) and of its
-// tally. The daemon reads both when a scraper asks. There are no other counters, so status and
-// metrics cannot differ.
-// No label has values whose number grows with processes, checkpoints or peers.
+// tally. The daemon reads both for each scrape. There are no other counters, so status and metrics
+// cannot differ.
+//
+// The number of values of a label does not grow with the number of checkpoints or peers. Only the
+// label `process` has a value for each protected process.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -22,7 +24,7 @@ std::vector<prometheus::MetricFamily> metrics_of_status(const nlohmann::json& st
 // Threads: any, if any thread may call `status`.
 class DaemonMetrics final : public prometheus::Collectable {
  public:
-  // `tally` outlives this object.
+  // `tally` must live longer than this object.
   DaemonMetrics(std::function<nlohmann::json()> status, const OutcomeTally& tally)
       : status_(std::move(status)), tally_(tally) {}
 

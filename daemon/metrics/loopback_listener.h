@@ -9,7 +9,7 @@
 
 namespace ppmr {
 
-// Checks an address "127.0.0.1:PORT" or "[::1]:PORT". Errors: EINVAL. Threads: any.
+// Checks that an address is "127.0.0.1:PORT" or "[::1]:PORT". Errors: EINVAL. Threads: any.
 Status check_metrics_address(const std::string& address);
 
 // Opens the listening socket. Errors: EINVAL; the errors of the system calls, such as EADDRINUSE.

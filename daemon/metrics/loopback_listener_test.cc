@@ -14,7 +14,7 @@ TEST(LoopbackListener, AcceptsLoopbackAddresses) {
   EXPECT_TRUE(check_metrics_address("[::1]:65535"));
 }
 
-TEST(LoopbackListener, RefusesAddressesThatOthersReachAndNamesARemedy) {
+TEST(LoopbackListener, RefusesAddressesThatOtherMachinesReachAndNamesARemedy) {
   for (const char* address : {"0.0.0.0:9440", "10.0.0.2:9440", "[::]:9440", "[fe80::1]:9440"}) {
     const Status checked = check_metrics_address(address);
     ASSERT_FALSE(checked) << address;

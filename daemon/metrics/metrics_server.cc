@@ -13,9 +13,9 @@
 namespace ppmr {
 namespace {
 
-// The HTTP library, loaded only by a daemon that needs it. The library brings GnuTLS; if ppmr
-// linked it, all commands of ppmr would start later, also commands that run while a process is
-// frozen.
+// The functions of the HTTP library. Only a daemon that needs the library loads it, because it
+// brings GnuTLS. If ppmr linked it, all commands of ppmr would start later, even commands that run
+// while a process is frozen.
 struct HttpLibrary {
   decltype(&::MHD_start_daemon) start_daemon = nullptr;
   decltype(&::MHD_stop_daemon) stop_daemon = nullptr;
@@ -76,7 +76,7 @@ int send(MHD_Connection* connection, unsigned int code, const std::string& body,
 }  // namespace
 
 struct MetricsHandler {
-  // The library calls it when the head of a request is complete, for each part of a body, and at
+  // The library calls this when the head of a request is complete, for each part of a body, and at
   // the end. MHD_NO closes the connection.
   static MHD_Result handle(void* server, MHD_Connection* connection, const char* path,
                            const char* method, const char*, const char*, size_t* upload_bytes,

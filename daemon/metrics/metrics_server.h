@@ -3,13 +3,15 @@
 //   Prometheus --HTTP, loopback--> one thread of libmicrohttpd --> Collectable --> the status
 //
 // Scrapers cannot exhaust the daemon: one thread serves at most kScrapersMax connections of
-// kScraperMemoryBytes each, closes those that are idle for kScraperTimeout, and collects at most
-// once in kReuse.
+// kScraperMemoryBytes each, closes connections that are idle for kScraperTimeout, and collects at
+// most once in kReuse.
 //
-// Rejected: the HTTP server of prometheus-cpp (civetweb). It opens its socket itself, which a
-// daemon that has dropped its rights may not do, and starts its threads at once, which is too early
-// before the drop. Rejected: linking libmicrohttpd. It brings GnuTLS and nine more libraries into
-// every command of ppmr, also into those that run while a process is frozen.
+// Rejected: the HTTP server of prometheus-cpp (civetweb). It opens its socket itself, so the daemon
+// would have to start it before it drops its rights. It also starts threads at once, and a process
+// with threads cannot drop its rights.
+//
+// Rejected: to link libmicrohttpd. It would bring GnuTLS and nine more libraries into every command
+// of ppmr, even into commands that run while a process is frozen.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -29,15 +31,15 @@ namespace ppmr {
 inline constexpr unsigned int kScrapersMax = 8;
 inline constexpr size_t kScraperMemoryBytes = size_t{16} << 10;
 inline constexpr std::chrono::seconds kScraperTimeout{5};
-// A later scrape within this time gets the same values.
+// All scrapes within this time get the same values.
 inline constexpr std::chrono::milliseconds kReuse{200};
 
 // Threads: created and destroyed by one thread. The thread of this object calls the collectable.
 class MetricsServer {
  public:
-  // Does the steps that need rights which the daemon drops later: loads the HTTP library and opens
-  // a listening socket at the address of --metrics. Errors: ENOENT if the library is missing; those
-  // of listen_on_loopback().
+  // Loads the HTTP library and opens a listening socket at the address of --metrics. Both need
+  // rights that the daemon drops later. Errors: ENOENT if the library is missing; those of
+  // listen_on_loopback().
   static Result<UniqueFd> listen(const std::string& address);
   // Starts a server on a listening socket. `metrics` must live longer than the server. Errors:
   // EAGAIN when the library cannot start; ENOENT.

@@ -1,5 +1,5 @@
-// The migrations of a daemon's mount that are not over. The daemon may not read their records, so
-// its settler (`ppmr migration-settle`) reports them every 20 s.
+// The migrations of a daemon's mount that are not over. The daemon has no right to read their
+// records, so its settler (`ppmr migration-settle`) reports them every 20 s.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,8 @@ class OpenMigrations {
  public:
   // Replaces the last report. Errors: EINVAL.
   Status note(const request::NoteOpen& report);
-  // For the status: {"count":N,"oldest_ns":N,"migrations":[..]}; lists the oldest ones only.
+  // Returns {"count":N,"oldest_ns":N,"migrations":[..]} for the status. Lists only the oldest
+  // migrations.
   nlohmann::json status() const;
 
  private:

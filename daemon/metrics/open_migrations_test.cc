@@ -30,7 +30,7 @@ TEST(OpenMigrations, ListsTheOldestAndCountsAll) {
   EXPECT_EQ(open.status().at("migrations").at(0).at("since_ns"), 1);
 }
 
-TEST(OpenMigrations, RefusesWhatIsNoWordAndKeepsTheLastReport) {
+TEST(OpenMigrations, RefusesAMalformedIdOrStateAndKeepsTheLastReport) {
   OpenMigrations open;
   ASSERT_TRUE(open.note({{{"a1", "ready", 9}}}));
   EXPECT_FALSE(open.note({{{"../x", "ready", 1}}}));

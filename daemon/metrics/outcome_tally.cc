@@ -11,7 +11,7 @@ using nlohmann::json;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// --timeout of `ppmr migrate` allows less than this.
+// This is longer than --timeout of `ppmr migrate` allows.
 constexpr double kSecondsMax = 7 * 24 * 3600.0;
 
 template <size_t kCount>

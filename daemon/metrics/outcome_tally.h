@@ -2,8 +2,8 @@
 // migrate` reports migrations to the source's daemon; supervisors report restarts to the target's
 // daemon.
 //
-// A report has the seconds of each phase, e.g. {"downtime",{0.5,0.6}}, and the page faults only if
-// the tally counts them.
+// A report has the seconds of each phase, for example {"downtime",{0.5,0.6}}. It may have page
+// faults only if the tally counts them.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -28,7 +28,7 @@ struct TallyOptions {
   std::string help;
   std::vector<std::string> results;  // the allowed values of the label
   struct Phase {
-    std::string field;  // of "seconds"
+    std::string field;  // key in NoteOutcome::seconds
     std::string metric;
     std::string help;
   };
@@ -36,7 +36,8 @@ struct TallyOptions {
   std::string fault_metric;  // empty: page faults are not counted
 };
 
-// Returns the tally of the migrations that leave a source, or of the restarts at a target.
+// Return the options of the tallies: for the migrations that leave a source, and for the restarts
+// at a target.
 TallyOptions migrations_tally();
 TallyOptions restarts_tally();
 
@@ -45,8 +46,8 @@ class OutcomeTally final : public prometheus::Collectable {
  public:
   explicit OutcomeTally(TallyOptions options);
 
-  // Counts a report completely or not at all. Errors: EINVAL for an unknown result, phase or
-  // number.
+  // Counts a report completely or not at all. Errors: EINVAL for an unknown result or phase, or for
+  // a malformed number.
   Status note(const request::NoteOutcome& report);
   // Returns {"moved":N,...} for the status.
   nlohmann::json counts() const;

@@ -1,5 +1,5 @@
-// The processes that `ppmr protect` protects through this mount, as it last reported them. If it is
-// killed, its processes stay listed, and the age of their newest epochs grows.
+// The processes that `ppmr protect` protects through this mount, as it has last reported them. If a
+// `ppmr protect` is killed, its process stays listed, and the age of its newest epoch grows.
 #pragma once
 
 #include <map>
@@ -17,11 +17,11 @@ inline constexpr size_t kProtectedProcessesMax = 1024;
 // Threads: any.
 class ProtectedProcesses {
  public:
-  // Errors: EINVAL; ENOSPC for too many.
+  // Adds a process, or replaces its last report. Errors: EINVAL; ENOSPC for too many processes.
   Status note(const request::NoteEpoch& report);
   void forget(const request::NoteProtectionEnd& report);
-  // An array of the reports, by name. Each has also "age_ms", which counts from "frozen_ns", and
-  // "on_disk" if its partner keeps epochs on a disk.
+  // Returns an array of the reports, sorted by name. Each also has "age_ms", which counts from
+  // "frozen_ns", and "on_disk" if the partner keeps epochs on a disk.
   nlohmann::json status() const;
 
  private:

@@ -18,11 +18,12 @@
 namespace ppmr {
 namespace {
 
-// Since Linux 6.3; the headers of Debian 12 lack these constants.
+// PR_SET_MDWE and its flag, since Linux 6.3. The headers of Debian 12 lack these constants.
 constexpr int kSetMdwe = 65;
 constexpr unsigned long kRefuseExecGain = 1;
 
-// Most of the following calls apply to one thread only.
+// Fails if the process has several threads, because most of the later calls apply to one thread
+// only.
 Status check_single_thread() {
   struct stat tasks {};
   if (::stat("/proc/self/task", &tasks) != 0) return system_failure("stat", "/proc/self/task");
@@ -38,7 +39,7 @@ class ParentDeathSignal {
   void restore() const {
     if (signal_ == 0) return;
     ::prctl(PR_SET_PDEATHSIG, signal_);
-    if (::getppid() != parent_) ::raise(signal_);  // the parent died in between
+    if (::getppid() != parent_) ::raise(signal_);  // the parent died while no signal was set
   }
 
  private:

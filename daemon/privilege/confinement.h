@@ -1,6 +1,6 @@
-// Takes away the rights that a data daemon does not need after its set-up. An attacker who takes
-// the daemon over then has access to no files, no programs and no other processes. A separate
-// process does the steps that still need rights (privileged_helper.h).
+// Takes away the rights that a data daemon does not need after its set-up. An attacker who controls
+// the daemon then has no access to files, programs and other processes. A separate process does the
+// steps that still need rights (privileged_helper.h).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,7 +21,7 @@ struct Confinement {
   std::string landlock_why;  // why Landlock is not active
 };
 
-// Confines this process. Call it while the process has one thread. Open descriptors stay usable.
+// Confines this process, which must have only one thread. Open descriptors stay usable.
 // The confinement is permanent. With `locks_memory`, a daemon that root started can lock any amount
 // of memory: through its limit or, if root may not raise the limit, with CAP_IPC_LOCK. Errors:
 // EINVAL if the process has other threads; the errors of the system calls. After an error the

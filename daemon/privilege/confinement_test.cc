@@ -1,5 +1,5 @@
-// Tests what a process can still do after it was confined as a target. Each attempt runs in a child
-// process, which stands for a data daemon that an attacker has taken over.
+// Tests what a process can still do after confine(). Each attempt runs in a child process, which
+// stands for a data daemon that an attacker controls.
 #include "daemon/privilege/confinement.h"
 
 #include <fcntl.h>
@@ -58,7 +58,7 @@ int as_confined(const std::function<int()>& attempt, const LandlockRules& rules 
 class ConfinementTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root, who alone can change the user";
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root, because only root can change the user";
   }
 };
 
@@ -215,7 +215,7 @@ TEST_F(ConfinementTest, LocksMemoryOnlyIfRequested) {
   EXPECT_EQ(lock(false), ENOMEM);
 }
 
-TEST_F(ConfinementTest, KeepsTheSignalOfTheParentsDeath) {
+TEST_F(ConfinementTest, KeepsTheSignalForTheDeathOfTheParent) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);

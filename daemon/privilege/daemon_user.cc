@@ -35,7 +35,7 @@ DaemonUser user_without_account() {
   const std::set<uid_t> taken = users_of_processes();
   for (;;) {
     uint32_t random = 0;
-    // Getrandom() cannot fail for this size.
+    // getrandom(2) cannot fail for this size.
     if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) std::abort();
     const uid_t id = kFirstFreeId + random % kFreeIds;
     if (taken.contains(id) || ::getpwuid(id) != nullptr || ::getgrgid(id) != nullptr) continue;

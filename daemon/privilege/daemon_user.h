@@ -15,11 +15,12 @@ struct DaemonUser {
   gid_t gid = 0;
 };
 
-// Chooses the user of the daemon. With a name: that account. Without a name: the account "ppmr" if
-// it exists, else an id that no account and no process has. The daemon then shares its user with no
-// other process (like systemd's DynamicUser=, in another range). "nobody" is not used, because
-// other services share it. If the caller is not root: the caller. Errors: ENOENT for an unknown
-// name; EPERM if the name is root's, or if a caller who is not root names another user.
+// Chooses the user of the daemon. With a name, returns that account. Without a name, returns the
+// account "ppmr" if it exists, and otherwise an id that no account and no process has. The daemon
+// then shares its user with no other process (like systemd's DynamicUser=, in another range). It is
+// never "nobody", because other services share that account. If the caller is not root, returns the
+// caller. Errors: ENOENT for an unknown name; EPERM if the name is root's, or if a caller who is
+// not root names another user.
 Result<DaemonUser> choose_daemon_user(const std::string& name);
 
 }  // namespace ppmr

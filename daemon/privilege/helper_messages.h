@@ -11,16 +11,16 @@
 namespace ppmr {
 
 enum class HelperOperation : uint32_t {
-  kMount = 1,            // once -> the descriptor of the mount's /dev/fuse
-  kUnmount,              // once
+  kMount = 1,            // works only once -> the descriptor of the mount's /dev/fuse
+  kUnmount,              // works only once
   kStartAgent,           // text: the peer's name -> the descriptor of the agent's socket
   kCreateSpillFile,      // -> an unnamed file: for reading and writing, and for reading only
-  kRemoveControlSocket,  // removes the path, not the socket
+  kRemoveControlSocket,  // removes the path; the socket itself stays open
   kOpenAgain,            // number: index of a file, see HelperOptions -> its descriptor
   kIsDying,              // number: a pid -> number: 1 if a signal is ending this process
-  // Number: index of an address of the target -> a socket that connects to it.
+  // number: index of an address of the target -> a socket that connects to it
   kDial,
-  // Number: of a kept checkpoint, see kept_files.h -> a descriptor.
+  // number: of a kept checkpoint, see kept_files.h -> a descriptor
   kOpenKeptDirectory,  // without a number
   kCreateKept,
   kPublishKept,

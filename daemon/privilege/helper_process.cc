@@ -31,7 +31,8 @@ namespace {
 constexpr size_t kAgentsMax = 256;
 constexpr ptrdiff_t kAgentsOfPeerMax = 64;  // so one peer cannot use up all agents
 constexpr int kAgentsSocket = 3;            // the descriptor's number in an agent
-// After both nodes are up again, an open migration waits at most for this long.
+// The time between two runs of the settler. After both nodes are up again, an open migration waits
+// at most for this long.
 constexpr std::chrono::milliseconds kSettleInterval{20'000};
 constexpr std::chrono::milliseconds kForever{-1};
 
@@ -45,7 +46,8 @@ bool is_printable(const std::string& text) {
 }  // namespace
 
 int HelperProcess::run() {
-  ignore_ending_signals();  // the daemon, which may have received them, too, needs the helper
+  // A terminal sends these signals to the daemon, too, which needs the helper until it has ended.
+  ignore_ending_signals();
   ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_DUMPABLE, 0);
   raise_descriptor_limit();
@@ -74,7 +76,7 @@ int HelperProcess::run() {
 
 // Returns false when the daemon has ended.
 bool HelperProcess::serve_one() {
-  // The kernel closes descriptors that the daemon passes: none are wanted.
+  // The helper needs no descriptors, so the kernel closes descriptors that the daemon passes.
   const auto request = receive_message<HelperRequest>(options_.fd, "the daemon");
   if (!request && request.error().errno_value != EPROTO) return false;
   const bool whole = request && request->text_bytes <= sizeof(request->text);
@@ -176,7 +178,8 @@ Result<HelperProcess::Outcome> HelperProcess::start_agent(const std::string& pee
   return outcome;
 }
 
-// A program of its own, one at a time: the helper reads no record and no byte of a peer.
+// Starts the settler when the next run is due and none is at work. The settler is a separate
+// program, because the helper must not read records or bytes of a peer.
 void HelperProcess::settle_when_due() {
   const auto now = std::chrono::steady_clock::now();
   const bool due = settled_at_ == decltype(settled_at_){} || now - settled_at_ >= kSettleInterval;
@@ -193,7 +196,8 @@ void HelperProcess::settle_when_due() {
   if (pid) settler_ = *pid;
 }
 
-// It ends with this process, and should it end before, another one is started in the next interval.
+// Starts the epoch writer unless it is at work. It ends with this process. If it ends before, this
+// process starts another one in the next interval.
 void HelperProcess::start_epoch_writer_when_due() {
   const auto now = std::chrono::steady_clock::now();
   const bool is_due =

@@ -1,20 +1,21 @@
-// `ppmr privileged-helper`: the process behind PrivilegedHelper. One thread; a request at a time.
-// It uses only what its command line names, so a request can make it do nothing else:
+// `ppmr privileged-helper`: the process behind PrivilegedHelper. It has one thread, and serves one
+// request at a time. It uses only the paths, addresses and arguments of its command line, so a
+// request can make it do only this:
 //
 //   mount, unmount            the mount point, once each
-//   start an agent            the given arguments of this very program, and the name of the peer
-//   (without a request)       settles interrupted migrations, and writes epochs to the disk: the
-//                             given arguments of this program
+//   start an agent            runs this program with the given arguments and the name of the peer
+//   (without a request)       settles interrupted migrations, and writes epochs to the disk: runs
+//                             this program with the given arguments
 //   create a spill file       without a name, in the given directory
 //   kept checkpoints          creates, renames, opens and removes files with names of eight digits,
 //                             in the given directory
 //   open a file again         one of the given files, to read it or, the audit file, to append
 //   remove the control socket
-//   is this process dying     reads its /proc/PID/status
-//   dial                      connects to the given address, the target's
+//   is this process dying     reads /proc/PID/status
+//   dial                      connects to the given address of the target
 //
-// A data daemon that an attacker controls can therefore still start agents in the name of any peer,
-// and send them what that peer may send.
+// So a data daemon that an attacker controls can still start agents in the name of any peer, and
+// can send them all that this peer may send.
 #pragma once
 
 #include <chrono>
@@ -82,9 +83,9 @@ class HelperProcess {
   const Options options_;
   KeptFilesIn kept_files_;
   bool mounted_once_ = false;
-  // Without the descriptor of /dev/fuse, which the daemon has.
+  // The mount, without the descriptor of /dev/fuse, which the daemon has.
   FuseChannel channel_;
-  std::map<pid_t, std::string> agents_;  // by pid: the agent's peer
+  std::map<pid_t, std::string> agents_;  // key: pid of the agent; value: its peer
   pid_t settler_ = 0;                    // 0: none is at work
   std::chrono::steady_clock::time_point settled_at_;
   pid_t epoch_writer_ = 0;  // 0: none is at work

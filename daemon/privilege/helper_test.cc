@@ -1,5 +1,5 @@
-// The helper must be safe against a data daemon that an attacker has taken over. This test takes
-// the place of that daemon.
+// The helper must be safe against a data daemon that an attacker controls. This test takes the
+// place of that daemon.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -17,7 +17,8 @@
 namespace ppmr {
 namespace {
 
-// As an agent, the helper starts its own program, which is this test, with these arguments.
+// To start an agent, the helper runs its own program with these arguments. Here the program is this
+// test.
 constexpr const char* kWaitingAgent = "waiting-agent";
 constexpr int kAgentsSocket = 3;
 
@@ -34,7 +35,7 @@ class HelperTest : public ::testing::Test {
     if (child_ > 0) {
       int status = -1;
       EXPECT_EQ(::waitpid(child_, &status, 0), child_);
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "does not end with its daemon";
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "must end with its daemon";
     }
     std::filesystem::remove_all(directory_);
   }
@@ -219,7 +220,7 @@ TEST(PrivilegedHelper, ReportsAHelperThatHasEnded) {
   EXPECT_FALSE(helper.is_dying(1));
 }
 
-// The agent's part: it ends when its coordinator closes the connection.
+// Plays the agent: ends when its coordinator closes the connection.
 int wait_for_the_end_of_the_socket() {
   char byte = 0;
   return ::read(kAgentsSocket, &byte, 1) == 0 ? 0 : 1;

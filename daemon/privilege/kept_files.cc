@@ -97,7 +97,7 @@ Result<std::vector<ListedKeptFile>> list_kept_files(const UniqueFd& directory) {
     if (copy >= 0) ::close(copy);
     return system_failure("list", "the directory of kept checkpoints", why);
   }
-  ::rewinddir(open.get());  // the copy has the position of the original
+  ::rewinddir(open.get());  // the copy begins at the position of the original
   std::vector<ListedKeptFile> files;
   for (;;) {
     errno = 0;

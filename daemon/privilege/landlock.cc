@@ -21,7 +21,8 @@ constexpr uint64_t kBindTcp = uint64_t{1} << 0;
 constexpr uint64_t kConnectTcp = uint64_t{1} << 1;
 constexpr uint64_t kScopes = bits(2);  // abstract Unix sockets, signals
 
-// A kernel that does not know the last fields accepts them if they are zero.
+// The ruleset of the newest interface. A kernel that does not know the last fields accepts them if
+// they are zero.
 struct Ruleset {
   uint64_t files = 0;
   uint64_t ports = 0;

@@ -14,7 +14,7 @@ struct LandlockRules {
   std::vector<std::string> readable;
   // Existing files only: the process cannot create or remove files.
   std::vector<std::string> writable;
-  bool may_connect = false;  // connect to TCP ports (restricted from Linux 6.7 on)
+  bool may_connect = false;  // whether it may connect to TCP ports (restricted from Linux 6.7 on)
 };
 
 // Restricts the calling thread and the threads that it starts later. The restriction is permanent.

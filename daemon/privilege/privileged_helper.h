@@ -31,15 +31,16 @@ struct HelperOptions {
   std::string append_file;  // empty: none
   // Arguments of ppmr that start an agent; the helper adds --fd and --peer. Empty: no agents.
   std::vector<std::string> agent;
-  // Arguments of ppmr that settle interrupted migrations: the helper runs it when the mount is
-  // ready, and every 20 s, if the directory exists. Empty: never.
+  // Arguments of ppmr that settle interrupted migrations. The helper runs ppmr with them when the
+  // mount is ready, and then every 20 s. Empty: never.
   std::vector<std::string> settle;
-  // Arguments of ppmr that write the epochs of protected processes to the disk, from when the mount
-  // is ready until the helper ends; the helper adds --parent. Empty: none.
+  // Arguments of ppmr that write the epochs of protected processes to the disk. The helper runs
+  // ppmr with them, and with --parent, from when the mount is ready until the helper ends. Empty:
+  // never.
   std::vector<std::string> epochs;
   std::string connect_to;      // HOST:PORT of the target; empty: the helper does not connect
   bool loopback_only = false;  // the helper refuses other addresses
-  bool near_target = false;    // is_near() holds: connections use cubic
+  bool near_target = false;    // is_near(): connections use the congestion control cubic
   bool background = false;     // the helper leaves the terminal when the mount is ready
 };
 
@@ -52,22 +53,22 @@ class PrivilegedHelper final : public KeptFiles {
   explicit PrivilegedHelper(UniqueFd socket, std::vector<std::string> files = {})
       : files_(std::move(files)), socket_(std::move(socket)) {}
 
-  // Errors of all requests: those of the helper; EPIPE if it has ended.
+  // Requests to the helper. Their errors: those of the helper; EPIPE if it has ended.
   Result<FuseChannel> mount();  // unmount() uses this object, so it must live until then
   Result<UniqueFd> start_agent(const std::string& peer);
   Result<UnnamedFile> create_spill_file();
   // Opens one of the files of the options. Errors: EPERM for another file.
   Result<UniqueFd> open_again(const std::string& path);
-  // Connects; has the type Dial (tcp_connection.h).
+  // Connects to an address of the target. Has the type Dial (tcp_connection.h).
   Result<UniqueFd> dial(size_t number);
-  // For kept checkpoints, see KeptFiles.
+  // Requests about kept checkpoints, see KeptFiles.
   Result<UniqueFd> open_kept_directory() override;
   Result<UniqueFd> create_kept(int32_t number) override;
   Result<UniqueFd> publish_kept(int32_t number) override;
   Result<UniqueFd> open_kept(int32_t number) override;
   Result<UniqueFd> remove_kept(int32_t number) override;
   void remove_control_socket();
-  // Returns false if the helper cannot find it out.
+  // Returns whether a signal is ending this process. Returns false if the helper cannot find out.
   bool is_dying(pid_t process);
 
  private:

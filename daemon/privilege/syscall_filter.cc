@@ -1,9 +1,9 @@
-// The filter lists the calls that are allowed, not the calls that are forbidden, so it also refuses
-// calls that a later kernel adds. The list has the calls that glibc, libstdc++, libfuse, OpenSSL
-// and libibverbs use for memory, threads, time, open files and sockets.
+// The filter lists the allowed calls, not the forbidden calls. So it also refuses calls that a
+// later kernel adds. The list has the calls that glibc, libstdc++, libfuse, OpenSSL and libibverbs
+// use for memory, threads, time, open files and sockets.
 //
-// A refused call fails as on a kernel that lacks the call: libraries then use an older call.
-// Rejected: ending the process. If this list lacked a call by mistake, the images of all sources
+// A refused call fails as on a kernel that lacks the call, and libraries then use an older call.
+// Rejected: to end the process. If this list lacked a call by mistake, the images of all sources
 // would be lost.
 #include "daemon/privilege/syscall_filter.h"
 
@@ -66,7 +66,8 @@ Status checked(int result, const std::string& what) {
   return system_failure("seccomp: allow", what, -result);
 }
 
-// The kernel's other socket families are rarely used and have had many flaws.
+// Allows sockets of these families only. The kernel's other families are rarely used and have had
+// many flaws.
 Status allow_socket_families(scmp_filter_ctx filter) {
   for (const int family : {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK}) {
     const int added = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1,
@@ -76,7 +77,8 @@ Status allow_socket_families(scmp_filter_ctx filter) {
   return {};
 }
 
-// Without clone3(2), whose flags a filter cannot see, glibc uses clone(2).
+// Allows clone(2) for threads only. A filter cannot see the flags of clone3(2), so clone3(2) is not
+// allowed, and glibc then uses clone(2).
 Status allow_threads(scmp_filter_ctx filter) {
   return checked(seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                                   SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD)),

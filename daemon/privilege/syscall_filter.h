@@ -5,9 +5,9 @@
 
 namespace ppmr {
 
-// From now on every call that is not in the list fails with ENOSYS, in this thread and in threads
-// that it starts later. The process can start threads, but not processes or programs. Requires
-// no_new_privs. Errors: the errors of libseccomp, for example EINVAL if the kernel has no seccomp
+// Makes every call fail with ENOSYS that is not in the list, in this thread and in threads that it
+// starts later. The process can start threads, but not processes or programs. Requires
+// no_new_privs. Errors: those of libseccomp, for example EINVAL if the kernel has no seccomp
 // filters.
 Status filter_system_calls();
 
