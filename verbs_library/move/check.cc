@@ -14,8 +14,8 @@
 namespace ppmr::verbs {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{1000};  // ppmr itself waits a little longer
-constexpr size_t kHindrancesMax = 8;                  // the first ones are enough to act on
+constexpr std::chrono::milliseconds kPatience{1000};  // ppmr waits a little longer for the answer
+constexpr size_t kHindrancesMax = 8;                  // the answer leaves out all further ones
 
 std::string name_of(const EndId& end, const char* kind) {
   return address_of(end.gid) + ", " + kind + " " + std::to_string(end.qpn);
@@ -43,7 +43,7 @@ void add_queue_pair(const Qp& qp, DeviceNeeds& needs) {
   if (qp.shown_gid) needs.gid_kinds.insert(gid_kind(*qp.shown_gid));
 }
 
-// The device of the context must make all of this at once.
+// Returns what one device must be able to make, so that it can make all objects of the context.
 DeviceNeeds needs_of(const Context& context) {
   DeviceNeeds needs;
   needs.device = context.origin->name;
@@ -78,7 +78,8 @@ std::string why_it_stays(Qp& qp) {
 }
 
 Check::Check(Time now, bool is_here) : limit_(now + std::min(kPatience, settings().drain_limit)) {
-  // What devices wrote before is in the first round of the move that follows.
+  // From now on, a live move may track writes. Its first round copies all memory, so it includes
+  // what devices have written before.
   world().is_tracked = true;
   world().unshown_error = 0;
   if (!is_here) return;
@@ -105,7 +106,7 @@ void Check::look_at(Qp& qp) {
 
 void Check::ask(const EndFile& file, const EndId& mine, const EndId& peer,
                 const std::string& name) {
-  // A process that moves itself comes back.
+  // A peer whose own process moves does not answer now, but it comes back.
   if (file.moves) return;
   const auto is_same = [&](const Question& one) { return one.to == file.control; };
   if (std::any_of(questions_.begin(), questions_.end(), is_same)) return;
@@ -126,7 +127,7 @@ bool Check::advance(Time now) {
     if (question.is_done) continue;
     Call& call = question.call;
     if (call.state() == Call::State::kRuns) call.advance();
-    // A process that refuses has ended or moves: neither stops a release.
+    // A process that refuses the connection has ended or moves. Neither stops a release.
     const bool has_ended = call.state() == Call::State::kFailed &&
                            (call.error() == ECONNREFUSED || call.error() == ECONNRESET);
     question.is_done = call.state() == Call::State::kAnswered || has_ended;

@@ -1,5 +1,5 @@
-// The answer to ppmr's request "check" (jobs/rdma_release.h): what would stop a release, and what
-// the device of another machine must be able to do. Changes nothing.
+// Finds the answer to ppmr's request "check" (jobs/rdma_release.h): what would stop a release, and
+// what the device of another machine must be able to do. Releases nothing.
 #pragma once
 
 #include <list>
@@ -11,20 +11,21 @@
 
 namespace ppmr::verbs {
 
-// Why a connected queue pair cannot be destroyed at all; empty: it can. The caller holds
-// World::control.
+// Returns why a connected queue pair can never be destroyed for a move; empty: it can, now or
+// later. The caller holds World::control.
 std::string why_it_stays(Qp& qp);
 
-// Asks each process to which this one is connected whether it answers. The callers hold
-// World::control.
+// One check. It sends a question to each process to which this one is connected, to find processes
+// that do not answer. The callers hold World::control.
 class Check {
  public:
-  // `is_here`: the process has not released its devices. Else nothing hinders it, and it opens no
-  // connection, which CRIU would have to move.
+  // `is_here`: false if the process has released its devices already. Then nothing can stop a
+  // release, and this object opens no connections, which CRIU would have to move.
   Check(Time now, bool is_here);
-  // Returns whether all peers have answered, or have had time enough.
+  // Sends and receives what is possible now. Returns true when all peers have answered, or the time
+  // limit has passed.
   bool advance(Time now);
-  // The text of the answer, once advance() has returned true.
+  // Returns the text of the answer. Call it after advance() has returned true.
   std::string answer() const;
 
  private:
@@ -38,7 +39,7 @@ class Check {
   void ask(const EndFile& file, const EndId& mine, const EndId& peer, const std::string& name);
 
   Time limit_;
-  std::list<Question> questions_;  // one for each process
+  std::list<Question> questions_;  // one for each peer process
   std::vector<std::string> hindrances_;
 };
 

@@ -17,10 +17,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kDrainStep{1};   // between two looks at a queue that drains
-constexpr milliseconds kAskAgain{5};    // after an answer that was not the final one
-constexpr milliseconds kDialAgain{20};  // after a connection that failed
-constexpr int kRefusalsMax = 50;        // then the peer's process is taken for ended: 1 s
+constexpr milliseconds kDrainStep{1};   // the time between two looks at a queue that drains
+constexpr milliseconds kAskAgain{5};    // the pause after an answer that was not final
+constexpr milliseconds kDialAgain{20};  // the pause after a connection that failed
+constexpr int kRefusalsMax = 50;        // after so many (1 s), the peer counts as ended
 
 void hold_back(Qp& qp) {
   gate_sends(qp);
@@ -28,7 +28,7 @@ void hold_back(Qp& qp) {
   qp.connection->is_gated = true;
 }
 
-// Holds back or opens the sends as the link says.
+// Holds the sends back, or lets them pass again, as the link requires.
 void follow_gate(Qp& qp, Time now) {
   Connection& connection = *qp.connection;
   if (connection.link.is_gated()) {
@@ -83,7 +83,8 @@ void take_answer(Qp& qp, Time now) {
   connection.ask_again = now;
 }
 
-// The peer does not listen where it was.
+// Looks for the peer in the directory, because it was not reached at its last address. Gives the
+// peer up after kRefusalsMax refusals.
 void look_for_peer(Qp& qp, int error, Time now) {
   Connection& connection = *qp.connection;
   connection.ask_again = now + kDialAgain;
@@ -91,7 +92,7 @@ void look_for_peer(Qp& qp, int error, Time now) {
   if (auto file = read_end_file(connection.link.peer())) {
     connection.peer_file = std::move(file);
     if (connection.peer_file->moves) {
-      connection.refused_in_a_row = 0;  // it will be back
+      connection.refused_in_a_row = 0;  // the peer moves, and will be back
       return;
     }
   } else if (!had_file || settings().directory.empty()) {
@@ -122,7 +123,7 @@ void converse(Qp& qp, const Traffic& traffic, Time now, const ControlAddress& co
     call.start(connection.peer_file->control, make_request(qp, *request, control));
   }
   if (call.state() == Call::State::kAnswered) take_answer(qp, now);
-  // No connection stays open: CRIU would have to move it.
+  // Leaves no control connection open, because CRIU would have to move it.
   if (call.state() == Call::State::kIdle && !connection.link.next_request(traffic)) call.end();
   if (call.state() == Call::State::kFailed) {
     const int error = call.error();
@@ -165,7 +166,7 @@ Time tend(Qp& qp, Time now, const ControlAddress& control) {
   Connection& connection = *qp.connection;
   Link& link = connection.link;
   if (link.phase() == Link::Phase::kFailed) {
-    // The program learns it with its next send, as with a peer that has died.
+    // The program gets the error with its next send, as with a peer that has died.
     follow_gate(qp, now);
     if (await_held_send(qp)) end_queue_pair(qp);
     return Time::max();
@@ -225,7 +226,7 @@ std::optional<Message> answer(const Message& request, const ControlAddress& cont
   if (connection.link.peer() != request.from) return reply;
   const LinkRequest asked{kind, request.serial, request.sent};
   const auto now = std::chrono::steady_clock::now();
-  // Stops new sends before it counts those that are still on their way.
+  // Stops new sends before it counts the sends that are still in flight.
   if (kind == RequestKind::kSuspend || kind == RequestKind::kReconnect) hold_back(*qp);
   const Traffic traffic = drain(*qp);
   if (kind == RequestKind::kReconnect && !traffic.sends_done) {

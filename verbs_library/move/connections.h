@@ -1,4 +1,5 @@
-// One look at a connection: what its link wants, and what the peer has answered.
+// Carries out the protocol of connections (protocol/link.h): sends the requests of the link, and
+// answers the requests of peers.
 #pragma once
 
 #include <poll.h>
@@ -13,15 +14,15 @@ namespace ppmr::verbs {
 
 // The callers hold World::control.
 
-// Advances a connection that is not at rest. Returns when to look again at the latest; Time::max()
-// if only a message can change something.
+// Advances a connection that is not open and at rest. Returns the latest time for the next call;
+// Time::max() if only a message can change something.
 Time tend(Qp& qp, Time now, const ControlAddress& control);
 
-// Returns the answer to a request of a peer. Empty if it is not allowed: the caller then closes the
-// connection.
+// Returns the answer to a request of a peer. Returns nullopt if the request is not permitted; the
+// caller then closes the connection.
 std::optional<Message> answer(const Message& request, const ControlAddress& control);
 
-// The device has ended the connection: the queue pair is in the error state.
+// Returns whether the queue pair has failed, so that its connection has ended.
 bool is_broken(const Qp& qp);
 
 }  // namespace ppmr::verbs

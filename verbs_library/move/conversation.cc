@@ -40,7 +40,7 @@ bool Line::advance() {
     const ssize_t sent = send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) {
-      // ENOTCONN: connect is not finished.
+      // ENOTCONN means that connect(2) has not finished.
       if (errno != EAGAIN && errno != ENOTCONN) return false;
       break;
     }
@@ -138,7 +138,7 @@ void Call::start(const ControlAddress& to, const Message& request) {
 void Call::advance() {
   if (state_ != State::kRuns) return;
   pollfd ready = {.fd = line_.fd(), .events = POLLOUT, .revents = 0};
-  // Until the connection is made, a socket is not writable; a failed one has the reason.
+  // Checks whether connect(2) has failed. If so, the socket has the reason.
   if (poll(&ready, 1, 0) == 1 && (ready.revents & (POLLERR | POLLHUP))) {
     int error = 0;
     socklen_t size = sizeof(error);

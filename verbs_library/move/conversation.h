@@ -1,4 +1,5 @@
-// Control connections over TCP, without blocking. A Call asks, a Visitor is asked.
+// Control connections over TCP, without blocking. A Call sends requests to a peer. The helper
+// thread receives requests of peers over a Line (Visitor in helper.cc).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace ppmr::verbs {
 
-// A socket with a message on its way out and one on its way in. Owns the descriptor.
+// A socket, with the messages that it sends and the message that it receives. Owns the descriptor.
 class Line {
  public:
   Line() = default;
@@ -25,14 +26,14 @@ class Line {
   int fd() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
   void close();
-  void forget() { fd_ = -1; }  // after a fork: the descriptor belongs to the parent
+  void forget() { fd_ = -1; }  // for a child after fork(2): the descriptor belongs to the parent
   void queue(const Message& message);
   bool has_output() const { return sent_ < out_.size(); }
 
-  // Sends and receives what is possible now. Returns false, with errno, if the connection is
-  // broken, ended (ECONNRESET), or speaks another language (EPROTO).
+  // Sends and receives what is possible now. Returns false, with errno, if the connection has
+  // failed, if the peer has ended it (ECONNRESET), or if a message is malformed (EPROTO).
   bool advance();
-  // The next complete message.
+  // Returns the next complete message, or nullopt.
   std::optional<Message> take();
 
  private:
@@ -49,7 +50,7 @@ class Call {
  public:
   enum class State { kIdle, kRuns, kAnswered, kFailed };
 
-  // Sends a request, over the connection of the last call if there is one to the same address.
+  // Begins a call. Uses the connection of the last call if it leads to the same address.
   void start(const ControlAddress& to, const Message& request);
   void advance();
   void end() {
@@ -58,7 +59,7 @@ class Call {
   }
   State state() const { return state_; }
   int error() const { return error_; }
-  // The answer of a call that is kAnswered; it is then kIdle.
+  // Returns the answer of a call that is kAnswered. The call is kIdle afterwards.
   Message take_answer();
   Line& line() { return line_; }
 

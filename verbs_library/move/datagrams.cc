@@ -1,9 +1,10 @@
-// A datagram needs a route: the real address handle and number. While there are routes, the data
-// path alone sends. It holds back what has none, and wakes the helper thread, which asks the end
-// (protocol/destination.h) and adds the route. Each end costs a round trip once.
+// A datagram needs a route: the real address handle and queue pair number. The data path sends
+// datagrams that have a route. It holds back a datagram without a route, and wakes the helper
+// thread. The helper thread asks the end for its address (protocol/destination.h), and adds the
+// route. This costs one round trip for each end.
 //
-// Rejected: routes for all that may come, when an address handle is made. It does not say to which
-// queue pairs.
+// Rejected: to find the routes when the program makes an address handle. The handle does not say to
+// which queue pairs the program will send.
 #include "verbs_library/move/datagrams.h"
 
 #include <algorithm>
@@ -23,11 +24,11 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kStep{1};        // between two looks at what is under way
-constexpr milliseconds kAskAgain{20};   // after an answer that was not the final one
-constexpr milliseconds kAskDrained{1};  // after DRAINING
-constexpr int kRefusalsMax = 50;        // then the sender's process is taken for ended
-// How long sends stay held back for an end that does not ask any more whether they are done.
+constexpr milliseconds kStep{1};        // the time between two looks at what is under way
+constexpr milliseconds kAskAgain{20};   // the pause after an answer that was not final
+constexpr milliseconds kAskDrained{1};  // the pause after DRAINING
+constexpr int kRefusalsMax = 50;        // after so many, the sender's process counts as ended
+// How long sends stay held back for an end that has stopped asking whether they are done.
 constexpr milliseconds kDrainedPatience{1000};
 
 Message make_request(const Qp& qp, RequestKind kind, const EndId& to, const Secret& secret) {
@@ -41,7 +42,7 @@ Message make_request(const Qp& qp, RequestKind kind, const EndId& to, const Secr
 
 void take_answer(Target& target, Time now) {
   const Message answer = target.call.take_answer();
-  target.call.end();  // CRIU would have to move an open connection
+  target.call.end();  // leaves no connection open, because CRIU would have to move it
   target.ask_again = now + kAskAgain;
   if (!answer.is_reply) return;
   target.gid = answer.address.gid;
@@ -49,7 +50,7 @@ void take_answer(Target& target, Time now) {
   target.state.answered(target.asked_round, static_cast<ReplyKind>(answer.kind));
 }
 
-// Finds out where the end is.
+// Asks the end for its address, or goes on asking.
 void ask(const Qp& qp, const EndId& end, Target& target, Time now) {
   Call& call = target.call;
   if (call.state() == Call::State::kRuns && target.asked_round != target.state.round()) call.end();
@@ -78,7 +79,8 @@ Gid gid_behind(const Ah& path) {
   return gid;
 }
 
-// The route, once the end is known. Nothing if its address handle cannot be made.
+// Returns the route to an end that is not kAsking. Returns nullopt if its address handle cannot be
+// made.
 std::optional<Route> make_route(Ah& path, const EndId& end, const Target& target) {
   using Phase = Destination::Phase;
   if (target.state.phase() == Phase::kKnown) {
@@ -88,7 +90,7 @@ std::optional<Route> make_route(Ah& path, const EndId& end, const Target& target
   ibv_ah* real_path = path_to(path, end.gid);
   if (target.state.phase() == Phase::kForeign)
     return real_path ? std::optional(Route{real_path, end.qpn}) : std::nullopt;
-  // It completes, and no device takes it.
+  // The end is lost. A datagram on this route completes, and no queue pair receives it.
   if (!real_path && path.shown_gid) real_path = path_to(path, path.shown_gid->gid);
   return real_path ? std::optional(Route{real_path, kNoQueuePair}) : std::nullopt;
 }
@@ -100,7 +102,7 @@ void find_routes(Qp& qp, Time now) {
   for (const RouteKey& key : missing_routes(qp)) {
     const auto& paths = qp.owner->paths;
     const auto path = std::find(paths.begin(), paths.end(), key.path);
-    if (path == paths.end()) continue;  // destroyed, against the rules
+    if (path == paths.end()) continue;  // the program has destroyed the path, against the rules
     const EndId end{gid_behind(**path), key.qpn};
     Target& target = datagrams.targets[end];
     if (target.state.phase() == Destination::Phase::kAsking) ask(qp, end, target, now);
@@ -132,7 +134,7 @@ void ask_to_hold(const Qp& qp, const WatcherKey& key, Watcher& watcher, Time now
   }
   if (call.state() != Call::State::kIdle || watcher.holds || now < watcher.ask_again) return;
   const auto file = read_end_file(key.sender);
-  // A sender that is away asks when it is back.
+  // A sender that is away does not send now. It asks for the address when it is back.
   watcher.holds = !file || file->moves;
   if (watcher.holds) return;
   Message request = make_request(qp, RequestKind::kHold, key.sender, file->secret);
@@ -188,7 +190,9 @@ void stay_datagrams(Qp& qp) {
   qp.datagrams->leaves = false;
   for (auto& [key, watcher] : qp.datagrams->watchers) {
     watcher.call.end();
-    watcher.holds = false;  // it asks again, but its process may not have been reached
+    // Counts as sending: a sender that holds back will ask again, and others may never have got
+    // HOLD.
+    watcher.holds = false;
   }
 }
 
@@ -221,7 +225,7 @@ ReplyKind answer_hold(Qp& qp, const EndId& end) {
   if (!qp.datagrams) return ReplyKind::kGone;
   Datagrams& datagrams = *qp.datagrams;
   const auto target = datagrams.targets.find(end);
-  if (target == datagrams.targets.end()) return ReplyKind::kOk;  // it does not send there
+  if (target == datagrams.targets.end()) return ReplyKind::kOk;  // this queue pair sends none there
   gate_sends(qp);
   remove_routes(qp, [&](const RouteKey& key) {
     return key.qpn == end.qpn && gid_behind(*key.path) == end.gid;

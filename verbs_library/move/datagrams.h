@@ -1,4 +1,4 @@
-// What a UD queue pair needs for moves: the ends to which it sends, and those that send to it.
+// What a UD queue pair needs for moves: the ends to which it sends, and the ends that send to it.
 #pragma once
 
 #include <chrono>
@@ -18,15 +18,15 @@ using Time = std::chrono::steady_clock::time_point;
 // An end to which the queue pair sends.
 struct Target {
   Destination state;
-  Secret secret = {};  // by which a later process with the same name is told apart
-  Gid gid = {};        // the real ones, once the end is known
+  Secret secret = {};  // distinguishes the end from a later one with the same name
+  Gid gid = {};        // `gid` and `qpn` are the real ones; valid when the end is kKnown
   uint32_t qpn = 0;
   Call call;
   uint64_t asked_round = 0;
   Time ask_again = {};
 };
 
-// A queue pair that sends to this one.
+// A queue pair that sends to this queue pair.
 struct WatcherKey {
   EndId sender;
   EndId known_as;  // the name by which the sender knows this end
@@ -34,10 +34,10 @@ struct WatcherKey {
   auto operator<=>(const WatcherKey&) const = default;
 };
 struct Watcher {
-  bool holds = false;  // it holds back, or does not send any more
+  bool holds = false;  // whether it holds its sends back, or has stopped sending
   Call call;
   Time ask_again = {};
-  int refusals = 0;  // in a row
+  int refusals = 0;  // number of refused connections in a row
 };
 
 // Guarded by World::control.
@@ -45,30 +45,34 @@ struct Datagrams {
   std::map<EndId, Target> targets;
   std::map<WatcherKey, Watcher> watchers;
   bool leaves = false;              // this process will move
-  Time drained_until = {};          // an end that moves waits until this end's sends are done
-  std::optional<Time> waits_since;  // sends are held back
+  Time drained_until = {};          // until then, sends stay held back for an end that moves
+  std::optional<Time> waits_since;  // since when sends are held back
 };
 
-// One look at a UD queue pair: finds out where held sends go, asks the senders to hold back.
-// Returns when it has to be looked at again. Both: the caller holds World::control.
+// The callers of these functions hold World::control.
+
+// Finds the routes of held sends, and then lets the sends pass. Returns the latest time for the
+// next call.
 Time tend_datagrams(Qp& qp, Time now);
 
-// Why a release would fail because of this queue pair; empty: nothing is known. Changes nothing.
+// Returns why a release would fail because of this queue pair; empty: no reason is known. Changes
+// nothing.
 std::string why_datagrams_stay(const Qp& qp);
 
-// The process will move: holds back and drains. Sets `is_ready` to false while that is not
-// finished, and returns why it is not possible at all, or an empty text. `slow` names what is
-// waited for.
+// Holds the sends back, waits for them, and asks the senders to hold back, because this process
+// will move. Sets `is_ready` to false if that is not finished, and sets `slow` to the sender that
+// it waits for. Returns why a move is not possible at all, or an empty text.
 std::string leave_datagrams(Qp& qp, bool& is_ready, std::string& slow);
 void stay_datagrams(Qp& qp);    // the release is cancelled
 void left_datagrams(Qp& qp);    // the queue pair is destroyed
-void return_datagrams(Qp& qp);  // it was made again
+void return_datagrams(Qp& qp);  // the queue pair was made again
 
-// Replies to WATCH and HOLD.
+// Return the replies to WATCH and HOLD.
 ReplyKind answer_watch(Qp& qp, const EndId& sender, const EndId& known_as);
 ReplyKind answer_hold(Qp& qp, const EndId& end);
 
-// Programs that make a path may do so because there is another process at its end.
+// Asks the ends behind this GID again if they may have changed. Called when the program makes an
+// address handle, which may be because a new process has taken the place of an end.
 void doubt_targets(const Context& context, const Gid& gid);
 
 }  // namespace ppmr::verbs

@@ -29,7 +29,7 @@ EndFile file_of(const Qp& qp, const ControlAddress& control, uint32_t real_qpn, 
   return file;
 }
 
-// The names of a queue pair with this number: all GIDs of the device, each once.
+// Returns the names of a queue pair with this number: one for each GID of the device.
 std::vector<EndName> names_of(const Context& context, uint32_t qpn) {
   std::vector<EndName> names;
   std::set<Gid> seen;
@@ -43,15 +43,16 @@ std::vector<EndName> names_of(const Context& context, uint32_t qpn) {
   return names;
 }
 
-// Whether a name belongs to a process of this machine that was killed: nothing listens any more
-// where it said it does. One that moves says so before it stops listening.
+// Returns whether a name belongs to a process of this machine that was killed: no process listens
+// at the address in its file. A process that moves writes that into its file before it stops
+// listening.
 bool is_stale(const EndId& name, const ControlAddress& own) {
   const auto file = read_end_file(name);
   if (!file) return false;
   if (file->moves || file->control.ip != own.ip || file->control.port == own.port) return false;
   const int fd = start_connect(file->control);
   if (fd < 0) return errno == ECONNREFUSED;
-  constexpr int kLimitMs = 1000;  // to an own address it is decided at once
+  constexpr int kLimitMs = 1000;  // the address is of this machine, so the answer comes at once
   pollfd ready = {.fd = fd, .events = POLLOUT, .revents = 0};
   poll(&ready, 1, kLimitMs);
   int error = 0;
@@ -61,7 +62,8 @@ bool is_stale(const EndId& name, const ControlAddress& own) {
   return error == ECONNREFUSED;
 }
 
-// Returns as TextStore::create().
+// Creates an entry, in place of a stale one if there is one. Returns the same as
+// TextStore::create().
 int create_text(const EndId& name, const std::string& text, const ControlAddress& own) {
   TextStore& store = *text_store();
   const std::string file = file_name_of(name);
@@ -71,7 +73,7 @@ int create_text(const EndId& name, const std::string& text, const ControlAddress
   return store.create(file, text);
 }
 
-// A program that ends without destroying its queue pairs.
+// Removes the names of a program that ends without destroying its queue pairs.
 __attribute__((destructor)) void remove_all_names() {
   const std::unique_lock control(world().control, std::try_to_lock);
   if (!control) return;
@@ -98,7 +100,7 @@ bool claim_names(Qp& qp, uint32_t qpn, const ControlAddress& control) {
       remove_names(qp);
       return false;
     }
-    // The queue pair works, and only a move is impossible, which release says.
+    // After an error the queue pair works, but cannot move. A release reports that.
     if (error != 0)
       log("create %s: %s", file_name_of(name.end).c_str(), std::strerror(error));
     else

@@ -1,8 +1,8 @@
-// The directory of ends: one file per queue pair and GID, readable by the user only. Peers find
-// each other in it, so all machines must see the same one. Without a directory nothing is written,
-// and peers know only what they learn from each other.
+// The directory of ends: one file per queue pair and GID, which only the user can read. Peers find
+// each other in it, so all machines must see the same directory. Without a directory, the library
+// writes no files, and peers know only what they tell each other in messages.
 //
-// The callers hold World::control, unless it says otherwise.
+// The callers hold World::control, unless a comment says otherwise.
 #pragma once
 
 #include <optional>
@@ -14,15 +14,16 @@ namespace ppmr::verbs {
 
 Secret new_secret();
 
-// Takes the names of a new queue pair. Returns false if one of them is taken: then none is.
+// Takes the names of a new queue pair. If a name is taken already, returns false and takes none.
 bool claim_names(Qp& qp, uint32_t qpn, const ControlAddress& control);
 
-// Writes the files anew. `moves`: the process does not answer from now on.
+// Writes the files of the queue pair anew. `moves`: the process does not answer from now on.
 void publish_names(const Qp& qp, const ControlAddress& control, bool moves);
 
 void remove_names(Qp& qp);
 
-// Returns nullopt if there is no valid file of this user. Threads: any, without lock.
+// Reads the file of an end. Returns nullopt if there is no valid file of this user. Threads: any,
+// without World::control.
 std::optional<EndFile> read_end_file(const EndId& end);
 
 }  // namespace ppmr::verbs

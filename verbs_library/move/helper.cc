@@ -29,7 +29,7 @@
 #include "verbs_library/shadow/made_once.h"
 #include "verbs_library/shadow/send.h"
 
-// A setting, so that tests need not wait for two minutes.
+// The time is a setting, so that tests need not wait for two minutes.
 #define PPMR_RDMA_AWAY_MS ppmr::verbs::settings().away_limit.count()
 #include "jobs/rdma_release.h"
 
@@ -40,7 +40,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t kVisitorsMax = 64;  // others wait in the queue of the listener
-// A visitor that says nothing gives its place away. Peers ask every few milliseconds.
+// The library closes the connection of a visitor that sends nothing for this time. A peer that
+// waits for something sends a request every few milliseconds.
 constexpr std::chrono::seconds kVisitorSilence{10};
 
 struct Visitor {
@@ -48,7 +49,8 @@ struct Visitor {
   Time last_heard;
 };
 
-// Returns the first IPv4 address of this machine, for devices whose GIDs are no IP addresses.
+// Returns the first IPv4 address of this machine, or 127.0.0.1. Used if the GIDs of the devices are
+// no IP addresses.
 std::string address_of_machine() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "127.0.0.1";
@@ -108,7 +110,7 @@ class Helper {
   void cancel_release(const std::string& why);
   void continue_check();
   void leave();
-  std::string come_back();  // what failed, or an empty text
+  std::string come_back();  // returns what failed, or an empty text
   void publish_all(bool moves);
 
   ppmr_rdma requests_ = {};
@@ -125,7 +127,7 @@ class Helper {
 template <typename Function>
 void for_each_queue_pair(Function function) {
   for (Context* context : world().contexts) {
-    // A copy: what is called may end a connection, but destroys no queue pair.
+    // `function` may end a connection, but must not make or destroy a queue pair.
     for (Qp* qp : context->queue_pairs) function(*qp);
   }
 }
@@ -140,7 +142,7 @@ bool Helper::start() {
   if (!listen_anew()) log("listen for peers: %s", std::strerror(errno));
   sigset_t all, before;
   sigfillset(&all);
-  // Signals are for the program's threads.
+  // The helper thread handles no signals: they are for the threads of the program.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
   const int error = pthread_create(&thread, nullptr, run, this);
@@ -155,7 +157,7 @@ bool Helper::start() {
 }
 
 void Helper::close_after_fork() {
-  // The descriptors are copies. The parent's stay open.
+  // These descriptors are copies of the child. The descriptors of the parent stay open.
   ppmr_rdma_close(&requests_);
   if (listener_ >= 0) close(listener_);
   if (wake_fd_ >= 0) close(wake_fd_);
@@ -164,7 +166,8 @@ void Helper::close_after_fork() {
 }
 
 bool Helper::listen_anew() {
-  // Of both families, on all addresses: which one the peers use may change with the machine.
+  // Listens on all addresses of both families, because peers may use another address on the next
+  // machine.
   listener_ = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   sockaddr_storage address = {};
   socklen_t size = sizeof(sockaddr_in6);
@@ -257,8 +260,9 @@ void Helper::begin_release() {
   log("release begins");
 }
 
-// Returns why the queue pair cannot be destroyed at all; empty if it can be, now or later. If
-// later, adds to `slow` which peer it waits for.
+// Returns why the queue pair can never be destroyed; empty if it can be destroyed now or later.
+// Sets `is_ready` to false if it must wait. For a UD queue pair, sets `slow` to the sender that it
+// waits for.
 std::string Helper::what_hinders(Qp& qp, bool& is_ready, std::string& slow) {
   if (qp.datagrams) return leave_datagrams(qp, is_ready, slow);
   if (qp.connection && is_broken(qp)) {
@@ -325,7 +329,7 @@ void Helper::leave() {
     qp.connection->link.left();
     qp.connection->waits_since.reset();
   });
-  // Answers that peers wait for are on their way: a peer repeats its question if one is lost.
+  // Closes the connections of peers. If an answer is lost with them, the peer repeats its request.
   visitors_.clear();
   close(listener_);
   listener_ = -1;
@@ -377,16 +381,18 @@ void Helper::loop() {
   std::unique_lock<std::mutex> control(world().control, std::defer_lock);
   for (;;) {
     wait();
-    // While the process is away, its calls that need a device wait for this lock.
+    // This thread holds the lock while the process is away, so that calls of the program that need
+    // a device wait.
     if (!control.owns_lock()) control.lock();
-    // A request that is being carried out is the only one.
+    // Takes no new request of ppmr before the present one is finished.
     if (phase_ != Phase::kReleasing && !check_) obey();
     if (phase_ != Phase::kAway) {
       accept_visitors();
       serve_visitors();
       tend_all();
       if (phase_ == Phase::kReleasing) continue_release();
-      // What has changed may have to be told at once.
+      // A request or a cancelled release may have changed links, which may have messages to send
+      // now.
       if (phase_ == Phase::kHere) tend_all();
     }
     if (check_) continue_check();
@@ -396,8 +402,9 @@ void Helper::loop() {
 
 std::atomic<Helper*> helper{nullptr};
 
-// Only the forking thread goes on in a child. Objects of the parent stay usable as far as the real
-// library allows; they are not moved with the child.
+// A forked child has only the forking thread, so it starts its own helper thread when it opens a
+// device. In the child, objects of the parent stay usable as far as the real library allows, but
+// they do not move with the child.
 void prepare_fork() { world().control.lock(); }
 void end_fork_in_parent() { world().control.unlock(); }
 void end_fork_in_child() {
@@ -414,7 +421,7 @@ void start_helper() {
   (void)registered;
   if (!helper.load()) {
     auto* fresh = new Helper;
-    if (!fresh->start()) return;  // the program works, and cannot be moved
+    if (!fresh->start()) return;  // the program works, but cannot be moved
     helper = fresh;
   }
   helper.load()->find_address();

@@ -1,19 +1,20 @@
-// The thread of the library: answers ppmr's requests (jobs/rdma_release.h) and the peers, and leads
-// the connections of this process through moves, its own and those of the peers. It sleeps while
-// nothing moves.
+// The helper thread of the library. It answers the requests of ppmr (jobs/rdma_release.h) and of
+// peers, and leads the connections of this process through moves of this process and of its peers.
+// It sleeps while nothing moves.
 #pragma once
 
 #include "verbs_library/protocol/message.h"
 
 namespace ppmr::verbs {
 
-// Starts it, if it does not run. Called when a device was opened, also again in a forked child.
+// Starts the helper thread unless it runs. The library calls this when the program opens a device;
+// in a forked child, this starts a new thread.
 void start_helper();
 
-// Something has changed that it has to look at.
+// Wakes the helper thread, because something has changed that it must handle.
 void wake_helper();
 
-// Where peers reach this process. The caller holds World::control.
+// Returns the address at which peers reach this process. The caller holds World::control.
 const ControlAddress& control_address();
 
 }  // namespace ppmr::verbs

@@ -20,7 +20,9 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{60'000};
-constexpr milliseconds kAttempt{3'000};  // a new connection is faster than TCP's later attempts
+// The time limit of one attempt. While the directory moves, TCP retransmits ever more rarely, so a
+// new connection is faster.
+constexpr milliseconds kAttempt{3'000};
 constexpr milliseconds kBetweenAttempts{100};
 
 std::string read_token() {
@@ -80,7 +82,8 @@ class JobStore : public TextStore {
     return errno_of(ask(DirectoryOp::kWrite, name, text, kPatience));
   }
   void remove(const std::string& name) override {
-    // The end of a program must not wait: the directory ends with the job.
+    // Tries for a short time only, because it would delay the end of a program. A name that remains
+    // does no harm: the directory ends with the job.
     ask(DirectoryOp::kRemove, name, "", kAttempt);
   }
   std::optional<std::string> get(const std::string& name) override {
@@ -106,7 +109,7 @@ class JobStore : public TextStore {
     return reply ? parse_directory_reply(*reply) : std::nullopt;
   }
 
-  // Nothing if there was no reply in that time.
+  // Sends a request until there is a reply. Returns nullopt if there was none within `patience`.
   std::optional<DirectoryReply> ask(DirectoryOp op, const std::string& name,
                                     const std::string& text, milliseconds patience) const {
     const std::string request = to_text(DirectoryRequest{token_, op, name, text});

@@ -7,8 +7,9 @@
 
 namespace ppmr::verbs {
 
-// `place`: ADDRESS:PORT. The token is in the file that the settings name. A request waits while the
-// node with the directory moves, up to a minute; then it fails with ETIMEDOUT.
+// Makes a client of the directory at `place`, ADDRESS:PORT. Reads the token from the file that the
+// settings name. A request waits while the node with the directory moves. After a minute it fails
+// with ETIMEDOUT.
 TextStore* make_job_store(const std::string& place);
 
 }  // namespace ppmr::verbs

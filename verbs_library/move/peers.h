@@ -1,4 +1,4 @@
-// The peer to which a program connects a queue pair, at that moment.
+// Finds the peer to which a program is about to connect a queue pair.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,17 @@ namespace ppmr::verbs {
 struct FoundPeer {
   EndFile file;
   bool has_moved = false;
-  Gid gid = {};  // the real ones, if it has moved
+  Gid gid = {};  // `gid`, `qpn` and `keys` are the real ones; valid if `has_moved`
   uint32_t qpn = 0;
   std::vector<KeyPair> keys;
 };
 
-// Looks the peer up in the directory. A peer that has moved is asked for its keys, and one that
-// moves at this moment is waited for, at most for the hold limit. Nothing if the directory does not
-// have it: then it has no movable verbs, and only a move is impossible.
+// Looks the peer up in the directory. Requests the keys of a peer that has moved. Waits for a peer
+// that moves at this moment, at most for the hold limit. Returns nullopt if the directory does not
+// have the peer, so that it has no movable verbs, or if the peer does not answer. Without this
+// result the queue pair works, but cannot move.
 //
-// Threads: any, without World::control, because the peer may connect to this process meanwhile.
+// Threads: any, but without World::control, because the peer may connect to this process meanwhile.
 std::optional<FoundPeer> find_peer(const Qp& qp, const EndId& peer);
 
 }  // namespace ppmr::verbs

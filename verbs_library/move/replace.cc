@@ -28,7 +28,7 @@ uint32_t new_psn() {
   return psn & 0xffffff;
 }
 
-// Collects the first failure.
+// Logs all failures, and keeps the first one.
 class Failures {
  public:
   void note(const char* step, int error) {
@@ -78,7 +78,7 @@ void destroy_completion_queues(Context& context, Failures& failures) {
     {
       const std::lock_guard guard(cq->lock);
       std::swap(old, cq->real);
-      cq->retired.clear();  // their completions are destroyed with the queue
+      cq->retired.clear();  // the queue's completions, which could refer to them, are gone with it
       cq->receivers.clear();
     }
     if (old) failures.note("destroy a completion queue", real().ibv_destroy_cq(old));
@@ -86,7 +86,8 @@ void destroy_completion_queues(Context& context, Failures& failures) {
   for (Channel* channel : context.channels) {
     const std::lock_guard guard(channel->lock);
     if (!channel->real) continue;
-    // A forked child may have a copy of the descriptor, so closing it is not enough.
+    // A forked child may have a copy of the descriptor. So closing the descriptor would not remove
+    // it from the epoll instance.
     epoll_ctl(channel->fd, EPOLL_CTL_DEL, channel->real->fd, nullptr);
     failures.note("destroy a completion channel", real().ibv_destroy_comp_channel(channel->real));
     channel->real = nullptr;
@@ -148,7 +149,8 @@ int to_init(Qp& qp) {
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
-// A UD queue pair has no peer to wait for.
+// Moves a new UD queue pair to the state that the program knows. This can be done at once, because
+// a UD queue pair has no peer to wait for.
 int to_shown_state(Qp& qp) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
@@ -167,7 +169,8 @@ int to_error(Qp& qp) {
   return real().ibv_modify_qp(qp.real, &attributes, IBV_QP_STATE);
 }
 
-// Makes the real queue pair, in INIT and with its receives.
+// Makes the real queue pair with its receives, in INIT. If it was in RESET or ERR, or is of UD,
+// leaves it in its former state.
 int make_queue_pair(Qp& qp) {
   ibv_qp* made = new_real_queue_pair(qp);
   if (!made) return errno ? errno : EIO;
@@ -179,7 +182,8 @@ int make_queue_pair(Qp& qp) {
   }
   if (qp.shared_receives()) add_receiver(*qp.receive_cq, made->qp_num, qp.receives);
   const ibv_qp_state shown = qp.qp_base.state;
-  if (shown == IBV_QPS_RESET) return post_receives_again(qp);  // there are none
+  // A queue pair in RESET has no receives, so the call only ends keep_receives().
+  if (shown == IBV_QPS_RESET) return post_receives_again(qp);
   if (const int error = to_init(qp); error != 0) return error;
   if (const int error = post_receives_again(qp); error != 0) return error;
   if (qp.sends_datagrams()) {
@@ -215,7 +219,8 @@ int to_ready(Qp& qp, const QueuePairAddress& peer) {
                                   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-// Before the peer learns the address.
+// Chooses the GID and the packet number of the new real queue pair, before the peer gets its
+// address.
 void choose_address(Qp& qp) {
   if (!qp.connection || !qp.shown_gid) return;
   qp.connection->gid = gid_now(qp, *qp.shown_gid, qp.attributes.port_num);
@@ -247,7 +252,7 @@ std::string destroy_real_objects() {
   for (Context* context : world().contexts) {
     absorb_device_events(*context);
     destroy_queue_pairs(*context, failures);
-    // Completions in the queue may name receives of a shared one.
+    // Completions may refer to receives of the shared queues, so it takes them first.
     for (Cq* cq : context->completion_queues) absorb_completions(*cq);
     destroy_shared_queues(*context, failures);
     destroy_completion_queues(*context, failures);
@@ -280,7 +285,7 @@ std::string make_real_objects() {
         continue;
       }
       choose_address(*qp);
-      // Those that are connected wait for their peer.
+      // A connected queue pair must wait for its peer.
       if (!qp->connection) open_sends(*qp);
     }
   }
@@ -346,7 +351,7 @@ void end_queue_pair(Qp& qp) {
   qp.qp_base.state = IBV_QPS_ERR;
   fail_held_sends(qp);
   if (qp.real && to_error(qp) == 0) {
-    // From now on the device fails what is posted.
+    // The queue pair is in ERR, so the device completes all requests with an error.
     open_sends(qp);
   } else {
     fail_receives(qp);

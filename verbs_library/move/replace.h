@@ -1,5 +1,5 @@
-// Destroying the real objects and making them again, here or on another machine. The caller holds
-// World::control in all of them.
+// Destroys the real objects, and makes them again here or on another machine. The callers of all
+// functions hold World::control.
 #pragma once
 
 #include <string>
@@ -9,28 +9,29 @@
 
 namespace ppmr::verbs {
 
-// Destroys all real objects of the process. Nothing may be in flight, and sends are held back.
-// Completions, events and receives are kept. Returns what failed, or an empty text.
+// Destroys all real objects of the process. Nothing may be in flight, and sends must be held back.
+// Keeps completions, events and receives. Returns what failed, or an empty text.
 std::string destroy_real_objects();
 
-// Makes all of them again: queue pairs in INIT, or in ERR if they were, with their receives. What
-// cannot be made reports errors to the program as a dead device does. Returns what failed, or an
-// empty text.
+// Makes all real objects again. Queue pairs have their receives, and are in INIT, or in ERR if they
+// were in ERR. An object that cannot be made reports errors to the program, like an object of a
+// dead device. Returns what failed, or an empty text.
 std::string make_real_objects();
 
-// Connects a queue pair to the address of its peer. Makes a new real queue pair, because the
-// present one was connected to another: the kernel's rxe (6.1) keeps the route of a queue pair even
-// when it is reset. Returns 0 or an errno.
+// Connects a queue pair to the address of its peer. If the present real queue pair was connected
+// before, makes a new one: the kernel's rxe (6.1) keeps the route of a queue pair even after a
+// reset. Returns 0 or an errno.
 int connect_again(Qp& qp, const QueuePairAddress& peer);
 
-// The address for the peer: valid after make_real_objects() or connect_again().
+// Returns the address for the peer. Call it only after make_real_objects() or connect_again().
 QueuePairAddress address_of(const Qp& qp, const ControlAddress& control);
 
-// As above, for a queue pair that is not connected yet. `name`: by which a peer asked for it.
+// Returns the address of a queue pair that is not connected yet. `name`: the name by which a peer
+// has asked for it.
 QueuePairAddress address_of(const Qp& qp, const EndName& name, const ControlAddress& control);
 
-// Moves a queue pair to the error state, for the device and for the program, after its held sends
-// have failed.
+// Completes the held sends with errors, and moves the queue pair to the error state, for the device
+// and for the program.
 void end_queue_pair(Qp& qp);
 
 }  // namespace ppmr::verbs

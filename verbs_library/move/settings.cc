@@ -11,7 +11,7 @@ void read_text(const char* name, std::string& value) {
   if (const char* text = std::getenv(name)) value = text;
 }
 
-// A value that is not a positive number has no effect.
+// Reads a time in milliseconds from the environment. Ignores a value that is not a positive number.
 void read_time(const char* name, std::chrono::milliseconds& value) {
   const char* text = std::getenv(name);
   char* end = nullptr;

@@ -1,4 +1,4 @@
-// What the environment of the program sets; `ppmr rdma run` sets the first one.
+// Settings from the environment of the program. `ppmr rdma run` sets the directory.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ struct Settings {
   std::chrono::milliseconds away_limit{120'000};  // PPMR_VERBS_AWAY_LIMIT_MS
 };
 
-// Read at the first call. Threads: any.
+// Returns the settings, which it reads at the first call. Threads: any.
 const Settings& settings();
 
 }  // namespace ppmr::verbs

@@ -41,7 +41,8 @@ class Files : public TextStore {
     struct stat status = {};
     char text[kEndFileBytesMax + 1];
     ssize_t size = -1;
-    // A file of another user could lead the connection to that user.
+    // Accepts only files of this user or of root: a file of another user could lead the connection
+    // to a program of that user.
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
         (status.st_uid == geteuid() || status.st_uid == 0))
       size = read(fd, text, sizeof(text));

@@ -1,5 +1,5 @@
-// What to use on another machine in place of what the program had: pure decisions on tables that
-// the device gives.
+// Chooses the devices and addresses of another machine that replace those that the program had.
+// Pure: decides on tables that the caller has read from the device.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,24 @@ struct GidEntry {
   int type = 0;  // enum ibv_gid_type_sysfs or _exp; only compared
 };
 
-// The entry that takes the place of `before`: the same GID and type if it is there (the address has
-// moved, too), else the same index if it is of the same kind, else the first of the same kind. The
-// kinds: IPv4, link-local, other; each per type. Nothing if there is none.
+// Returns the entry that takes the place of `before`. Prefers an entry with the same GID and type
+// (the address has moved, too), then the entry with the same index if it is of the same kind, then
+// the first entry of the same kind. Two entries are of the same kind if they have the same type,
+// and both GIDs are IPv4, both link-local, or both other addresses. nullopt: there is none.
 std::optional<GidEntry> choose_gid(const GidEntry& before, const std::vector<GidEntry>& now);
 
 struct DeviceChoice {
   std::string name;
-  bool is_active = false;  // one of its ports
+  bool is_active = false;  // whether it has an active port
 };
 
-// The index of the device to open: the one of the same name, else the first that is active.
+// Returns the index of the device to open: the device with the same name, or else the first active
+// device. nullopt: there is none.
 std::optional<size_t> choose_device(const std::string& before,
                                     const std::vector<DeviceChoice>& now);
 
-// The address for control connections: the first IPv4 address among the GIDs, else the first other
-// address that is not link-local. Nothing if the GIDs are no addresses.
+// Returns the address for control connections: the first IPv4 address among the GIDs, or else the
+// first other address that is not link-local. nullopt: no GID is such an address.
 std::optional<std::string> choose_control_ip(const std::vector<Gid>& gids);
 
 }  // namespace ppmr::verbs

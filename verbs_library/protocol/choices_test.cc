@@ -31,7 +31,7 @@ TEST(ChooseGid, TakesNoOtherKindAndNoOtherType) {
   EXPECT_FALSE(choose_gid(kBefore, {{3, link_local(1), 2}, {4, ipv4(2), 1}}));
 }
 
-TEST(ChooseGid, IgnoresPlacesThatAreNotSet) {
+TEST(ChooseGid, IgnoresEntriesThatAreNotSet) {
   EXPECT_FALSE(choose_gid({.index = 0, .gid = private_ipv6(1), .type = 0}, {{0, Gid{}, 0}}));
 }
 
@@ -42,7 +42,7 @@ TEST(ChooseDevice, PrefersTheNameThenAnActiveOne) {
   EXPECT_FALSE(choose_device("rxe0", {}));
 }
 
-TEST(ChooseControlIp, TakesAnAddressThatOthersCanReach) {
+TEST(ChooseControlIp, TakesAnAddressThatOtherMachinesCanReach) {
   EXPECT_EQ(choose_control_ip({link_local(1), private_ipv6(2), ipv4(3)}), "10.0.0.3");
   EXPECT_EQ(choose_control_ip({link_local(1), private_ipv6(2)}), "fd00::2");
   EXPECT_FALSE(choose_control_ip({link_local(1)}));

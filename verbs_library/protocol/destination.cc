@@ -3,7 +3,7 @@
 namespace ppmr::verbs {
 namespace {
 
-constexpr int kRefusalsMax = 50;  // then the end's process is taken for ended
+constexpr int kRefusalsMax = 50;  // after so many, the end's process counts as ended
 
 }  // namespace
 
@@ -25,7 +25,7 @@ bool Destination::look(Listing listing) {
 }
 
 void Destination::answered(uint64_t round, ReplyKind kind) {
-  // A HOLD that came meanwhile is newer than the answer.
+  // A HOLD since the question has begun a new round. It is newer than this answer.
   if (phase_ != Phase::kAsking || round != round_) return;
   refusals_ = 0;
   if (kind == ReplyKind::kKeys) phase_ = Phase::kKnown;

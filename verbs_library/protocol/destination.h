@@ -1,21 +1,21 @@
-// An end to which a UD queue pair sends, as the sender sees it, and the protocol by which a sender
-// learns where an end is when the end's process moves.
+// An end to which a UD queue pair sends, as the sender sees it, and the protocol with which a
+// sender finds the end after the end's process has moved.
 //
 //     SENDER                                            END
 //     holds its first datagram to the end back
 //     WATCH  -------------------------------------->    notes the sender
 //     <---------------------------------------- KEYS {address}
 //     sends to this address, until
-//     <----------------------------------------- HOLD   will move, and asks every sender that it
-//     holds back, waits for its own sends               knows until it has answered OK
+//     <----------------------------------------- HOLD   will move, and asks each noted sender
+//     holds back, waits for its own sends               until the sender has answered OK
 //     OK  ----------------------------------------->    forgets the sender, destroys its queue pair
 //     WATCH, with its next datagram  -------------->    NOT YET, and KEYS when it is back
 //
-// So no datagram leaves for a number that may belong to another queue pair by then. A sender that
-// comes back asks about each of its ends again, because it has missed what was said meanwhile.
+// So no datagram leaves for a queue pair number that may belong to another queue pair already. A
+// sender that has moved asks each of its ends again, because it may have missed a HOLD.
 //
-// Rejected: the protocol of connections (link.h). A UD queue pair has any number of peers, and most
-// of them never send anything back.
+// Rejected: the protocol of connections (link.h). A UD queue pair can have any number of peers, and
+// most of them never send back.
 #pragma once
 
 #include <cstdint>
@@ -26,34 +26,36 @@ namespace ppmr::verbs {
 
 // What the directory says about an end.
 enum class Listing {
-  kNone,   // it has no such end
+  kNone,   // the directory does not have it
   kMoves,  // its process does not answer now
   kHere,
 };
 
-// Threads: none; the owner has a lock.
+// Threads: one at a time; the owner has a lock.
 class Destination {
  public:
   enum class Phase {
-    kAsking,   // datagrams are held back until it is known where they go
-    kKnown,    // they go where the answer said
-    kForeign,  // the end has no movable verbs: they go where the program says
-    kLost,     // the end is gone: they go nowhere
+    kAsking,   // the address of the end is not known, and datagrams are held back
+    kKnown,    // datagrams go to the address in the end's answer
+    kForeign,  // the end has no movable verbs; datagrams go to the address that the program gave
+    kLost,     // the end does not exist any more; datagrams are dropped
   };
 
   Phase phase() const { return phase_; }
-  // Which of this end's questions an answer belongs to.
+  // The number of the present question. answered() ignores answers to earlier questions.
   uint64_t round() const { return round_; }
 
-  // Takes what the directory says. Returns whether to ask the end now.
+  // Takes the entry of the directory. Returns whether the caller must ask the end now.
   bool look(Listing listing);
-  // The answer to a WATCH of this round.
+  // Takes the answer to a WATCH of this round.
   void answered(uint64_t round, ReplyKind kind);
-  // Nothing listens where the directory says that the end is.
+  // Notes that no process listens at the address in the directory.
   void refused();
-  // The end will move. Returns the reply. `sends_done`: all sends of this queue pair.
+  // Takes a HOLD: the end will move. Returns the reply. `sends_done`: whether all sends of this
+  // queue pair are done.
   ReplyKind hold(bool sends_done);
-  // Nothing is certain any more: this process has moved, or the end may be another one by now.
+  // Forgets the address and begins a new round, because this process has moved, or because another
+  // end may have the same name now.
   void ask_again();
   void lose() { phase_ = Phase::kLost; }
 
@@ -61,7 +63,7 @@ class Destination {
   Phase phase_ = Phase::kAsking;
   uint64_t round_ = 0;
   bool was_listed_ = false;
-  int refusals_ = 0;  // in a row
+  int refusals_ = 0;  // number of refused connections in a row
 };
 
 }  // namespace ppmr::verbs

@@ -1,6 +1,6 @@
-// A sender and an end of UD that move at random, over a network that loses, repeats and delays
-// requests and replies. No datagram may leave for a place where the end is not. PPMR_SEED replays
-// one world, PPMR_SEEDS sets how many run.
+// Simulates a UD sender and its end. Both move at random, and the network loses, repeats and delays
+// requests and replies. A datagram must never leave for a place where the end is not. PPMR_SEED
+// replays one simulation; PPMR_SEEDS sets how many run.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,9 +20,9 @@ struct Packet {
   Kind kind = Kind::kWatch;
   bool is_reply = false;
   ReplyKind reply = ReplyKind::kStale;
-  uint64_t round = 0;  // of the sender, in a WATCH
-  uint64_t move = 0;   // of the end, in a HOLD
-  int place = 0;       // of the end, in KEYS
+  uint64_t round = 0;  // in a WATCH: the round of the sender
+  uint64_t move = 0;   // in a HOLD: the number of the end's move
+  int place = 0;       // in KEYS: the place of the end
 };
 
 class World {
@@ -58,7 +58,7 @@ class World {
     }
   }
 
-  // The sender: a datagram, or the question that it waits for.
+  // Lets the sender send a datagram, or a WATCH if it does not know the address.
   void send(bool restless) {
     if (sender_is_away_) return;
     if (destination_.phase() == Phase::kAsking) {
@@ -84,7 +84,7 @@ class World {
   }
 
   void put(const Packet& packet, bool restless) {
-    // An end asks again when its question was lost, not while it is on its way.
+    // Bounds the questions under way: an end repeats a question only when the earlier one was lost.
     constexpr size_t kUnderWayMax = 4;
     if (packets_.size() >= kUnderWayMax && !packet.is_reply) return;
     for (int copies = restless && chance(10) ? 2 : 1; copies > 0; --copies)
@@ -131,7 +131,7 @@ class World {
       sender_holds_ = false;
       ++moves_begun_;
     } else if (chance(restless ? 10 : 50)) {
-      leaves_ = false;  // cancelled; the sender stays noted
+      leaves_ = false;  // the move is cancelled; the sender stays noted
     } else if (is_watched_ && !sender_holds_ && !sender_is_away_) {
       put({.kind = Kind::kHold, .move = moves_begun_}, restless);
     } else {
@@ -168,7 +168,7 @@ uint64_t number_from(const char* variable, uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-TEST(DestinationSimulation, NoDatagramGoesToAPlaceThatTheEndHasLeft) {
+TEST(DestinationSimulation, NoDatagramGoesToAPlaceThatItsEndHasLeft) {
   const uint64_t worlds = std::getenv("PPMR_SEED") ? 1 : 10 * number_from("PPMR_SEEDS", 300);
   const uint64_t first = number_from("PPMR_SEED", std::random_device()());
   int moves = 0, delivered = 0;

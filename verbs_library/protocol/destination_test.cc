@@ -15,7 +15,7 @@ Destination known() {
   return destination;
 }
 
-TEST(Destination, IsAskedOnlyWhereItsProcessIs) {
+TEST(Destination, IsAskedOnlyWhenItsProcessIsThere) {
   Destination destination;
   EXPECT_FALSE(destination.look(Listing::kMoves));
   EXPECT_EQ(destination.phase(), Phase::kAsking);
@@ -24,27 +24,27 @@ TEST(Destination, IsAskedOnlyWhereItsProcessIs) {
   EXPECT_EQ(destination.phase(), Phase::kAsking);
 }
 
-TEST(Destination, WithoutEntryHasNoMovableVerbs) {
+TEST(Destination, EndWithoutEntryCountsAsForeign) {
   Destination destination;
   EXPECT_FALSE(destination.look(Listing::kNone));
   EXPECT_EQ(destination.phase(), Phase::kForeign);
 }
 
-TEST(Destination, WhoseEntryVanishesIsLost) {
+TEST(Destination, EndWhoseEntryVanishesIsLost) {
   Destination destination;
   destination.look(Listing::kMoves);
   destination.look(Listing::kNone);
   EXPECT_EQ(destination.phase(), Phase::kLost);
 }
 
-TEST(Destination, ThatHasNoQueuePairAnyMoreIsLost) {
+TEST(Destination, EndWhoseQueuePairIsGoneIsLost) {
   Destination destination;
   destination.look(Listing::kHere);
   destination.answered(destination.round(), ReplyKind::kGone);
   EXPECT_EQ(destination.phase(), Phase::kLost);
 }
 
-TEST(Destination, WhereNothingListensIsLostInTheEnd) {
+TEST(Destination, EndThatRefusesConnectionsIsLostAfterManyRefusals) {
   Destination destination;
   int refusals = 0;
   for (; destination.phase() == Phase::kAsking && refusals < 1000; ++refusals) {
@@ -55,7 +55,7 @@ TEST(Destination, WhereNothingListensIsLostInTheEnd) {
   EXPECT_GT(refusals, 1) << "a process that begins to move refuses, too";
 }
 
-TEST(Destination, ThatMovesIsHeldBackOnceSendsAreDone) {
+TEST(Destination, HoldIsAnsweredWithOkOnlyWhenSendsAreDone) {
   Destination destination = known();
   EXPECT_EQ(destination.hold(false), ReplyKind::kDraining);
   EXPECT_EQ(destination.phase(), Phase::kAsking);
@@ -63,7 +63,7 @@ TEST(Destination, ThatMovesIsHeldBackOnceSendsAreDone) {
   EXPECT_EQ(destination.phase(), Phase::kAsking);
 }
 
-TEST(Destination, AnswerFromBeforeAHoldDoesNotCount) {
+TEST(Destination, AnswerToAQuestionBeforeAHoldDoesNotCount) {
   Destination destination;
   destination.look(Listing::kHere);
   const uint64_t asked = destination.round();

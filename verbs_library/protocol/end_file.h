@@ -1,5 +1,5 @@
-// The file of an end in the directory: where its process can be reached, and what the queue pair is
-// called now. Text, one `key value` per line.
+// The file of an end in the directory: the address of its process, and the present number of its
+// queue pair. It is text, one `key value` per line.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ namespace ppmr::verbs {
 struct EndFile {
   ControlAddress control;
   Secret secret = {};
-  bool moves = false;      // the process has released its devices: it does not answer now
-  bool has_moved = false;  // the device wants other numbers than the file's name: ask for the keys
-  Gid gid = {};            // the real one; zero: the end has not chosen one yet
-  uint32_t qpn = 0;        // the real one
+  bool moves = false;      // the process has released its devices, and does not answer now
+  bool has_moved = false;  // real numbers differ from shown ones, so a peer must ask for the keys
+  Gid gid = {};            // the real GID; zero: the end has not chosen one yet
+  uint32_t qpn = 0;        // the real queue pair number
 
   bool operator==(const EndFile&) const = default;
 };

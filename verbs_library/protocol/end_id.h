@@ -1,5 +1,5 @@
-// One end of a connection as programs know it: the GID and the queue pair number that the program
-// was given first. Both stay the same for the life of the queue pair, wherever its process moves.
+// The name of a queue pair as programs know it: the GID and the queue pair number that the program
+// got first. Both stay the same for the life of the queue pair, even if its process moves.
 #pragma once
 
 #include <array>
@@ -18,11 +18,12 @@ struct EndId {
   auto operator<=>(const EndId&) const = default;
 };
 
-// The name of the end's file in the directory: 32 hexadecimal digits, "-", the number in
-// hexadecimal.
+// Returns the name of the end's file in the directory: the GID as 32 hexadecimal digits, "-", and
+// the queue pair number in hexadecimal.
 std::string file_name_of(const EndId& end);
 
-// The last four bytes of an IPv4 address that is mapped into a GID, as text; else the IPv6 address.
+// Returns the address in a GID as text: the IPv4 address if the GID is IPv4-mapped, or else the
+// IPv6 address.
 std::string address_of(const Gid& gid);
 
 bool is_mapped_ipv4(const Gid& gid);

@@ -1,9 +1,10 @@
-// The keys whose real number is not the one that programs know. Immutable: a move makes a new
-// table. All keys that are not in the table are the same in both worlds, so a process that has not
-// moved, and has no moved peer, has an empty table and never looks.
+// The keys of memory regions whose real number differs from the number that programs know.
+// Immutable: each move makes a new table. The real number of a key that is not in the table is the
+// same. So a process that has not moved, and has no moved peer, has an empty table and looks up no
+// keys.
 //
-// A number in the table is taken until the next move, also if its memory region is gone: a peer may
-// still have the table.
+// A number in the table stays taken until the next move, even if its memory region does not exist
+// any more: a peer may still have the table.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 namespace ppmr::verbs {
 
 const char* what_delays(const Traffic& traffic) {
-  // A device does not say which of the two it is.
+  // A device does not report which of these two causes applies.
   if (!traffic.sends_done)
     return "sends do not complete: the peer posts no receives for them, or cannot be reached";
   return "the peer does not answer, or does not take what has arrived";
@@ -20,7 +20,8 @@ bool Link::leave() {
   if (awaits_go() || (phase_ != Phase::kOpen && phase_ != Phase::kContinuing)) return false;
   phase_ = Phase::kLeaving;
   ++serial_;
-  // A SUSPEND that was cancelled, and whose CONTINUE has not arrived, may still be in force.
+  // The peer may still hold its sends back because of an earlier SUSPEND, if CONTINUE has not
+  // arrived. Its answer to that SUSPEND does not count for this move.
   peer_drained_.reset();
   ready_by_peer_ = false;
   return true;
@@ -37,9 +38,9 @@ void Link::stay() {
 void Link::observe(const Traffic& traffic) {
   if (phase_ != Phase::kLeaving || awaits_go()) return;
   const bool peer_agreed = peer_drained_ && traffic.received == *peer_drained_;
-  // A peer that leaves itself has ended its own sends before it asked.
+  // A peer that leaves, too, has waited for its own sends before it sent SUSPEND.
   const bool peer_leaves_too = peer_leaves_ && has_told_drained_;
-  // Sends to a peer that is gone fail: the device says so.
+  // If the peer is gone, the device completes the sends to it with an error.
   if (traffic.sends_done && (peer_is_gone_ || peer_agreed || peer_leaves_too)) {
     ready_by_peer_ = !peer_is_gone_ && !peer_agreed;
     phase_ = Phase::kReady;
@@ -69,7 +70,7 @@ void Link::lose_peer() {
       peer_is_gone_ = true;
       break;
     case Phase::kContinuing:
-      phase_ = Phase::kOpen;  // the device reports the peer's end
+      phase_ = Phase::kOpen;  // the device reports the end of the peer to the program
       break;
     case Phase::kReturning:
     case Phase::kConnected:
@@ -154,12 +155,12 @@ Link::Handled Link::suspend(const LinkRequest& request, const Traffic& traffic) 
 
 Link::Handled Link::reconnect(const LinkRequest& request) {
   if (phase_ == Phase::kAway) return {reply(ReplyKind::kNotYet)};
-  if (accepted_serial_ == request.serial) return {reply(ReplyKind::kConnected)};  // a repetition
+  if (accepted_serial_ == request.serial) return {reply(ReplyKind::kConnected)};  // repeated
   if (request.serial <= connected_serial_) return {reply(ReplyKind::kStale)};
   if (phase_ == Phase::kReturning && mine_ < peer_) return {reply(ReplyKind::kCrossed)};
   if (phase_ == Phase::kReady || phase_ == Phase::kLeaving) {
     phase_ = Phase::kLeaving;
-    ++serial_;  // what the peer has answered before counts no more
+    ++serial_;  // earlier answers of the peer no longer count
     peer_drained_.reset();
   } else if (phase_ != Phase::kLeaving) {
     phase_ = Phase::kOpen;
@@ -183,7 +184,8 @@ Link::Handled Link::handle(const LinkRequest& request, const Traffic& traffic) {
       return reconnect(request);
     case RequestKind::kContinue:
       if (awaits_go()) return {reply(ReplyKind::kStale)};
-      // The peer has stayed, but the queue pair that it knows is gone: it accepts a RECONNECT.
+      // The peer has stayed, but this end has destroyed the queue pair that the peer knows. The
+      // peer will get a RECONNECT from this end.
       if (phase_ == Phase::kReturning || phase_ == Phase::kAway) return {reply(ReplyKind::kNotYet)};
       peer_leaves_ = false;
       has_told_drained_ = false;
@@ -199,7 +201,7 @@ Link::Handled Link::handle(const LinkRequest& request, const Traffic& traffic) {
       return {reply(ReplyKind::kKeys)};
     case RequestKind::kWatch:
     case RequestKind::kHold:
-      break;  // not of connections
+      break;  // only for UD queue pairs
   }
   return {reply(ReplyKind::kStale)};
 }

@@ -1,5 +1,5 @@
-// Two ends that move, cancel and send at random, over a network that loses, repeats and delays
-// requests and replies. PPMR_SEED replays one world, PPMR_SEEDS sets how many run.
+// Simulates two ends that move, cancel moves and send at random. The network loses, repeats and
+// delays requests and replies. PPMR_SEED replays one simulation; PPMR_SEEDS sets how many run.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,15 +14,15 @@ namespace {
 
 using Phase = Link::Phase;
 
-// A queue pair is a number that grows whenever it is made again; 0: none.
+// One end. Its queue pair is a number, which grows each time that the end makes it again; 0: none.
 struct End {
   Link link;
   uint64_t queue_pair = 1;
   uint64_t connected_to = 1;
   uint64_t queue_pairs_made = 1;
   uint64_t sent = 0;
-  uint64_t in_flight = 0;  // sends that are not completed
-  uint64_t in_queue = 0;   // messages that have arrived, and whose completion was not polled
+  uint64_t in_flight = 0;  // sends that have not completed
+  uint64_t in_queue = 0;   // messages that have arrived, and whose completions were not polled
   uint64_t received = 0;
 
   Traffic traffic() const { return {in_flight == 0, sent, received}; }
@@ -151,7 +151,7 @@ class World {
     }
     const auto handled = end.link.handle(packet.request, end.traffic());
     if (handled.action == LinkAction::kReconnect) {
-      // Completions that are in the queue already survive the queue pair.
+      // Completions in the completion queue survive the queue pair.
       end.received += end.in_queue;
       end.in_queue = 0;
       if (end.in_flight) complain("a queue pair in use was replaced");

@@ -1,4 +1,4 @@
-// The protocol of one connection, step by step; link_simulation_test.cc mixes the steps.
+// Tests the protocol of one connection step by step. link_simulation_test.cc mixes the steps.
 #include "verbs_library/protocol/link.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ constexpr Traffic kPeerDone{.sends_done = true, .sent = 3, .received = 5};
 
 class LinkTest : public testing::Test {
  protected:
-  // One request of `from` and its reply. Returns the reply's kind.
+  // Passes one request of `from` to `to`, and the reply back. Returns the kind of the reply.
   ReplyKind exchange(Link& from, const Traffic& at, Link& to, const Traffic& there) {
     const auto request = from.next_request(at);
     EXPECT_TRUE(request);
@@ -94,7 +94,7 @@ TEST_F(LinkTest, CancelledReleaseHoldsSendsBackUntilThePeerKnows) {
   EXPECT_FALSE(high_.is_gated());
 }
 
-TEST_F(LinkTest, CancelledReleaseThatAskedNobodyOpensAtOnce) {
+TEST_F(LinkTest, CancelledReleaseThatHasNotAskedThePeerOpensAtOnce) {
   ASSERT_TRUE(low_.leave());
   low_.stay();
   EXPECT_FALSE(low_.is_gated());
@@ -109,14 +109,14 @@ TEST_F(LinkTest, LateSuspendOfACancelledReleaseHasNoEffect) {
   EXPECT_FALSE(high_.is_gated());
 }
 
-TEST_F(LinkTest, PeerOfAMoverLeavesWithoutAsking) {
+TEST_F(LinkTest, PeerThatHasAnsweredDrainedLeavesWithoutAsking) {
   release_low();
   ASSERT_TRUE(high_.leave());
   high_.observe(kPeerDone);
   EXPECT_EQ(high_.phase(), Phase::kReady);
 }
 
-TEST_F(LinkTest, BothReturnAndTheLowerRequestCounts) {
+TEST_F(LinkTest, IfBothReturnTheRequestOfTheLowerEndCounts) {
   release_low();
   ASSERT_TRUE(high_.leave());
   high_.observe(kPeerDone);
@@ -145,7 +145,7 @@ TEST_F(LinkTest, MoverWhosePeerHasEndedLeavesAndThenFails) {
   ASSERT_TRUE(low_.leave());
   low_.lose_peer();
   low_.observe(kBusy);
-  EXPECT_EQ(low_.phase(), Phase::kLeaving) << "the device has not failed the last send";
+  EXPECT_EQ(low_.phase(), Phase::kLeaving) << "the last send has not completed with an error yet";
   low_.observe(kDone);
   ASSERT_EQ(low_.phase(), Phase::kReady);
   low_.left();

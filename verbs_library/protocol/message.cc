@@ -27,7 +27,8 @@ class Writer {
   std::vector<uint8_t> bytes_;
 };
 
-// After a number that is not there, is_good() is false, and all numbers are 0.
+// Reads numbers from bytes. If bytes are missing for a number, is_good() is false from then on, and
+// all numbers are 0.
 class Reader {
  public:
   explicit Reader(std::span<const uint8_t> data) : left_(data) {}
@@ -74,7 +75,7 @@ bool is_known(const Message& message) {
 
 std::vector<uint8_t> encode(const Message& message) {
   Writer writer;
-  writer.number<uint32_t>(0);  // the length, see below
+  writer.number<uint32_t>(0);  // the length; its value is set below
   writer.number(kMagic);
   writer.number<uint8_t>(message.is_reply);
   writer.number(message.kind);

@@ -1,6 +1,7 @@
-// What two libraries send each other over TCP: a frame is the length of the rest (4 bytes), and the
-// rest. Numbers are big-endian. A connection carries requests one after the other, each answered by
-// one reply. The secret of the addressed queue pair proves that the sender may read the directory.
+// The messages between the libraries of two processes, over TCP. A frame is the length of the body
+// (4 bytes) and the body. Numbers are big-endian. A connection carries one request after the other,
+// and one reply for each. A request has the secret of the addressed queue pair, which proves that
+// the sender may read the directory.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace ppmr::verbs {
 
 using Secret = std::array<uint8_t, 16>;
 
-// A key as programs know it, and the one that the device wants now.
+// A key as programs know it, and the key that the device has for it now.
 struct KeyPair {
   uint32_t shown = 0;
   uint32_t real = 0;
@@ -25,7 +26,7 @@ struct KeyPair {
   bool operator==(const KeyPair&) const = default;
 };
 
-// Where the control connections of a process end.
+// The address at which a process accepts control connections.
 struct ControlAddress {
   std::string ip;  // IPv4 or IPv6, as text
   uint16_t port = 0;
@@ -39,7 +40,7 @@ struct QueuePairAddress {
   uint32_t qpn = 0;
   uint32_t psn = 0;  // of the first packet that this end sends
   ControlAddress control;
-  std::vector<KeyPair> keys;  // those that differ; all others are the same
+  std::vector<KeyPair> keys;  // the keys whose two numbers differ
 
   bool operator==(const QueuePairAddress&) const = default;
 };
@@ -52,7 +53,7 @@ struct Message {
   Secret secret = {};  // of the end `to`, in a request
   uint64_t serial = 0;
   uint64_t sent = 0;
-  QueuePairAddress address;  // in RECONNECT, CONNECTED and the reply KEYS
+  QueuePairAddress address;  // only in RECONNECT, in CONNECTED and in the reply KEYS
 
   bool operator==(const Message&) const = default;
 };
@@ -61,11 +62,11 @@ inline constexpr size_t kFrameHeaderBytes = 4;
 inline constexpr size_t kKeysMax = 1 << 16;
 inline constexpr size_t kMessageBytesMax = 1024 + kKeysMax * 8;
 
-// Returns the whole frame. Keys beyond kKeysMax are a fault of the caller, who checks.
+// Returns the whole frame. The caller makes sure that there are at most kKeysMax keys.
 std::vector<uint8_t> encode(const Message& message);
-// The number of bytes after the header. Nothing if no message has that size.
+// Returns the number of bytes after the header; nullopt if no message has that size.
 std::optional<size_t> decode_length(std::span<const uint8_t, kFrameHeaderBytes> header);
-// Empty if this is not a message: the caller then closes the connection.
+// Returns the message; nullopt if the body is not a message. The caller then closes the connection.
 std::optional<Message> decode(std::span<const uint8_t> body);
 
 }  // namespace ppmr::verbs

@@ -1,5 +1,5 @@
-// Messages between libraries, and the files of the directory: what is written can be read, and
-// nothing else can.
+// Tests messages between libraries and files of the directory: they are read as they were written,
+// and all other bytes are refused.
 #include "verbs_library/protocol/message.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(Message, IsReadAsItWasWritten) {
   EXPECT_EQ(*read, example());
 }
 
-TEST(Message, ThatIsCutOffOrTooLongIsRefused) {
+TEST(Message, CutOffOrTooLongMessageIsRefused) {
   std::vector<uint8_t> frame = encode(example());
   for (size_t size = 0; size < frame.size() - kFrameHeaderBytes; ++size)
     EXPECT_FALSE(decode(body_of(frame).first(size))) << size;
@@ -51,7 +51,7 @@ TEST(Message, ThatIsCutOffOrTooLongIsRefused) {
   EXPECT_FALSE(decode(body_of(frame)));
 }
 
-TEST(Message, WithForeignVersionKindOrNumbersIsRefused) {
+TEST(Message, MessageWithForeignVersionKindOrNumbersIsRefused) {
   Message message = example();
   message.kind = 0;
   EXPECT_FALSE(decode(body_of(encode(message))));
@@ -65,7 +65,7 @@ TEST(Message, WithForeignVersionKindOrNumbersIsRefused) {
   EXPECT_FALSE(decode(body_of(frame)));
 }
 
-TEST(Message, ChangedAtRandomNeverHarms) {
+TEST(Message, RandomChangesOfBytesDoNoHarm) {
   std::mt19937 random(1);
   const std::vector<uint8_t> good = encode(example());
   for (int i = 0; i < 20000; ++i) {
@@ -100,7 +100,7 @@ TEST(EndFile, IsReadAsItWasWritten) {
   EXPECT_EQ(parse_end_file(format(example_file())), example_file());
 }
 
-TEST(EndFile, OfAnotherShapeIsRefused) {
+TEST(EndFile, MalformedFileIsRefused) {
   const std::string good = format(example_file());
   EXPECT_FALSE(parse_end_file(""));
   EXPECT_FALSE(parse_end_file("ppmr-verbs 2\n"));
@@ -109,7 +109,7 @@ TEST(EndFile, OfAnotherShapeIsRefused) {
   EXPECT_FALSE(parse_end_file(good + std::string(kEndFileBytesMax, '\n')));
   std::string text = good;
   text.replace(text.find("fd00::1"), 7, "host.me");
-  EXPECT_FALSE(parse_end_file(text)) << "names are not looked up";
+  EXPECT_FALSE(parse_end_file(text)) << "an address must be a number, not a host name";
   text = good;
   text.replace(text.find("port 1"), 6, "port 65536");
   EXPECT_FALSE(parse_end_file(text));

@@ -1,5 +1,5 @@
-// What the device of another machine must be able to do so that everything can be made again, as a
-// line of the answer to ppmr's request "check" (jobs/rdma_release.h).
+// What the device of another machine must be able to do, so that the library can make all objects
+// again there. The answer to ppmr's request "check" has it as a line (jobs/rdma_release.h).
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ struct DeviceNeeds {
   std::string device;
   uint32_t port = 1;
   std::string link_layer;  // "Ethernet", "InfiniBand"; empty: not known
-  // How many there are.
+  // The number of objects of each kind.
   uint32_t queue_pairs = 0;
   uint32_t completion_queues = 0;
   uint32_t shared_queues = 0;
   uint32_t regions = 0;
   uint32_t domains = 0;
-  // The largest of each.
+  // The largest size of each kind.
   uint32_t requests = 0;         // of one queue
   uint32_t shared_requests = 0;  // of one shared receive queue
   uint32_t completions = 0;      // of one completion queue
@@ -30,13 +30,14 @@ struct DeviceNeeds {
   std::set<std::string> gid_kinds;
 };
 
-// "ipv4/roce-v2", "link-local/ib", "other/roce-v1": the kinds of choose_gid().
+// Returns the kind of a GID, see choose_gid(): for example "ipv4/roce-v2", "link-local/ib" or
+// "other/roce-v1".
 std::string gid_kind(const GidEntry& entry);
 
-// Adds what another context of the same device needs.
+// Adds the needs of another context of the same device to `sum`.
 void add(const DeviceNeeds& more, DeviceNeeds& sum);
 
-// One line, with its end.
+// Returns the needs as a line, with a line break at its end.
 std::string format(const DeviceNeeds& needs);
 
 }  // namespace ppmr::verbs

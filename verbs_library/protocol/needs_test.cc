@@ -6,7 +6,7 @@
 namespace ppmr::verbs {
 namespace {
 
-TEST(Needs, OfTwoContextsOfADeviceAreAddedOrTheLargest) {
+TEST(Needs, NumbersOfTwoContextsAreAddedAndTheLargestSizesAreTaken) {
   DeviceNeeds sum;
   sum.device = "mlx5_0";
   sum.queue_pairs = 3;

@@ -63,7 +63,8 @@ const char* refuse_memory(unsigned int access) {
   if (access & IBV_ACCESS_ON_DEMAND) return "on-demand paging";
   if (access & IBV_ACCESS_MW_BIND) return "memory windows";
   if (access & IBV_ACCESS_ZERO_BASED) return "zero-based memory regions";
-  // Unknown optional flags may be ignored by definition, but their effect would be lost.
+  // Refuses unknown optional flags, too. A library may ignore them, but a program would lose their
+  // effect.
   if (access & ~kAccess) return "an unknown kind of memory region";
   return nullptr;
 }
@@ -96,13 +97,13 @@ void hide_refused(ibv_device_attr& attributes) {
   attributes.device_cap_flags &= ~kHiddenCapabilities;
   attributes.max_mw = 0;
   attributes.max_mcast_grp = 0;
-  --attributes.max_qp_wr;  // the marker's place
+  --attributes.max_qp_wr;  // leaves one place for the marker
 }
 
 void hide_refused(ibv_device_attr_ex& attributes, size_t size_bytes) {
   hide_refused(attributes.orig_attr);
-  // The caller's structure may be older and shorter than this one. What follows orig_attr describes
-  // extensions, and zero means: not supported.
+  // The caller's structure may be older and shorter than this one. The fields after orig_attr
+  // describe extensions, and zero means that an extension is not supported.
   const size_t begin = offsetof(ibv_device_attr_ex, comp_mask);
   const size_t keep = offsetof(ibv_device_attr_ex, phys_port_cnt_ex);
   const size_t after = keep + sizeof(attributes.phys_port_cnt_ex);

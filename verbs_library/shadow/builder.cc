@@ -11,7 +11,7 @@ namespace {
 
 Builder& builder_of(ibv_qp_ex* qp) { return *static_cast<Qp*>(qp)->builder; }
 
-// The next request; after the last one has no room, errors only.
+// Returns a new request. If there is no room for it, notes an error, which fails the whole batch.
 ibv_send_wr& add(ibv_qp_ex* qp, ibv_wr_opcode opcode) {
   Builder& builder = builder_of(qp);
   if (builder.count == builder.requests.size()) {
@@ -130,7 +130,7 @@ void set_inline_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* buffers) {
     builder.error = EINVAL;
     return;
   }
-  // Copies the bytes: the program may overwrite its own as soon as this call returns.
+  // Copies the bytes, because the program may overwrite them as soon as this call has returned.
   char* const begin = builder.inline_bytes.data() + (builder.count - 1) * builder.inline_bytes_max;
   char* place = begin;
   for (size_t i = 0; i < count; ++i) {

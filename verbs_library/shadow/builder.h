@@ -1,5 +1,5 @@
-// The interface ibv_wr_*: collects requests between ibv_wr_start and ibv_wr_complete, which ends in
-// post_send.
+// The interface ibv_wr_*: collects requests from ibv_wr_start() to ibv_wr_complete(), which calls
+// post_send().
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Builder {
         pieces_max(pieces_max),
         inline_bytes_max(inline_bytes_max) {}
 
-  FastLock lock;  // from start to complete or abort, as with a real device
+  FastLock lock;  // held from start to complete or abort, as with a real device
   std::vector<ibv_send_wr> requests;
   std::vector<ibv_sge> pieces;
   std::vector<char> inline_bytes;

@@ -1,5 +1,5 @@
-// Completion queues: what programs poll, and what the helper thread takes from the device while a
-// connection is drained.
+// Completion queues. Programs poll them. While a connection drains, the helper thread takes
+// completions from the device, and programs get them later.
 #pragma once
 
 #include "verbs_library/shadow/shadow.h"
@@ -10,25 +10,26 @@ namespace ppmr::verbs {
 int poll_completions(ibv_cq* cq, int count, ibv_wc* completions);
 int request_event(ibv_cq* cq, int solicited_only);
 
-// Takes all completions of the device; programs poll them later. Returns how many there were.
+// Takes all completions from the device. Programs poll them later. Returns their number.
 int absorb_completions(Cq& cq);
 
-// Adds a completion that the device did not make.
+// Adds a completion that the library makes itself.
 void keep_completion(Cq& cq, const ibv_wc& completion);
 
-// No completion of the device may refer to this ring any more once those in the queue are polled.
+// Keeps a ring whose queue pair is destroyed, until all completions in the device's queue are
+// polled: they may refer to the ring.
 void retire(Cq& cq, std::shared_ptr<Ring> ring);
 
-// Completions of a queue pair with a shared receive queue name it by its real number: adds and
-// removes one. Before it is removed, all completions are absorbed.
+// Add and remove a queue pair with a shared receive queue. Completions name it by its real number.
+// remove_receiver() first absorbs all completions.
 void add_receiver(Cq& cq, uint32_t real_qpn, std::shared_ptr<ReceiveRing> ring);
 void remove_receiver(Cq& cq, uint32_t real_qpn);
 
-// Fetches the events of the device, so that none is lost with the real channel. The caller holds
-// World::control.
+// Fetches the events of the device, so that none is lost when the real channel is destroyed. The
+// caller holds World::control.
 void absorb_events(Channel& channel);
 
-// The functions of an ibv_cq_ex.
+// Sets the functions of an ibv_cq_ex.
 void set_extended_functions(Cq& cq);
 
 }  // namespace ppmr::verbs

@@ -45,7 +45,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   return error;
 }
 
-// Those without extensions take the way of ibv_create_srq.
+// Refuses shared receive queues with extensions. Programs make others with ibv_create_srq().
 ibv_srq* no_srq(ibv_context*, ibv_srq_init_attr_ex*) {
   return refuse("a shared receive queue with extensions");
 }
@@ -115,7 +115,7 @@ bool translate(ibv_async_event& event) {
     case IBV_EVENT_WQ_FATAL:
       return false;
     default:
-      return true;  // of a port or of the device
+      return true;  // the event is about a port or about the device
   }
 }
 
@@ -129,7 +129,8 @@ bool fetch_real_event(Context& context, ibv_async_event& event) {
   return is_known;
 }
 
-// Returns true if there was an event. The caller holds World::control.
+// Fetches an event that the library has raised, or an event of the device. Returns true if there
+// was one for the program. The caller holds World::control.
 bool fetch_event(Context& context, ibv_async_event& event) {
   if (!context.device_raised.empty()) {
     event = context.device_raised.front();
@@ -234,7 +235,7 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const int fd = context->async_fd;
   for (;;) {
     pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
-    // A restored process finds its poll(2) interrupted (EINTR). Programs do not expect that here:
+    // After a restore, poll(2) fails with EINTR. Programs do not expect that here, because
     // rdma-core calls read(2), which the kernel restarts.
     if (poll(&ready, 1, blocks(fd) ? -1 : 0) < 0) {
       if (errno == EINTR) continue;
@@ -252,7 +253,7 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
 }
 
 void ibv_ack_async_event(ibv_async_event* event) {
-  // Events of our objects were acknowledged when they were fetched.
+  // The library has acknowledged events of its objects when it fetched them.
   switch (event->event_type) {
     case IBV_EVENT_CQ_ERR:
       if (is_shadow(event->element.cq->context)) return;
@@ -274,13 +275,13 @@ void ibv_ack_async_event(ibv_async_event* event) {
     case IBV_EVENT_WQ_FATAL:
       break;
     default:
-      return;  // nothing counts these
+      return;  // events about a port or the device need no acknowledgement
   }
   real().ibv_ack_async_event(event);
 }
 
-// For queries that programs send to the device at any time: the device of this machine answers, so
-// the answer may change with a move.
+// Passes a query of the program to the device of this machine. So the answer may change with a
+// move.
 #define PPMR_ASK(name, context, failure, ...)                        \
   if (!is_shadow(context)) return real().name(context, __VA_ARGS__); \
   const Control control;                                             \

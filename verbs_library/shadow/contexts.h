@@ -5,7 +5,7 @@
 
 namespace ppmr::verbs {
 
-// For the calls that programs make while the process may be away: holds World::control.
+// Holds World::control. Calls of the program use it to wait while the process is away.
 class Control {
  public:
   Control() : guard_(world().control) {}
@@ -14,14 +14,14 @@ class Control {
   std::lock_guard<std::mutex> guard_;
 };
 
-// Reports an event of the device that the device did not make. The caller holds World::control.
+// Reports an asynchronous event that the library makes itself. The caller holds World::control.
 void raise_device_event(Context& context, const ibv_async_event& event);
 
-// Logs and refuses. Returns null, and sets errno to EOPNOTSUPP.
+// Logs that the library refuses `what`. Sets errno to EOPNOTSUPP, and returns null.
 std::nullptr_t refuse(const char* what);
 
-// Keeps the events of the device that the program has not fetched: they are lost with the device.
-// The caller holds World::control.
+// Fetches the events of the device that the program has not fetched, because they would be lost
+// when the device is closed. The caller holds World::control.
 void absorb_device_events(Context& context);
 
 }  // namespace ppmr::verbs

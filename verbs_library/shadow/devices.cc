@@ -26,8 +26,8 @@ Known& known() {
   return made_once(devices, [] { return new Known; });
 }
 
-// Lists of the real library are never freed: an ibv_device lives only as long as a list that has
-// it, or an opened one.
+// Returns a new list of the real devices, which is never freed: an ibv_device lives only as long as
+// a list that has it, or as long as it is open.
 ibv_device** read_list(int& count) {
   ibv_device** list = real().ibv_get_device_list(&count);
   Known& all = known();
@@ -47,7 +47,7 @@ bool has_active_port(ibv_device* device) {
   return active;
 }
 
-// The shadow of a real device; made at the first call for its name.
+// Returns the shadow of a real device, which it makes at the first call for the device's name.
 Device* shadow_device(ibv_device* real_device) {
   Known& all = known();
   const std::lock_guard guard(all.lock);

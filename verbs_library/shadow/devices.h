@@ -8,11 +8,11 @@
 
 namespace ppmr::verbs {
 
-// Opens the real device that takes the place of this one, which may be on another machine since.
-// Returns null with errno.
+// Opens the real device that takes the place of `device` on the present machine. Returns null, with
+// errno, after an error.
 ibv_context* open_real_device(const Device& device);
 
-// The GIDs of all ports that are set.
+// Returns the GIDs of the port that are set.
 std::vector<GidEntry> read_gids(ibv_context* real_context, uint32_t port);
 
 // Adds the real context's asynchronous events to the descriptor of the program, without blocking.

@@ -42,7 +42,7 @@ ibv_mr* register_under_free_keys(const Context& context, ibv_pd* domain, void* a
   for (int draw = 0; draw < kDrawsMax; ++draw) {
     region = register_real(domain, address, length, iova, access);
     if (!region || !is_taken(context, *region)) break;
-    taken.push_back(region);  // it keeps its keys, so that the next one gets others
+    taken.push_back(region);  // occupies its keys, so that the next region gets other keys
     region = nullptr;
   }
   const int error = errno;
@@ -119,11 +119,11 @@ int show_writes(const Mr& region) {
   constexpr unsigned kWrites =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   static const bool is_possible = can_show_writes();
-  if (!is_possible) return 0;  // the answer to a check says so, and no round is copied
+  if (!is_possible) return 0;  // the answer to a check says so, and ppmr then copies no rounds
   if (!region.addr || !region.length || (region.access & kWrites) == 0) return 0;
   const Pages pages = pages_of(region);
   if (populate(pages.begin, pages.end, MADV_POPULATE_WRITE)) return 0;
-  // It has ended at the first page that the program has unmapped or protected since.
+  // The call has ended at a page that the program has unmapped or protected since the registration.
   for (const Pages& part : mapped_parts_of(pages)) {
     if (!populate(part.begin, part.end, MADV_POPULATE_WRITE)) return errno;
   }
@@ -131,12 +131,12 @@ int show_writes(const Mr& region) {
 }
 
 int make_real_region(Mr& region) {
-  // A device cannot take pages that are missing, and a lazy restore leaves them missing: the kernel
-  // (6.1) fails with EFAULT instead of asking for them.
+  // Makes missing pages present before the registration. After a lazy restore pages are missing,
+  // and the kernel (6.1) then fails the registration with EFAULT instead of fetching them.
   if (region.addr && region.length) {
     const Pages pages = pages_of(region);
     const bool writes = region.access & IBV_ACCESS_LOCAL_WRITE;
-    // Linux 5.14. Without it the registration itself decides.
+    // This needs Linux 5.14. On an older kernel, the registration may fail.
     populate(pages.begin, pages.end, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   }
   region.real =
@@ -206,7 +206,7 @@ int ibv_dereg_mr(ibv_mr* mr) {
   Mr* region = &shadow_of(mr);
   if (region->real) {
     if (const int error = real().ibv_dereg_mr(region->real); error != 0) return error;
-    // A release no longer knows this region.
+    // A later release does not see this region any more, so this call shows its writes.
     const int error = world().is_tracked ? show_writes(*region) : 0;
     if (error != 0) world().unshown_error = error;
   }

@@ -18,7 +18,7 @@ bool ring_doorbell(const ibv_qp& real_qp) {
   ib_uverbs_post_send input = {};
   ib_uverbs_post_send_resp output = {};
   input.qp_handle = real_qp.handle;
-  input.wr_count = 0;  // the requests are in the queue already
+  input.wr_count = 0;  // passes no requests, because they are in the queue already
   input.wqe_size = sizeof(ib_uverbs_send_wr);
   header.length = sizeof(command);
   header.object_id = UVERBS_OBJECT_DEVICE;

@@ -1,13 +1,15 @@
-// Telling the device that requests are in its queue, where write(2) may not.
+// Notifies the device that its queue has requests, when write(2) is not permitted.
 #pragma once
 
 #include <infiniband/verbs.h>
 
 namespace ppmr::verbs {
 
-// rxe's library rings by write(2) to the device's file, and the kernel refuses that (EACCES) unless
-// the credentials are those object of which opened the file. CRIU gives each restored thread its
-// own. ioctl(2) has no such check. Returns whether it worked: the requests are in the queue.
+// The library of rxe notifies the device with write(2) on the device's file. The kernel refuses
+// this (EACCES) unless the thread has the same credentials object as the thread that opened the
+// file. CRIU gives each restored thread its own credentials object. This function uses ioctl(2),
+// which has no such check. The requests must be in the queue already. Returns whether it has
+// succeeded.
 bool ring_doorbell(const ibv_qp& real_qp);
 
 }  // namespace ppmr::verbs

@@ -1,4 +1,4 @@
-// Completion channels and completion queues: making, destroying, waiting for events.
+// Completion channels and completion queues: makes and destroys them, and waits for events.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -18,7 +18,8 @@ namespace {
 
 bool blocks(int fd) { return (fcntl(fd, F_GETFL) & O_NONBLOCK) == 0; }
 
-// An event of our own, or one of the device. Returns null if there is none.
+// Returns the completion queue of the next event, which the library has raised or the device has
+// sent. Returns null if there is no event.
 Cq* fetch_event(Channel& channel) {
   const std::lock_guard guard(channel.lock);
   if (!channel.raised.empty()) {
@@ -32,8 +33,9 @@ Cq* fetch_event(Channel& channel) {
   void* context = nullptr;
   if (!channel.real || real().ibv_get_cq_event(channel.real, &real_cq, &context) != 0)
     return nullptr;
-  // The program may acknowledge the event late or never. A move destroys the real queue, which the
-  // real library allows only when all of its events are acknowledged.
+  // Acknowledges the event here, because the program may acknowledge it late or never. A move
+  // destroys the real queue, which the real library allows only when all its events are
+  // acknowledged.
   real().ibv_ack_cq_events(real_cq, 1);
   auto* cq = static_cast<Cq*>(context);
   cq->armed = 0;
@@ -92,7 +94,7 @@ int make_real_channel(Channel& channel) {
 
 int make_real_completion_queue(Cq& cq) {
   if (!cq.owner->real) return ENODEV;
-  // An event leads from the context of the real queue to ours.
+  // The context of the real queue is our queue, so that an event of the real queue leads to ours.
   ibv_cq* made = real().ibv_create_cq(cq.owner->real, cq.wanted_cqe, &cq,
                                       cq.events ? cq.events->real : nullptr, cq.vector);
   if (!made) return errno ? errno : EIO;
@@ -163,8 +165,8 @@ int ibv_resize_cq(ibv_cq* seen, int cqe) {
   if (!is_shadow(seen->context)) return real().ibv_resize_cq(seen, cqe);
   const Control control;
   Cq& cq = shadow_of(seen);
-  // Completions that the program has not polled may be among those of the device: the device moves
-  // its own.
+  // The lock keeps the program from polling meanwhile. The device moves the completions that are in
+  // its queue to the new queue.
   const std::lock_guard guard(cq.lock);
   if (!cq.real) return ENODEV;
   if (const int error = real().ibv_resize_cq(cq.real, cqe); error != 0) return error;
@@ -177,7 +179,7 @@ int ibv_destroy_cq(ibv_cq* seen) {
   if (!is_shadow(seen->context)) return real().ibv_destroy_cq(seen);
   Cq* cq = &shadow_of(seen);
   {
-    // As with the real library: the program's other threads may still use the event.
+    // Waits like the real library, because other threads of the program may still use the event.
     std::unique_lock guard(cq->acknowledge_lock);
     cq->acknowledged.wait(guard, [&] { return cq->events_acknowledged >= cq->events_fetched; });
   }
@@ -205,7 +207,8 @@ int ibv_get_cq_event(ibv_comp_channel* seen, ibv_cq** cq_seen, void** cq_context
   for (;;) {
     const bool waits = blocks(channel.fd);
     pollfd ready = {.fd = channel.fd, .events = POLLIN, .revents = 0};
-    // A restored process begins with EINTR, and programs expect read(2), which goes on by itself.
+    // After a restore, poll(2) fails with EINTR. Programs do not expect that here, because
+    // rdma-core calls read(2), which the kernel restarts.
     if (poll(&ready, 1, waits ? -1 : 0) < 0) {
       if (errno == EINTR) continue;
       return -1;

@@ -1,5 +1,6 @@
-// The interface start_poll, next_poll, end_poll of an ibv_cq_ex: one completion of poll_cq at a
-// time. As with a real device, a poll that has begun keeps other threads out until end_poll.
+// The interface start_poll, next_poll, end_poll of an ibv_cq_ex. It polls one completion at a time
+// with poll_cq. As with a real device, a thread that has called start_poll keeps other threads out
+// until end_poll.
 #include <cerrno>
 
 #include "verbs_library/shadow/completion.h"
@@ -22,7 +23,7 @@ int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
   if (attributes->comp_mask) return EINVAL;
   of(cq).extended_lock.lock();
   const int error = fetch(of(cq));
-  if (error != 0) of(cq).extended_lock.unlock();  // without end_poll, as the manual says
+  if (error != 0) of(cq).extended_lock.unlock();  // the manual forbids end_poll in this case
   return error;
 }
 

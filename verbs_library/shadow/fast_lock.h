@@ -1,5 +1,6 @@
-// A lock of 4 bytes for the data path: one atomic exchange to lock and one to unlock while nobody
-// waits. pthread_mutex_t costs about twice as much in every post and poll. A waiter sleeps.
+// A lock of 4 bytes for the data path. If no thread waits, locking and unlocking cost one atomic
+// exchange each. pthread_mutex_t would cost about twice as much in every post and poll. A thread
+// that waits sleeps.
 #pragma once
 
 #include <linux/futex.h>

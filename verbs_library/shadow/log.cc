@@ -27,7 +27,8 @@ void log(const char* format, ...) {
   va_end(arguments);
   length = std::min(length, static_cast<int>(sizeof(line)) - 2);
   line[length++] = '\n';
-  // Opened for each line: an open file would have to exist at the target of a move.
+  // Opens the file for each line: a file that stays open would have to exist at the target of a
+  // move.
   const bool to_stderr = std::strcmp(place, "1") == 0;
   const int fd =
       to_stderr ? STDERR_FILENO : open(place, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);

@@ -1,15 +1,16 @@
-// Objects that are made at their first use and never destroyed, because threads of the program use
-// them until it ends.
+// Makes objects at their first use. They are never destroyed, because threads of the program use
+// them until the program ends.
 //
 // Rejected: static variables of functions. Their guard is in the C++ library that is linked into
-// ours, where ThreadSanitizer does not see it.
+// this library, where ThreadSanitizer does not see it.
 #pragma once
 
 #include <atomic>
 
 namespace ppmr::verbs {
 
-// If two threads come first at once, the object of one of them stays. `place` has static storage.
+// Returns the object at `place`, which it makes at the first call. If two threads make it at once,
+// the object of one of them remains. `place` must have static storage.
 template <typename T, typename Function>
 T& made_once(std::atomic<T*>& place, Function make) {
   if (T* made = place.load(std::memory_order_acquire)) return *made;

@@ -5,15 +5,15 @@
 
 namespace ppmr::verbs {
 
-// A number that no queue pair has: a datagram to it completes and arrives nowhere.
+// A number that no queue pair has. A datagram to it completes, and no queue pair receives it.
 inline constexpr uint32_t kNoQueuePair = 0xfffffe;
 
-// The real address handle from the present machine to a GID, made at the first call. Null with
-// errno. The caller holds World::control.
+// Returns the real address handle from the present machine to a GID, which it makes at the first
+// call. Returns null, with errno, after an error. The caller holds World::control.
 ibv_ah* path_to(Ah& path, const Gid& gid);
 
-// Destroys the real ones. Returns 0 or an errno. The caller holds World::control, and no queue pair
-// uses them.
+// Destroys the real address handles of the path. No queue pair may use them any more. Returns 0 or
+// an errno. The caller holds World::control.
 int destroy_real_paths(Ah& path);
 
 }  // namespace ppmr::verbs

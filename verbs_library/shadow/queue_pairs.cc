@@ -1,4 +1,4 @@
-// Queue pairs: making, connecting, asking, destroying.
+// Queue pairs: makes, connects, queries and destroys them.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -29,7 +29,8 @@ bool is_number_free(const Context& context, uint32_t number) {
                       [&](const Qp* qp) { return qp->qp_base.qp_num == number; });
 }
 
-// Makes a real queue pair whose number no other queue pair shows, here or in the directory.
+// Makes a real queue pair whose number no other queue pair of the program has, and whose names are
+// free in the directory.
 ibv_qp* make_with_free_number(Qp& qp) {
   std::vector<ibv_qp*> taken;
   ibv_qp* made = nullptr;
@@ -39,7 +40,7 @@ ibv_qp* make_with_free_number(Qp& qp) {
     if (is_number_free(*qp.owner, made->qp_num) && claim_names(qp, made->qp_num, control_address()))
       break;
     log("the number %x of a queue pair is taken", made->qp_num);
-    taken.push_back(made);  // it keeps its number, so that the next one gets another
+    taken.push_back(made);  // occupies its number, so that the next queue pair gets another one
     made = nullptr;
   }
   const int error = errno;
@@ -49,7 +50,7 @@ ibv_qp* make_with_free_number(Qp& qp) {
 }
 
 void make_rings(Qp& qp) {
-  // One more for the marker.
+  // The ring needs room for the marker, too.
   qp.sends = std::make_shared<SendRing>(qp.init.cap.max_send_wr + 2);
   qp.receives = std::make_shared<ReceiveRing>(std::max<uint32_t>(qp.init.cap.max_recv_wr, 1),
                                               std::max<uint32_t>(qp.init.cap.max_recv_sge, 1));
@@ -57,7 +58,7 @@ void make_rings(Qp& qp) {
   if (qp.shared_receives() && qp.real) add_receiver(*qp.receive_cq, qp.real->qp_num, qp.receives);
 }
 
-// The program gives up what is in the queues.
+// Replaces the rings by empty ones, because the program has reset the queue pair.
 void replace_rings(Qp& qp) {
   const std::lock_guard sends(qp.send_lock);
   const std::lock_guard receives(qp.receive_lock);
@@ -97,7 +98,7 @@ Gid to_gid(const union ibv_gid& raw) {
   return gid;
 }
 
-// Begins the connection to the peer that the program named. The caller holds World::control.
+// Begins the connection to the peer that the program has named. The caller holds World::control.
 void begin_connection(Qp& qp, const EndId& peer, const std::optional<FoundPeer>& found) {
   const ibv_ah_attr& path = qp.attributes.ah_attr;
   for (const GidEntry& entry : read_gids(qp.owner->real, qp.attributes.port_num)) {
@@ -126,7 +127,7 @@ void begin_connection(Qp& qp, const EndId& peer, const std::optional<FoundPeer>&
     connection.link.begin_returned();
     connection.gid = *qp.shown_gid;
     connection.is_gated = true;
-    gate_sends(qp);  // before the program's first send
+    gate_sends(qp);  // before the first send of the program
   }
   publish_names(qp, control_address(), false);
 }
@@ -147,14 +148,14 @@ bool has_real_parts(const Qp& qp) {
          (!qp.shared_receives() || qp.shared_receives()->real);
 }
 
-// What to ask the device for.
+// Returns the attributes for the real queue pair.
 ibv_qp_init_attr real_attributes(Qp& qp) {
   ibv_qp_init_attr wanted = qp.init;
-  wanted.qp_context = &qp;  // an event leads to our object
+  wanted.qp_context = &qp;  // so that an event of the real queue pair leads to our object
   wanted.send_cq = qp.send_cq->real;
   wanted.recv_cq = qp.receive_cq->real;
   if (qp.shared_receives()) wanted.srq = qp.shared_receives()->real;
-  ++wanted.cap.max_send_wr;  // the marker
+  ++wanted.cap.max_send_wr;  // a place for the marker
   return wanted;
 }
 
@@ -181,7 +182,8 @@ ibv_qp* create_queue_pair(ibv_context* seen, ibv_qp_init_attr_ex* wanted) {
   qp->domain = &shadow_of(wanted->pd);
   qp->send_cq = &shadow_of(wanted->send_cq);
   qp->receive_cq = &shadow_of(wanted->recv_cq);
-  std::memcpy(&qp->init, wanted, sizeof(qp->init));  // a prefix of the extended structure
+  // The plain structure is a prefix of the extended one.
+  std::memcpy(&qp->init, wanted, sizeof(qp->init));
   if (qp->init.srq) qp->init.srq = &shadow_of(wanted->srq);
   if (qp->sends_datagrams()) qp->datagrams = std::make_unique<Datagrams>();
   if (!has_real_parts(*qp)) {
@@ -190,7 +192,8 @@ ibv_qp* create_queue_pair(ibv_context* seen, ibv_qp_init_attr_ex* wanted) {
     return nullptr;
   }
   qp->secret = new_secret();
-  // The first real one tells what sizes the device grants; those are asked for after a move, too.
+  // The first real queue pair shows which sizes the device grants. The library requests the same
+  // sizes after a move.
   ibv_qp_init_attr granted = real_attributes(*qp);
   ibv_qp* probe = real().ibv_create_qp(qp->domain->real, &granted);
   if (!probe) {
@@ -274,13 +277,13 @@ int ibv_modify_qp(ibv_qp* seen, ibv_qp_attr* wanted, int mask) {
   const bool sets_state = mask & IBV_QP_STATE;
   const bool connects = sets_state && wanted->qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV);
   const EndId peer{to_gid(wanted->ah_attr.grh.dgid), wanted->dest_qp_num};
-  // Outside of the lock: a peer that has moved is asked for its keys.
+  // Calls find_peer() without the lock, because it may have to wait for the peer.
   const auto found = connects && wanted->ah_attr.is_global ? find_peer(qp, peer) : std::nullopt;
   const Control control;
   if (!qp.real) return ENODEV;
   ibv_qp_attr actual = *wanted;
-  // The marker is a write of no bytes, which the device of the peer permits only so. Memory regions
-  // still need their own permission.
+  // Permits remote writes to this queue pair, because the peer's marker is an RDMA WRITE of no
+  // bytes. Memory regions still need their own permission.
   if (mask & IBV_QP_ACCESS_FLAGS) actual.qp_access_flags |= IBV_ACCESS_REMOTE_WRITE;
   if (found && found->has_moved) {
     std::copy(found->gid.begin(), found->gid.end(), actual.ah_attr.grh.dgid.raw);
@@ -315,7 +318,8 @@ int ibv_query_qp(ibv_qp* seen, ibv_qp_attr* attributes, int mask, ibv_qp_init_at
   attributes->cap = qp.init.cap;
   attributes->qp_access_flags = qp.attributes.qp_access_flags;
   if (qp.connection) {
-    // Between a move and GO the real queue pair is behind what the program was told.
+    // Between a move and GO, the state of the real queue pair is behind the state that the program
+    // knows.
     if (attributes->qp_state != IBV_QPS_ERR && attributes->qp_state != IBV_QPS_SQE)
       attributes->qp_state = seen->state;
     attributes->dest_qp_num = qp.connection->link.peer().qpn;

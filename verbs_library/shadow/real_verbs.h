@@ -1,17 +1,17 @@
-// The functions of the real libibverbs. Our library exports the same names, so they are found in
-// libibverbs.so.1 itself, by name and version.
+// The functions of the real libibverbs. This library exports the same names, so it finds the real
+// functions in libibverbs.so.1 itself, by name and version.
 #pragma once
 
 #include <infiniband/verbs.h>
 
-// Macros of verbs.h that hide functions.
+// These macros of verbs.h hide functions.
 #undef ibv_get_device_list
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-// NAME without "ibv_", version in libibverbs.map of rdma-core. A newer libibverbs has all of them;
-// what an older one lacks is a null pointer.
+// X(NAME, VERSION): a function and its version in libibverbs.map of rdma-core. A function that an
+// older libibverbs lacks is a null pointer.
 #define PPMR_REAL_VERBS(X)                      \
   X(ibv_ack_async_event, "IBVERBS_1.1")         \
   X(ibv_ack_cq_events, "IBVERBS_1.1")           \
@@ -76,8 +76,8 @@ struct RealVerbs {
 #undef PPMR_MEMBER
 };
 
-// Finds them at the first call. Ends the process if there is no libibverbs.so.1: then no program
-// can have called one of its functions. Threads: any.
+// Returns the functions, which it finds at the first call. Ends the process if there is no
+// libibverbs.so.1, because a program that calls its functions cannot run without it. Threads: any.
 const RealVerbs& real();
 
 }  // namespace ppmr::verbs

@@ -8,7 +8,7 @@
 namespace ppmr::verbs {
 namespace {
 
-constexpr size_t kBatch = 16;  // receives per call of the device
+constexpr size_t kBatch = 16;  // the most receives in one call to the device
 
 // Copies a request into the ring.
 void fill_slot(ReceiveRing& ring, const ibv_recv_wr& request) {
@@ -20,7 +20,8 @@ void fill_slot(ReceiveRing& ring, const ibv_recv_wr& request) {
   ++ring.posted;
 }
 
-// Posts the receives [first, end) of the ring, at most kBatch. Returns how many were taken.
+// Posts the receives [first, end) of the ring, at most kBatch. Returns how many the device has
+// taken.
 size_t post_slots(Qp& qp, uint64_t first, uint64_t end, int& error) {
   ReceiveRing& ring = *qp.receives;
   ibv_recv_wr requests[kBatch];
@@ -109,7 +110,7 @@ int post_receives_again(Qp& qp) {
 }
 
 void fail_receives(Qp& qp) {
-  if (qp.shared_receives()) return;  // they are for others, too
+  if (qp.shared_receives()) return;  // shared receives are for other queue pairs, too
   const std::lock_guard guard(qp.receive_lock);
   ReceiveRing& ring = *qp.receives;
   for (uint64_t next = ring.done.load(std::memory_order_acquire); next != ring.posted; ++next) {

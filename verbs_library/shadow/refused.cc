@@ -1,5 +1,5 @@
-// Functions for what cannot move: refused, so that libraries fall back. For objects that are not
-// ours they do what libibverbs does.
+// Functions for objects that cannot move. They refuse, so that libraries fall back to other
+// functions. For real objects they do the same as libibverbs.
 #include <cerrno>
 
 #include "verbs_library/shadow/contexts.h"

@@ -1,7 +1,7 @@
-// What is posted to the two queues of a queue pair. The device gets the address of a slot as the
-// identifier of each request, so a completion leads to its slot, its queue and the program's
-// identifier without a look-up, also a failed completion, of which nothing but the identifier is
-// valid.
+// The requests that are posted to the two queues of a queue pair. The library gives the device the
+// address of a slot as the identifier of each request. So a completion leads to its slot, its queue
+// and the program's identifier without a look-up. This works even for a failed completion, in which
+// only the identifier is valid.
 //
 // A ring outlives its queue pair until no completion can refer to it any more (Cq::retired).
 #pragma once
@@ -18,8 +18,9 @@
 
 namespace ppmr::verbs {
 
-// The low bits of an identifier. kReceiveBit: the rest is the address of a slot of a receive ring;
-// with both bits, of a shared receive queue. The addresses of slots are multiples of 8.
+// The low bits of an identifier. The other bits are the address of a slot, which is a multiple of
+// 8. Without these bits it is a slot of a send ring; with kReceiveBit, of a receive ring; with
+// both, of a shared receive queue.
 inline constexpr uint64_t kReceiveBit = 1;
 inline constexpr uint64_t kSharedBit = 2;
 
@@ -28,7 +29,7 @@ struct Ring {
   virtual ~Ring() = default;
 
   uint32_t shown_qpn = 0;   // constant after construction
-  uint32_t shown_peer = 0;  // the peer's number; 0: not connected, so the sender's is shown
+  uint32_t shown_peer = 0;  // the peer's number; 0: not connected, and programs see the sender's
   const uint64_t mask;
   uint64_t posted = 0;                   // guarded by the lock of the queue
   std::atomic<uint64_t> done = 0;        // written under the lock of the completion queue
@@ -41,7 +42,7 @@ struct SendSlot {
   uint64_t shown_id = 0;
   SendRing* ring = nullptr;
   uint64_t number = 0;
-  bool is_marker = false;  // ours: ends a drained queue, and programs do not see it
+  bool is_marker = false;  // ends a drained queue; programs do not see it
 };
 
 struct SendRing : Ring {
@@ -49,8 +50,9 @@ struct SendRing : Ring {
     for (uint64_t i = 0; i <= mask; ++i) slots[i].ring = this;
   }
 
-  uint64_t signalled = 0;  // `posted` after the last request that has a completion; same guard
-  uint64_t messages = 0;   // requests that take a receive of the peer; same guard
+  // Both are guarded by the lock of the queue.
+  uint64_t signalled = 0;  // `posted` after the last request that has a completion
+  uint64_t messages = 0;   // number of requests that use up a receive of the peer
   std::unique_ptr<SendSlot[]> slots;
 };
 
@@ -78,8 +80,8 @@ struct ReceiveRing : Ring {
   std::unique_ptr<ibv_sge[]> pieces;  // with the keys that programs know
 };
 
-// The receive rings of queue pairs that have a shared receive queue, by their real number. A
-// completion says to which of them it belongs, also a failed one.
+// The receive rings of queue pairs that have a shared receive queue. Key: the real number of the
+// queue pair, which even a failed completion contains.
 using Receivers = std::unordered_map<uint32_t, std::shared_ptr<ReceiveRing>>;
 
 inline bool translate_shared(ibv_wc& completion, const Receivers& receivers) {
@@ -87,7 +89,7 @@ inline bool translate_shared(ibv_wc& completion, const Receivers& receivers) {
   completion.wr_id = slot->shown_id;
   slot->owner->release(*slot);
   const auto found = receivers.find(completion.qp_num);
-  // The program has destroyed the queue pair: no completion of it may follow.
+  // The program has destroyed the queue pair, so it must not get completions of it any more.
   if (found == receivers.end()) return false;
   ReceiveRing& ring = *found->second;
   completion.qp_num = ring.shown_qpn;
@@ -120,8 +122,8 @@ inline bool translate(ibv_wc& completion, const Receivers& receivers) {
   completion.qp_num = ring.shown_qpn;
   if (completion.status != IBV_WC_SUCCESS) [[unlikely]]
     ring.has_failed.store(true, std::memory_order_relaxed);
-  // Requests of one queue complete in order, and those without a completion before the next one
-  // that has one.
+  // Requests of one queue complete in order. So all earlier requests, which may have no completion
+  // of their own, are done, too.
   ring.done.store(slot->number + 1, std::memory_order_release);
   return is_shown;
 }

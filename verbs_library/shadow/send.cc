@@ -1,9 +1,9 @@
-// While nothing moves, a send costs a lock, a copy of the request (its identifier is replaced) and
-// a slot. Keys are looked up only after a move of this process or of the peer.
+// While nothing moves, a send costs a lock, a copy of the request (to replace its identifier) and a
+// slot. The library looks up keys only after a move of this process or of the peer.
 //
-// Rejected: keeping the program's identifiers and finding the queue pair of a completion by its
-// number in a hash table. It was as slow, and a failed completion does not say to which queue it
-// belongs.
+// Rejected: to keep the program's identifiers, and to find the queue pair of a completion by its
+// number in a hash table. It was as slow, and a failed completion does not say to which queue of
+// the queue pair it belongs.
 #include "verbs_library/shadow/send.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 namespace ppmr::verbs {
 namespace {
 
-constexpr size_t kBatch = 8;  // requests per call of the device
-constexpr int kNoRoute = -1;  // an error of our own: the helper thread must find the route
+constexpr size_t kBatch = 8;  // the most requests in one call to the device
+constexpr int kNoRoute = -1;  // an internal error number: the helper thread must find the route
 
 bool takes_receive(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM ||
@@ -35,7 +35,7 @@ bool has_completion(const Qp& qp, const ibv_send_wr& request) {
   return qp.init.sq_sig_all || (request.send_flags & IBV_SEND_SIGNALED);
 }
 
-// Replaces the keys of a copied request. `pieces` has room for its pieces.
+// Replaces the keys of a copied request by the real keys. `pieces` has room for its pieces.
 void translate_keys(const Qp& qp, ibv_send_wr& request, ibv_sge* pieces) {
   if (!(request.send_flags & IBV_SEND_INLINE) && !qp.local_keys->is_empty()) {
     for (int i = 0; i < request.num_sge; ++i) {
@@ -51,7 +51,7 @@ void translate_keys(const Qp& qp, ibv_send_wr& request, ibv_sge* pieces) {
   }
 }
 
-// Sets where a datagram goes. Returns false if that is not known.
+// Sets the real destination of a datagram. Returns false if it has no route.
 bool take_route(Qp& qp, ibv_send_wr& request) {
   const RouteKey key{static_cast<Ah*>(request.wr.ud.ah), request.wr.ud.remote_qpn};
   if (qp.last_route_key != key) {
@@ -150,7 +150,7 @@ int hold_one(Qp& qp, const ibv_send_wr& request) {
   held.request = request;
   held.request.next = nullptr;
   if (request.send_flags & IBV_SEND_INLINE) {
-    // The program may reuse the bytes at once.
+    // Copies the bytes, because the program may overwrite them as soon as the call has returned.
     for (int i = 0; i < request.num_sge; ++i) {
       const auto* bytes = reinterpret_cast<const char*>(request.sg_list[i].addr);
       held.inline_bytes.insert(held.inline_bytes.end(), bytes, bytes + request.sg_list[i].length);
@@ -248,13 +248,14 @@ void mark_end_of_sends(Qp& qp) {
       ring.posted == ring.done.load(std::memory_order_acquire))
     return;
   if (qp.sends_datagrams() && !qp.last_route.path) return;
-  // The real queue has one place more than the program knows of, and the ring, too.
+  // There is always room: the real queue and the ring have one place that the program does not
+  // know.
   SendSlot& slot = ring.slots[ring.posted & ring.mask];
   slot.number = ring.posted;
   slot.is_marker = true;
   ibv_send_wr request = {};
   request.wr_id = reinterpret_cast<uint64_t>(&slot);
-  request.opcode = IBV_WR_RDMA_WRITE;  // of no bytes
+  request.opcode = IBV_WR_RDMA_WRITE;  // writes no bytes
   request.send_flags = IBV_SEND_SIGNALED;
   if (qp.sends_datagrams()) {
     request.opcode = IBV_WR_SEND;
@@ -293,7 +294,7 @@ void add_route(Qp& qp, const RouteKey& key, const Route& route) {
 void remove_routes(Qp& qp, const std::function<bool(const RouteKey&)>& is_removed) {
   const std::lock_guard guard(qp.send_lock);
   std::erase_if(qp.routes, [&](const auto& route) { return is_removed(route.first); });
-  qp.last_route_key = {};  // the address handle stays, for a marker
+  qp.last_route_key = {};  // keeps last_route, because a marker needs its address handle
 }
 
 void forget_path(Qp& qp, const Ah* path) {

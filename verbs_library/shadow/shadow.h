@@ -1,12 +1,13 @@
-// The objects that programs see. Each stands for a real one, which is destroyed for a move and made
-// again afterwards, while the object of the program, its address and its numbers stay.
+// The objects that programs see. Each stands for a real object, which the library destroys for a
+// move and makes again afterwards. The object that the program sees, its address and its numbers
+// stay.
 //
 // Locks, in the order in which a thread takes them:
-//   World::control        all objects and lists; every call that is not on the data path holds it,
-//                         and the helper thread holds it while the process is away
-//   Qp::send_lock, Qp::receive_lock, Srq::lock     the queues: posting and holding back
-//   Cq::lock              the completion queue
-//   Channel::lock         events that were not fetched
+//   World::control        guards all objects and lists; every call that is not on the data path
+//                         holds it, and the helper thread holds it while the process is away
+//   Qp::send_lock, Qp::receive_lock, Srq::lock     guard the queues
+//   Cq::lock              guards the completion queue
+//   Channel::lock         guards events that the program has not fetched
 #pragma once
 
 #include <atomic>
@@ -34,12 +35,13 @@ struct Datagrams;   // verbs_library/move/datagrams.h
 struct Builder;     // verbs_library/shadow/builder.h
 struct Context;
 
-// One per device and process; never freed, because programs may keep the pointer.
+// A device. The process has one object per device, which is never freed, because programs may keep
+// the pointer.
 struct Device : ibv_device {
-  // Libraries of vendors look behind an ibv_device for their own fields, to learn whether it is
-  // theirs. They find zeros.
+  // Libraries of vendors read their own fields behind an ibv_device, to find out whether the device
+  // is theirs. Here they find zeros.
   char zeros[2048] = {};
-  std::atomic<ibv_device*> real{nullptr};  // of the newest list; the list is never freed
+  std::atomic<ibv_device*> real{nullptr};  // from the newest list, which is never freed
 };
 
 struct Pd : ibv_pd {
@@ -61,7 +63,7 @@ struct Channel : ibv_comp_channel {
   Context* owner = nullptr;
   std::mutex lock;
   ibv_comp_channel* real = nullptr;  // guarded by lock
-  std::deque<Cq*> raised;            // guarded by lock: events of our own
+  std::deque<Cq*> raised;            // guarded by lock: events that the library has raised
   int raised_fd = -1;                // eventfd: readable while `raised` has an element
 };
 
@@ -77,7 +79,7 @@ struct Cq : ibv_cq_ex {
 
   FastLock lock;
   ibv_cq* real = nullptr;                      // guarded by lock
-  std::deque<ibv_wc> kept;                     // guarded by lock: taken from the device, not polled
+  std::deque<ibv_wc> kept;                     // guarded by lock: not polled by the program yet
   std::vector<std::shared_ptr<Ring>> retired;  // guarded by lock
   Receivers receivers;                         // guarded by lock
   std::atomic<int> armed = 0;  // 0: no, 1: for every completion, 2: for solicited ones
@@ -95,28 +97,30 @@ struct Srq : ibv_srq {
   Context* owner = nullptr;
   Pd* domain = nullptr;
   ibv_srq_init_attr init = {};  // with the sizes that the device granted
-  uint32_t armed_limit = 0;     // guarded by control: asked for, and not reported yet
+  uint32_t armed_limit = 0;     // guarded by control: the limit of an event that is still to come
 
   FastLock lock;
   ibv_srq* real = nullptr;               // guarded by lock, and changes with control held
-  bool keeps_receives = false;           // guarded by lock: not posted to the device
+  bool keeps_receives = false;           // guarded by lock: does not post them to the device
   uint64_t posted = 0;                   // guarded by lock
   const KeyTable* local_keys = nullptr;  // guarded by lock
-  std::vector<ibv_sge> room;             // guarded by lock: for translated requests
+  std::vector<ibv_sge> room;             // guarded by lock: room for translated requests
   std::unique_ptr<SharedReceives> receives;
 };
 
-// An address handle: a path to one GID, which the program may use for any queue pair number there.
+// An address handle: a path to one GID. The program may use it for any queue pair number behind the
+// GID.
 struct Ah : ibv_ah {
   Context* owner = nullptr;
   Pd* domain = nullptr;
   ibv_ah_attr attributes = {};        // as the program gave them
-  std::optional<GidEntry> shown_gid;  // of this end
-  // Guarded by control: the real ones, by the GID to which they lead on the present machines.
+  std::optional<GidEntry> shown_gid;  // the GID of this end as the program knows it
+  // Guarded by control: the real address handles. Key: the real GID to which they lead.
   std::map<Gid, ibv_ah*> real;
 };
 
-// Where a UD queue pair really sends what the program sends to a number behind an address handle.
+// A destination as the program names it: a queue pair number behind an address handle. Route is the
+// real destination.
 struct RouteKey {
   const Ah* path = nullptr;
   uint32_t qpn = 0;
@@ -128,14 +132,14 @@ struct Route {
   uint32_t qpn = 0;
 };
 
-// A send that was posted while sends are held back.
+// A send that the library holds back.
 struct HeldSend {
   ibv_send_wr request = {};
   std::vector<ibv_sge> pieces;
   std::vector<char> inline_bytes;
 };
 
-// One name of a queue pair: each of its device's GIDs at the time when it was made.
+// A name of a queue pair. It has one for each GID that its device had when the program made it.
 struct EndName {
   EndId end;
   GidEntry gid;
@@ -156,32 +160,33 @@ struct Qp : ibv_qp_ex {
   Srq* shared_receives() const { return static_cast<Srq*>(init.srq); }
   bool sends_datagrams() const { return init.qp_type == IBV_QPT_UD; }
 
-  // What the program has set, for the time after a move. Guarded by control.
+  // The attributes that the program has set. The library sets them again after a move. Guarded by
+  // control.
   ibv_qp_attr attributes = {};
   int attributes_set = 0;
-  std::optional<GidEntry> shown_gid;  // of this end, when it was connected
+  std::optional<GidEntry> shown_gid;  // the GID of this end when the program connected it
   Secret secret = {};
-  std::vector<EndName> names;              // under which the directory has it
+  std::vector<EndName> names;              // the names under which the directory has it
   std::unique_ptr<Connection> connection;  // of a connected queue pair
   std::unique_ptr<Datagrams> datagrams;    // of a UD queue pair
-  std::unique_ptr<Builder> builder;        // of ibv_wr_*
+  std::unique_ptr<Builder> builder;        // for ibv_wr_*
 
   FastLock send_lock;
   bool is_gated = false;      // guarded by send_lock: sends are held back
   bool wakes_helper = false;  // guarded by send_lock: the helper waits for a held send
-  bool has_ended = false;     // guarded by send_lock: no device; everything fails
+  bool has_ended = false;     // guarded by send_lock: has no device, and all requests fail
   std::deque<HeldSend> held;  // guarded by send_lock
   std::shared_ptr<SendRing> sends;
   const KeyTable* local_keys = nullptr;         // guarded by send_lock and receive_lock
   std::unique_ptr<const KeyTable> remote_keys;  // guarded by send_lock
   bool translates = false;           // guarded by send_lock: one of the tables is not empty
   std::vector<ibv_sge> send_pieces;  // guarded by send_lock: room for translated requests
-  std::map<RouteKey, Route> routes;  // guarded by send_lock: of UD; missing ones must be found
+  std::map<RouteKey, Route> routes;  // guarded by send_lock: the known routes of a UD queue pair
   Route last_route;                  // guarded by send_lock: of the last datagram
   RouteKey last_route_key;           // guarded by send_lock
 
   FastLock receive_lock;
-  bool keeps_receives = false;  // guarded by receive_lock: not posted to the device
+  bool keeps_receives = false;  // guarded by receive_lock: does not post them to the device
   std::shared_ptr<ReceiveRing> receives;
   std::vector<ibv_sge> receive_pieces;  // guarded by receive_lock
 };
@@ -189,7 +194,7 @@ struct Qp : ibv_qp_ex {
 struct Context : verbs_context {
   ibv_context* as_context() { return &context; }
 
-  ibv_context* real = nullptr;  // guarded by control, as all below
+  ibv_context* real = nullptr;  // guarded by control, like all members below
   Device* origin = nullptr;
   std::vector<Pd*> domains;
   std::vector<Mr*> regions;
@@ -198,12 +203,12 @@ struct Context : verbs_context {
   std::vector<Srq*> shared_queues;
   std::vector<Ah*> paths;
   std::vector<Qp*> queue_pairs;
-  // Keys as the program knows them, of regions whose real key differs.
+  // The keys of regions whose real key differs from the key that the program knows.
   std::unique_ptr<const KeyTable> local_keys = std::make_unique<KeyTable>();
   std::unique_ptr<const KeyTable> remote_keys = std::make_unique<KeyTable>();
-  int device_raised_fd = -1;                  // eventfd of events of our own
-  std::deque<ibv_async_event> device_raised;  // not fetched
-  bool has_moved = false;                     // the device has other numbers than the program knows
+  int device_raised_fd = -1;                  // eventfd: readable while an event below waits
+  std::deque<ibv_async_event> device_raised;  // events that the program has not fetched
+  bool has_moved = false;                     // real numbers may differ from those of the program
 };
 
 // All contexts of the process.
@@ -211,14 +216,14 @@ struct World {
   std::mutex control;
   // Guarded by control:
   std::vector<Context*> contexts;
-  // Since a check: somebody may track what the process writes (creation.h, show_writes()).
+  // Set by a check: from now on a live move may track what the process writes, see show_writes().
   bool is_tracked = false;
-  int unshown_error = 0;  // why writes since the check could not be shown; 0: all were
+  int unshown_error = 0;  // why show_writes() has failed since the check; 0: it has not failed
 };
 World& world();
 
-// Whether the object is ours. Libraries below us (providers, librdmacm) call exported functions
-// with real objects.
+// Return whether the object is a shadow. It can be a real object, because other libraries
+// (providers, librdmacm) call the exported functions with real objects.
 bool is_shadow(const ibv_context* context);
 bool is_shadow(const ibv_device* device);
 

@@ -9,7 +9,7 @@
 namespace ppmr::verbs {
 namespace {
 
-constexpr size_t kBatch = 16;  // receives per call of the device
+constexpr size_t kBatch = 16;  // the most receives in one call to the device
 
 SharedSlot* take_slot(Srq& srq, const ibv_recv_wr& request) {
   SharedSlot* slot = srq.receives->take();
@@ -21,7 +21,7 @@ SharedSlot* take_slot(Srq& srq, const ibv_recv_wr& request) {
   return slot;
 }
 
-// Posts at most kBatch receives. Returns how many were taken.
+// Posts at most kBatch receives. Returns how many the device has taken.
 size_t post_slots(Srq& srq, SharedSlot* const* slots, size_t count, int& error) {
   SharedReceives& receives = *srq.receives;
   ibv_recv_wr requests[kBatch];
@@ -107,7 +107,7 @@ void keep_shared_receives(Srq& srq) {
 int make_real_shared_queue(Srq& srq) {
   if (!srq.domain->real) return ENODEV;
   ibv_srq_init_attr wanted = srq.init;
-  wanted.srq_context = &srq;  // an event leads to our object
+  wanted.srq_context = &srq;  // so that an event of the real queue leads to our object
   wanted.attr.srq_limit = 0;
   ibv_srq* made = real().ibv_create_srq(srq.domain->real, &wanted);
   if (!made) return errno ? errno : EIO;

@@ -1,5 +1,5 @@
-// What is posted to a shared receive queue. Its receives complete in any order, because the queue
-// pairs that share it take them, so it is no ring.
+// The receives that are posted to a shared receive queue. They complete in any order, because
+// several queue pairs take them. So they are not in a ring.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -20,12 +20,13 @@ struct SharedReceives;
 struct SharedSlot {
   uint64_t shown_id = 0;
   SharedReceives* owner = nullptr;
-  uint64_t number = 0;  // in the order of posting
+  uint64_t number = 0;  // grows in the order of posting
   int piece_count = 0;
-  bool is_posted = false;  // and its completion was not seen
+  bool is_posted = false;  // posted, and the library has not seen its completion
 };
 
-// Free slots are a stack, so that posting allocates nothing. Threads: any, see the members.
+// The free slots are in a stack, so that posting allocates no memory. Threads: any, see the
+// members.
 struct SharedReceives {
   SharedReceives(uint32_t slots_max, uint32_t pieces_max)
       : pieces_max(pieces_max), slots(slots_max), pieces(size_t{slots_max} * pieces_max) {
@@ -50,7 +51,7 @@ struct SharedReceives {
     slot.is_posted = false;
     free_slots.push_back(&slot);
   }
-  // In the order of posting.
+  // Returns the posted receives in the order of posting.
   std::vector<SharedSlot*> posted() {
     const std::lock_guard guard(lock);
     std::vector<SharedSlot*> found;
@@ -63,7 +64,7 @@ struct SharedReceives {
   }
 
   const uint32_t pieces_max;
-  FastLock lock;  // the innermost of all
+  FastLock lock;  // threads take it after all other locks
   std::vector<SharedSlot> slots;
   std::vector<SharedSlot*> free_slots;  // guarded by lock
   std::vector<ibv_sge> pieces;          // with the keys that programs know
