@@ -34,18 +34,23 @@ struct Work {
   int agents = 0;  // connections of `ppmr migrate` to a target
 };
 
+// Returns whether the daemon ends only after it has written the checkpoint to the disk.
+bool will_be_kept(const json& checkpoint) {
+  const std::string kept = checkpoint.value("kept", "");
+  return kept == "writing" || (kept == "no" && checkpoint.value("state", "") == "sealed" &&
+                               checkpoint.value("keep_error", "").empty());
+}
+
 Work work_in(const json& status) {
   Work work;
   work.agents = status.value("agents", 0);
   for (const json& checkpoint : status.at("checkpoints")) {
     const std::string state = checkpoint.at("state");
     if (state == "open" || state == "complete") ++work.open;
-    const std::string kept = checkpoint.value("kept", "");
-    // The daemon ends only after it has written these checkpoints to the disk.
-    const bool will_be_kept = kept == "writing" || (kept == "no" && state == "sealed" &&
-                                                    checkpoint.value("keep_error", "").empty());
-    if (will_be_kept) ++work.open;
-    if (state == "sealed" && status.at("role") == "target" && kept != "kept" && !will_be_kept) {
+    if (will_be_kept(checkpoint)) {
+      ++work.open;
+    } else if (state == "sealed" && status.at("role") == "target" &&
+               checkpoint.value("kept", "") != "kept") {
       ++work.sealed;
     }
   }
@@ -96,7 +101,7 @@ std::string describe_open_work(const json& status) {
   }
   for (const json& each : status.value("checkpoints", json::array())) {
     const std::string state = each.value("state", "");
-    if (state != "open" && state != "complete" && each.value("kept", "") != "writing") continue;
+    if (state != "open" && state != "complete" && !will_be_kept(each)) continue;
     take(each, fmt::format("checkpoint {} ({}, {})", each.value("name", "?"), state,
                            format_size(each.value("bytes", uint64_t{0}))));
   }

@@ -22,6 +22,13 @@ TEST(Drain, NamesTheMigrationsAndCheckpointsThatItWaitsFor) {
             "(sealed, 0 B)");
 }
 
+TEST(Drain, NamesACheckpointThatStillWaitsForTheDisk) {
+  json waiting = {{"name", "next"}, {"state", "sealed"}, {"bytes", 0}, {"kept", "no"}};
+  EXPECT_EQ(describe_open_work({{"checkpoints", {waiting}}}), "checkpoint next (sealed, 0 B)");
+  waiting["keep_error"] = "the disk is full";
+  EXPECT_EQ(describe_open_work({{"checkpoints", {waiting}}}), "");
+}
+
 TEST(Drain, NamesThreeEntriesAndCountsTheRest) {
   json checkpoints = json::array();
   for (int i = 0; i < 5; ++i) checkpoints.push_back({{"name", "c"}, {"state", "open"}});

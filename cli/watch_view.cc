@@ -149,7 +149,8 @@ void View::migration(const OwnershipRecord& record, size_t number) {
   } else if (bytes > 0) {
     rest += "  " + format_size(bytes);
   }
-  if (tree.freeze_began_ns > 0 && tree.running_ns > tree.freeze_began_ns) {
+  if (!record.plan.original_goes_on && tree.freeze_began_ns > 0 &&
+      tree.running_ns > tree.freeze_began_ns) {
     rest += "  downtime " +
             format_time(std::chrono::microseconds((tree.running_ns - tree.freeze_began_ns) / 1000));
   }

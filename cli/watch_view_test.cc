@@ -108,6 +108,16 @@ TEST(WatchView, PercentageRefersToThePresentRoundOrToTheFill) {
   EXPECT_EQ(part_of(record, 0, notes, {}).bytes, 75U);
 }
 
+TEST(WatchView, CopyHasNoDowntimeBecauseTheOriginalRunsOn) {
+  WatchPage shown = page();
+  TreeRecord& tree = shown.migrations[0].trees[0];
+  tree.freeze_began_ns = 1;
+  tree.running_ns = 2'000'001;
+  EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), HasSubstr("downtime 2 ms"));
+  shown.migrations[0].plan.original_goes_on = true;
+  EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), Not(HasSubstr("downtime")));
+}
+
 TEST(WatchView, PhaseFollowsTheRecord) {
   OwnershipRecord record = dumping();
   TreeRecord& tree = record.trees[0];

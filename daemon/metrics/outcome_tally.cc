@@ -67,13 +67,12 @@ Status OutcomeTally::note(const request::NoteOutcome& report) {
         std::find_if(options_.phases.begin(), options_.phases.end(),
                      [&field = field](const auto& candidate) { return candidate.field == field; });
     if (phase == options_.phases.end()) {
-      return failure(EINVAL, "count a migration with the result '" + result + "': unknown phase '" +
-                                 field + "'");
+      return failure(EINVAL, "count the outcome '" + result + "': unknown phase '" + field + "'");
     }
     for (const double value : values) {
       if (!is_duration(value) || value > kSecondsMax) {
-        return failure(EINVAL, "count a migration with the result '" + result + "': '" + field +
-                                   "' is not a duration");
+        return failure(EINVAL,
+                       "count the outcome '" + result + "': '" + field + "' is not a duration");
       }
       observed.emplace_back(phase - options_.phases.begin(), value);
     }
@@ -85,15 +84,14 @@ Status OutcomeTally::note(const request::NoteOutcome& report) {
     sum_s = report.page_faults->sum_s;
     if (options_.fault_metric.empty() || counts.size() != kFaultBoundsS.size() + 1 ||
         !is_duration(sum_s)) {
-      return failure(EINVAL, "count a migration with the result '" + result +
-                                 "': the page faults are malformed");
+      return failure(EINVAL, "count the outcome '" + result + "': the page faults are malformed");
     }
     buckets.assign(counts.begin(), counts.end());
   }
   MutexLock lock(mutex_);
   const auto count = counts_.find(result);
   if (count == counts_.end())
-    return failure(EINVAL, "count a migration with the result '" + result + "': unknown result");
+    return failure(EINVAL, "count the outcome '" + result + "': unknown result");
   ++count->second;
   for (const auto& [phase, value] : observed) phases_[phase].Observe(value);
   if (!buckets.empty()) faults_.ObserveMultiple(buckets, sum_s);

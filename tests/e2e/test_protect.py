@@ -10,6 +10,7 @@ import pytest
 from lab.checker import Checker
 from lab.criu import criu_that
 from lab.migrations import Running
+from lab.moving_address import MovingAddress
 from lab.node import happens, wait_until
 from lab.pace import patience
 from lab.ppmr import find_ppmr
@@ -338,6 +339,105 @@ def test_max_rate_limits_the_rounds_of_an_epoch(ledger, migrations):
     [first, *_] = protection.epochs()
     assert first["took_ms"] > 16 * MIB / (4 * MIB) * 1000 * 0.8
     protection.end()
+
+
+# Answers each line with the number of lines that it has answered.
+COUNTING_SERVER = """
+import socket, threading
+count, counting = 0, threading.Lock()
+def serve(connection):
+    global count
+    try:
+        for _ in connection.makefile():
+            with counting:
+                count += 1
+                connection.sendall(b"%d\\n" % count)
+    except OSError:
+        pass
+listener = socket.create_server(("", 7007))
+while True:
+    connection, _ = listener.accept()
+    threading.Thread(target=serve, args=(connection,), daemon=True).start()
+"""
+# Prints the answers, and "lost" and the reason each time that the connection ends.
+CLIENT = """
+import socket, sys, time
+while True:
+    try:
+        connection = socket.create_connection((sys.argv[1], 7007), timeout=5)
+        answers = connection.makefile()
+        while True:
+            connection.sendall(b"more\\n")
+            answer = answers.readline()
+            if not answer: raise ConnectionError("closed")
+            print(answer.strip(), flush=True)
+            time.sleep(0.02)
+    except OSError as error:
+        print("lost", error, flush=True)
+        time.sleep(0.1)
+"""
+
+
+def test_clients_of_a_server_connect_again_after_a_takeover(lab, nodes, migrations, tmp_path):
+    """The address of the server moves with it. Its connections end, because a client may have
+    received what the server has not sent yet in its epoch."""
+    moving = MovingAddress(lab, nodes.source, nodes.target)
+    pid = nodes.source.spawn(["/usr/bin/python3", "-c", COUNTING_SERVER])
+    nodes.source.await_listener(7007)
+    seen = tmp_path / "seen"
+    with seen.open("w") as output:
+        words = ["/usr/bin/python3", "-c", CLIENT, moving.address]
+        client = moving.third.popen(words, stdout=output)
+
+    def lines():
+        return seen.read_text().splitlines()
+
+    protection = Protection(migrations, pid)
+    protection.wait_for_epochs(2)
+    lose(nodes.source)
+    moving.leave()
+    protection.take_over()
+    before = lines()
+    moving.arrive()
+    wait_until(
+        lambda: lines()[-1].isdigit() and any("lost" in line for line in lines()[len(before) - 1 :]),
+        60,
+        "the client to be served again",
+    )
+    client.kill()
+    numbers = [int(line) for line in lines() if line.isdigit()]
+    [again] = [at for at, (one, next) in enumerate(zip(numbers, numbers[1:])) if next != one + 1]
+    assert 1 < numbers[again + 1] <= numbers[again], "it goes on from its epoch"
+
+
+# Writes each of its pages again and again, faster than any link here sends them.
+WRITER = """
+import mmap
+memory = mmap.mmap(-1, 64 << 20)
+while True:
+    for turn in range(251):
+        memory[:] = bytes([turn]) * len(memory)
+"""
+
+
+def test_pause_is_within_its_limit_or_said_to_be_longer(nodes, migrations):
+    pid = nodes.source.spawn(["/usr/bin/python3", "-c", WRITER])
+    words = [find_ppmr(), "protect", "--pid", pid, "--mount", migrations.out, "--every", "1"]
+    words += ["--state-dir", migrations.states["source"], "--max-pause", "20ms"]
+    running = Running(nodes.source, words)
+    output = []
+
+    def epochs():
+        assert running.running(), running.wait(1).output
+        output[:] = [line for line in running.output().splitlines() if "epoch " in line]
+        return len(output) >= 4
+
+    wait_until(epochs, 90, "four epochs")
+    running.signal(signal.SIGINT)
+    running.wait()
+    for line in output:
+        pause_ms = int(re.search(r"pause (\d+) ms", line)[1])
+        assert (pause_ms > 20) == ("longer than --max-pause, 20 ms" in line), line
 
 
 def test_name_stays_taken_until_it_is_discarded(nodes, ledger, protection, migrations):

@@ -161,6 +161,10 @@ class Running:
         lines = self._read()[0].splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
+    def output(self):
+        """Returns what the command has written so far, to both of its outputs."""
+        return "".join(self._read())
+
     def wait(self, timeout=60):
         timeout = patience(timeout)
         try:

@@ -118,8 +118,8 @@ bool can_show_writes() {
 int show_writes(const Mr& region) {
   constexpr unsigned kWrites =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-  static const bool is_possible = can_show_writes();
-  if (!is_possible) return 0;  // the answer to a check says so, and ppmr then copies no rounds
+  if (!can_show_writes())
+    return 0;  // the answer to a check says so, and ppmr then copies no rounds
   if (!region.addr || !region.length || (region.access & kWrites) == 0) return 0;
   const Pages pages = pages_of(region);
   if (populate(pages.begin, pages.end, MADV_POPULATE_WRITE)) return 0;
