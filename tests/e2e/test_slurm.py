@@ -281,17 +281,17 @@ def test_fence_succeeds_only_if_slurm_has_powered_the_host_off(lab, need_command
             check_fence(hosts, slurm, suspended)
 
 
-def script_for_the_time_limit(slurm, command, directory):
-    """The script of docs/jobs.md, with this command. It does not go back into the queue itself:
-    Slurm would let it wait for two minutes."""
+def script_for_the_time_limit(slurm, command, directory=None):
+    """The script of docs/jobs.md, with this command. With a directory it suspends to this one, and
+    does not go back into the queue itself: Slurm would let it wait for two minutes."""
     text = (REPOSITORY / "docs/jobs.md").read_text()
     [script] = re.findall(r"(    #SBATCH --nodes=4 [^\n]*--requeue.*?    exit \$code\n)", text, re.S)
     replaced = {
         r"\bppmr job": f"{slurm.hosts.ppmr} job",
         r"mpirun ./simulation": command,
-        r"dir=.*": f"dir={directory}",
-        r"exec scontrol requeue.*;": "exit 75;",
     }
+    if directory:
+        replaced |= {r"dir=.*": f"dir={directory}", r"exec scontrol requeue.*;": "exit 75;"}
     for old, new in replaced.items():
         script, count = re.subn(old, lambda _, new=new: new, script)
         assert count, old
@@ -316,4 +316,23 @@ def test_job_goes_on_in_another_allocation_after_its_time_limit(slurm):
     lines = (slurm.output(first) + slurm.output(second)).splitlines()
     assert [line for line in lines if line.isdigit()] == [*map(str, range(200))]
     assert not directory.exists()
+    await_no_trace(slurm)
+
+
+@pytest.mark.long
+def test_array_goes_on_from_the_queue_after_its_time_limit(slurm):
+    """Both tasks share their hosts. Slurm holds each for two minutes when it is back in the
+    queue."""
+    script = script_for_the_time_limit(slurm, f"sh -c '{COUNT.format(count=200)}'")
+    options = ["--array=0-1", "--nodelist=h1,h2"]
+    array = slurm.submit(script, nodes=2, options=options)
+    tasks = [f"{array}_{number}" for number in (0, 1)]
+    for task in tasks:
+        await_text(slurm, task, "\n10\n")
+    slurm.command("scancel", "--batch", "--signal=TERM", array)
+    for task in tasks:
+        assert slurm.await_end(task, timeout=400) == "COMPLETED", slurm.output(task)
+        lines = slurm.output(task).splitlines()
+        assert [line for line in lines if line.isdigit()] == [*map(str, range(200))]
+    assert not list(slurm.hosts.lab.home.glob("suspended-*"))
     await_no_trace(slurm)
