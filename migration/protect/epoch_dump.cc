@@ -14,6 +14,7 @@
 #include "daemon/control/requests.h"
 #include "migration/source/changed_limits.h"
 #include "processes/carried/carried_state.h"
+#include "processes/carried/inherited_attributes.h"
 #include "processes/carried/written_files.h"
 #include "restart_loader/containers/runc.h"
 #include "restart_loader/criu/criu_options.h"
@@ -111,6 +112,10 @@ Status EpochDump::prepare_criu() {
 
 Result<SentEpoch> EpochDump::send() {
   if (Status prepared = prepare(); !prepared) return failure(prepared.error());
+  const auto running = tasks_of_tree(options_.root.pid);
+  if (!running) return failure(running.error());
+  // Read now, because it can take long. A task may just have ended: then it is read when frozen.
+  if (auto inherited = read_inherited(*running)) before_ = std::move(inherited->agreed);
   std::vector<Round> rounds;
   const RoundsOptions copying{.limits = [this]() -> Result<LiveLimits> {
                                 if (Status on = options_.go_on(); !on) return failure(on.error());
@@ -201,7 +206,7 @@ Status EpochDump::while_frozen() {
 Status EpochDump::write_frozen_state() {
   const auto tasks = tasks_of_tree(options_.root.pid);
   if (!tasks) return failure(tasks.error());
-  const auto carried = read_carried_state(*tasks);
+  const auto carried = read_carried_state(*tasks, before_ ? &*before_ : nullptr);
   if (!carried) return failure(carried.error());
   // The paths of a container mean other files outside of it.
   const auto written =

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "migration/protect/criu_session.h"
 #include "migration/source/dump_images.h"
 #include "migration/source/memory_file.h"
+#include "processes/carried/carried_state.pb.h"
 #include "processes/memory/live_memory.h"
 #include "restart_loader/containers/container_port.h"
 
@@ -102,6 +104,7 @@ class EpochDump {
   std::optional<CriuSession> criu_;
   std::optional<DumpImages> description_;
   std::optional<RuncDump> runc_;
+  std::optional<carried::Inherited> before_;  // as the tasks had it while they ran
   FrozenMemoryIndex index_;
   DumpTimes times_;
   std::chrono::nanoseconds sending_{0};  // how long the tree stood still for its memory

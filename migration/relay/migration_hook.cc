@@ -126,7 +126,11 @@ Result<OwnershipRecord> SourceHold::note_held() {
 }
 
 Status SourceHold::write_carried(const std::vector<ProcessIdentity>& tasks) const {
-  auto state = read_carried_state(tasks);
+  const auto work = store_.make_work_directory(id_, MigrationRole::kSource, tree_);
+  if (!work) return failure(work.error());
+  const auto before = load_carried_state(*work + "/" + kStateBeforeFile);
+  if (!before) return failure(before.error());
+  auto state = read_carried_state(tasks, *before ? &(*before)->inherited() : nullptr);
   if (!state) return failure(state.error());
   if (Status read = read_locks(tasks, *state); !read) return read;
   return write_carried_state(images_ + "/" + kCarriedStateFile, *state);

@@ -17,6 +17,8 @@
 #include "migration/source/changed_limits.h"
 #include "migration/source/frozen_work.h"
 #include "migration/source/pause.h"
+#include "processes/carried/carried_state.h"
+#include "processes/carried/inherited_attributes.h"
 #include "processes/control_groups.h"
 #include "processes/frozen_tasks.h"
 #include "processes/proc_files.h"
@@ -237,9 +239,21 @@ bool TreeDump::describes_in_memory() const {
   return options_.plan.moves_memory_apart() && !is_container() && its && own && *its == *own;
 }
 
+// Notes what takes too long to read while the tree is frozen.
+Status TreeDump::note_state_before() const {
+  const auto tasks = tasks_of_tree(options_.record.root);
+  if (!tasks) return failure(tasks.error());
+  const auto inherited = read_inherited(*tasks);
+  if (!inherited) return {};  // a task has just ended: the hook reads it again
+  carried::State before;
+  *before.mutable_inherited() = inherited->agreed;
+  return write_carried_state(work_ + "/" + kStateBeforeFile, before);
+}
+
 // Starts CRIU and the page reader before the rounds: after them, the process writes more memory
 // during every delay.
 Status TreeDump::prepare() {
+  if (Status noted = note_state_before(); !noted) return noted;
   if (options_.plan.moves_memory_apart()) {
     if (Status started = memory_->prepare_frozen(); !started) return started;
   }

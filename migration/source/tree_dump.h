@@ -81,6 +81,7 @@ class TreeDump {
   Status copy_round();
   Status catch_up();
   bool is_container() const { return !options_.record.container.name.empty(); }
+  Status note_state_before() const;
   Status prepare();
   Status start();
   std::string memory_name() const { return memory_checkpoint(options_.plan, options_.record); }

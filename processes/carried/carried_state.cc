@@ -151,7 +151,8 @@ Status apply_threads(const carried::Process& wanted, const PidsInTree& pids, pid
 
 }  // namespace
 
-Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks) {
+Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks,
+                                          const carried::Inherited* before) {
   const auto pids = PidsInTree::of(tasks);
   if (!pids) return failure(pids.error());
   carried::State state;
@@ -177,7 +178,7 @@ Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& ta
     if (Status read = read_sockets(task, seen, multicast, process); !read)
       return failure(read.error());
   }
-  auto inherited = read_inherited(tasks);
+  auto inherited = read_inherited(tasks, before);
   if (!inherited) return failure(inherited.error());
   *state.mutable_inherited() = std::move(inherited->agreed);
   return state;

@@ -20,10 +20,15 @@ namespace ppmr {
 
 // The name of the file among CRIU's images.
 inline constexpr const char* kCarriedStateFile = "carried-state.img";
+// The name of the file in the work directory of the source with what was read before the freeze:
+// a state that has `inherited` only.
+inline constexpr const char* kStateBeforeFile = "state-before.img";
 
-// Reads the state of frozen tasks. `tasks`: the root comes first. Errors: ESRCH for a task that has
-// ended; EACCES.
-Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks);
+// Reads the state of frozen tasks. `tasks`: the root comes first. `before`: what read_inherited()
+// has found while they ran; null: it reads all now. Errors: ESRCH for a task that has ended;
+// EACCES.
+Result<carried::State> read_carried_state(const std::vector<ProcessIdentity>& tasks,
+                                          const carried::Inherited* before = nullptr);
 
 // Applies the state to the restored tasks. Returns warnings: what this node cannot have, for
 // example a CPU that it lacks. Errors: what could not be applied, with the process and the reason;

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <iterator>
 #include <sstream>
 
@@ -29,6 +31,10 @@ constexpr uint64_t kIoFlusherFlags = 0x00080000 | 0x00100000;
 constexpr uint64_t kOwnMemoryFailureFlag = 0x00000080;
 constexpr uint64_t kEarlyMemoryFailureFlag = 0x08000000;
 constexpr size_t kFlagsField = 9;
+constexpr size_t kLineBytesMax = 512;
+// A JVM has its heap in the first mapping, and 20 threads. The kernel inspected 1.4 GiB in 25 ms.
+constexpr uint64_t kInspectedBytesMax = uint64_t{1} << 30;
+constexpr size_t kAskedMax = 4;
 
 constexpr const char* kPersonality = "personality";
 constexpr const char* kIoFlusher = "I/O flusher flag";
@@ -45,13 +51,28 @@ const std::array<std::pair<const char*, uint32_t>, 7> kModes = {
      {"local", MPOL_LOCAL},
      {"weighted interleave", kWeightedInterleave}}};
 
-// Reads only the first line, because the kernel inspects the pages of each mapping that it lists.
-std::string first_line_of_numa_maps(pid_t thread) {
-  const std::string path = fmt::format("/proc/{}/numa_maps", thread);
+// Reads only the first line. The kernel makes no further line for a read that is shorter than the
+// first one (seq_read_iter() in fs/seq_file.c of Linux).
+std::string first_line_of_list(pid_t thread, const char* list) {
+  const std::string path = fmt::format("/proc/{}/{}", thread, list);
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 128> text;
-  const ssize_t n = file ? read(file.get(), text.data(), text.size()) : -1;
-  return n > 0 ? std::string(text.data(), static_cast<size_t>(n)) : "";  // CONFIG_NUMA is off
+  std::string line;
+  std::array<char, 16> part;
+  while (line.size() < kLineBytesMax && line.find('\n') == std::string::npos) {
+    const ssize_t n = file ? read(file.get(), part.data(), part.size()) : -1;
+    if (n <= 0) break;  // CONFIG_NUMA is off, or the thread has ended
+    line.append(part.data(), static_cast<size_t>(n));
+  }
+  return line.substr(0, line.find('\n'));
+}
+
+// Returns how many threads of the process may be asked for their memory policy. The kernel inspects
+// all pages of a mapping that it lists in numa_maps.
+size_t threads_to_ask(pid_t process, size_t threads) {
+  uint64_t start = 0, end = 0;
+  std::sscanf(first_line_of_list(process, "maps").c_str(), "%" SCNx64 "-%" SCNx64, &start, &end);
+  const uint64_t first_bytes = end - start;
+  return first_bytes <= kInspectedBytesMax / std::max(threads, size_t{1}) ? threads : kAskedMax;
 }
 
 uint64_t flags_of(pid_t thread) {
@@ -73,7 +94,13 @@ bool merges_pages(pid_t process) {
   return stat.find("ksm_merge_any: yes") != std::string::npos;
 }
 
-// nullopt: the thread has ended.
+std::optional<carried::MemoryPolicy> read_memory_policy(pid_t thread) {
+  const std::string line = first_line_of_list(thread, "numa_maps");
+  const size_t at = line.find(' ');
+  return at == std::string::npos ? std::nullopt : parse_memory_policy(line.substr(at + 1));
+}
+
+// Returns all but the memory policy. nullopt: the thread has ended.
 std::optional<carried::Inherited> read_of(pid_t thread) {
   carried::Inherited read;
   const auto personality = read_process_file(thread, "personality");
@@ -83,12 +110,6 @@ std::optional<carried::Inherited> read_of(pid_t thread) {
   read.set_is_io_flusher((flags & kIoFlusherFlags) == kIoFlusherFlags);
   read.set_memory_failure(memory_failure_of(flags));
   read.set_merges_pages(merges_pages(thread));
-  const std::string line = first_line_of_numa_maps(thread);
-  const size_t at = line.find(' ');
-  if (at == std::string::npos) return read;
-  if (auto policy = parse_memory_policy(line.substr(at + 1))) {
-    *read.mutable_memory_policy() = std::move(*policy);
-  }
   return read;
 }
 
@@ -135,16 +156,26 @@ std::vector<std::string> unlike(const carried::Inherited& a, const carried::Inhe
   return names;
 }
 
-Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks) {
+Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks,
+                                           const carried::Inherited* before) {
   InheritedAttributes read;
   bool is_first = true;
   std::set<std::string> differs;
   for (const ProcessIdentity& task : tasks) {
     const auto threads = read_threads(task.pid);
     if (!threads) return failure(threads.error());
+    size_t asked = threads_to_ask(task.pid, threads->size());
+    if (asked < threads->size() && before != nullptr) asked = 0;
+    std::optional<carried::MemoryPolicy> policy;
+    if (before != nullptr && before->has_memory_policy()) policy = before->memory_policy();
     for (const pid_t thread : *threads) {
-      const auto own = read_of(thread);
+      auto own = read_of(thread);
       if (!own) continue;
+      if (asked > 0) {
+        policy = read_memory_policy(thread);
+        --asked;
+      }
+      if (policy) *own->mutable_memory_policy() = *policy;
       if (is_first) read.agreed = *own;
       is_first = false;
       for (std::string& name : unlike(read.agreed, *own)) differs.insert(std::move(name));

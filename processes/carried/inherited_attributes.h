@@ -28,8 +28,14 @@ struct InheritedAttributes {
   std::vector<std::string> lost;
 };
 
-// Reads the attributes of each live thread of the tasks. Errors: ESRCH, EACCES.
-Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks);
+// Reads the attributes of each live thread of the tasks.
+//
+// The kernel shows the memory policy of a thread only with the first mapping, and inspects all
+// pages of that mapping for it. If that would take long, because the first mapping is large or the
+// threads are many, a few threads are asked for all. With `before`, what was read while the tasks
+// ran, none is: frozen tasks must not wait for it. Errors: ESRCH, EACCES.
+Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& tasks,
+                                           const carried::Inherited* before = nullptr);
 
 // Returns the text that restart_loader/criu/inherited_calls.cc reads; empty: there is nothing to
 // set. Leaves out NUMA nodes that are not in `nodes` ("0-3"). If none remains, the policy is the

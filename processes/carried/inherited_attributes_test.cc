@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>
+#include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -48,6 +49,32 @@ TEST(InheritedAttributes, AreReadFromAProcess) {
   if (!has_numa()) GTEST_SKIP() << "the rest of this test needs CONFIG_NUMA";
   EXPECT_EQ(read->agreed.memory_policy().mode(), static_cast<uint32_t>(MPOL_PREFERRED));
   EXPECT_THAT(read->agreed.memory_policy().node(), ElementsAre(0u));
+}
+
+// As a JVM has its heap there. The kernel would inspect all of its pages, for each thread.
+void map_2_gib_first() {
+  void* const lowest = reinterpret_cast<void*>(0x100000);
+  if (mmap(lowest, size_t{2} << 30, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != lowest) {
+    abort();
+  }
+}
+
+TEST(InheritedAttributes, IncludeThePolicyFromBeforeTheFreezeIfTheFirstMappingIsLarge) {
+  if (!has_numa()) GTEST_SKIP() << "needs CONFIG_NUMA";
+  const TestProcess process([] {
+    prefer_node_0();
+    map_2_gib_first();
+  });
+  const auto preferred = static_cast<uint32_t>(MPOL_PREFERRED);
+  EXPECT_EQ(read_inherited({identity(process)})->agreed.memory_policy().mode(), preferred);
+  carried::Inherited before;
+  before.mutable_memory_policy()->set_mode(MPOL_LOCAL);
+  EXPECT_EQ(read_inherited({identity(process)}, &before)->agreed.memory_policy().mode(),
+            static_cast<uint32_t>(MPOL_LOCAL))
+      << "no thread is asked";
+  const TestProcess small([] { prefer_node_0(); });
+  EXPECT_EQ(read_inherited({identity(small)}, &before)->agreed.memory_policy().mode(), preferred);
 }
 
 TEST(InheritedAttributes, IncludeTheIoFlusherFlag) {
