@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/json_text.h"
-#include "base/parse_json.h"
+#include "base/request_checks.h"
 
 namespace ppmr {
 namespace {
@@ -14,9 +13,15 @@ using std::chrono::milliseconds;
 // Returns the request as the other end reads it.
 template <typename Request>
 Request sent(const Request& request) {
-  const auto read = read_request<std::variant<Request>>(parse_json(json_text(to_request(request))));
+  const auto read =
+      read_request<std::variant<Request>>(request_checks::on_arrival(to_request(request)));
   if (!read) throw std::runtime_error(read.error().message);
   return std::get<Request>(*read);
+}
+
+TEST(Requests, EachKindComesBackAndIsChecked) {
+  check_each_kind<request::ToSource>();
+  check_each_kind<request::ToTarget>();
 }
 
 TEST(Requests, AllKindsAreReadAsTheyWereSent) {

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/json_text.h"
-#include "base/parse_json.h"
+#include "base/request_checks.h"
 
 namespace ppmr {
 namespace {
@@ -13,23 +12,12 @@ using nlohmann::json;
 // Returns the request as the other end parses it.
 template <typename Request>
 json on_arrival(const Request& request) {
-  return parse_json(json_text(to_request(request)));
+  return request_checks::on_arrival(to_request(request));
 }
 
-template <typename Any, size_t kIndex = 0>
-void expect_that_each_kind_comes_back() {
-  if constexpr (kIndex < std::variant_size_v<Any>) {
-    using Request = std::variant_alternative_t<kIndex, Any>;
-    const auto read = read_request<Any>(on_arrival(Request{}));
-    ASSERT_TRUE(read) << Request::kName << ": " << read.error().message;
-    EXPECT_EQ(read->index(), kIndex) << Request::kName << " has the name of another kind";
-    expect_that_each_kind_comes_back<Any, kIndex + 1>();
-  }
-}
-
-TEST(JobRequests, EachKindComesBackAsItself) {
-  expect_that_each_kind_comes_back<user_request::Any>();
-  expect_that_each_kind_comes_back<host_request::Any>();
+TEST(JobRequests, EachKindComesBackAndIsChecked) {
+  check_each_kind<user_request::Any>();
+  check_each_kind<host_request::Any>();
 }
 
 // Fields of the same type must not be swapped.
