@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/json_message.h"
 #include "cli/migrate_steps.h"
 #include "daemon/command_line/size_option.h"
 #include "preflight/shared_questions.h"
@@ -15,7 +15,6 @@
 namespace ppmr {
 namespace {
 
-using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPreflightTimeout{60'000};
@@ -59,9 +58,7 @@ Result<TreeFacts> Migrate::gather(const ProcessTree& tree) {
 
 Result<PreflightAnswers> Migrate::ask_target(const PreflightQuestions& questions,
                                              AgentClient& agent) {
-  json request = to_request(questions);
-  request["op"] = "preflight";
-  const auto answer = agent.ask(request, kPreflightTimeout);
+  const auto answer = agent.ask(to_request(make_request(questions)), kPreflightTimeout);
   if (!answer) return failure(answer.error());
   return read_answers(*answer, questions);
 }

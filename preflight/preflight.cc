@@ -244,9 +244,9 @@ PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const Mov
   return questions;
 }
 
-json to_request(const PreflightQuestions& questions) {
-  json request = {{"version", kPreflightVersion}, {"questions", questions}};
-  json& files = request.at("questions").at("files");
+PreflightRequest make_request(const PreflightQuestions& questions) {
+  PreflightRequest request{kPreflightVersion, questions};
+  json& files = request.questions.at("files");
   for (size_t i = 0; i < questions.files.size(); ++i) {
     const std::string& path = questions.files[i].path;
     if (is_ascii(path)) continue;

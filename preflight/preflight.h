@@ -8,7 +8,7 @@
 #pragma once
 
 #include <array>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -122,15 +122,26 @@ struct TargetContext {
 };
 
 PreflightQuestions make_questions(const std::vector<TreeFacts>& trees, const MoveOptions& options);
-nlohmann::json to_request(const PreflightQuestions& questions);
+
+// The questions as a request to the migration agent (migration/relay/agent_requests.h).
+struct PreflightRequest {
+  static constexpr const char* kName = "preflight";
+  int version = 0;           // of the questions
+  nlohmann::json questions;  // see parse_questions()
+  template <typename F>
+  void fields(F&& field) {
+    field("version", version), field("questions", questions);
+  }
+};
+PreflightRequest make_request(const PreflightQuestions& questions);
 
 // Runs at the target. Returns the validated questions of a peer. Errors: EPROTO, E2BIG, EINVAL.
-Result<PreflightQuestions> parse_questions(const nlohmann::json& request);
+Result<PreflightQuestions> parse_questions(const PreflightRequest& request);
 
 // Runs at the target. Returns the agent's reply to a request of its peer: {"ok": true, ...}, or
 // {"ok": false, "error": "..."} for an invalid request. Reads at most 64 MiB of each file and 4 GiB
 // in all. Threads: those of `criu`.
-nlohmann::json answer_preflight(const nlohmann::json& request, const TargetContext& context,
+nlohmann::json answer_preflight(const PreflightRequest& request, const TargetContext& context,
                                 CriuAnswers& criu);
 
 // Parses the target's answer. Errors: EPROTO with the target's error, or when the answer does not

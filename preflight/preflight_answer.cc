@@ -239,14 +239,14 @@ json refuse(const std::string& why) { return {{"ok", false}, {"error", why}}; }
 
 }  // namespace
 
-Result<PreflightQuestions> parse_questions(const json& request) {
+Result<PreflightQuestions> parse_questions(const PreflightRequest& request) {
+  if (request.version != kPreflightVersion)
+    return failure(
+        EPROTO, fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
+                            kPreflightVersion, request.version));
   try {
-    if (const int version = request.at("version"); version != kPreflightVersion)
-      return failure(
-          EPROTO, fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
-                              kPreflightVersion, version));
-    auto questions = request.at("questions").get<PreflightQuestions>();
-    read_path_bytes(request.at("questions").at("files"), questions);
+    auto questions = request.questions.get<PreflightQuestions>();
+    read_path_bytes(request.questions.at("files"), questions);
     if (Status checked = check(questions); !checked) return failure(checked.error());
     return questions;
   } catch (const json::exception& error) {
@@ -255,7 +255,8 @@ Result<PreflightQuestions> parse_questions(const json& request) {
   }
 }
 
-json answer_preflight(const json& request, const TargetContext& context, CriuAnswers& criu) {
+json answer_preflight(const PreflightRequest& request, const TargetContext& context,
+                      CriuAnswers& criu) {
   const auto questions = parse_questions(request);
   if (!questions) return refuse(questions.error().message);
   PreflightAnswers answers = answer(*questions, context, criu);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_message.h"
 #include "base/json_text.h"
 #include "base/unique_fd.h"
 #include "preflight/file_digest.h"
@@ -50,8 +51,10 @@ class Preflight : public testing::Test {
   }
   PreflightAnswers ask() { return ask(criu_); }
   PreflightAnswers ask(CriuAnswers& criu) {
-    const json request = json::parse(json_text(to_request(questions_)));
-    const json answer = answer_preflight(request, context_, criu);
+    const json request = json::parse(json_text(to_request(make_request(questions_))));
+    const auto arrived = read_one<PreflightRequest>(request);
+    EXPECT_TRUE(arrived) << arrived.error().message;
+    const json answer = answer_preflight(arrived.value_or(PreflightRequest{}), context_, criu);
     auto answers = read_answers(answer, questions_);
     EXPECT_TRUE(answers.has_value()) << answers.error().message;
     return answers.value_or(PreflightAnswers{});
@@ -84,7 +87,7 @@ TEST_F(Preflight, ComparesFilesWithoutRevealingTheirDigestsOrPaths) {
   file.path += "-not";
   EXPECT_EQ(compare(file), FileVerdict::kMissing);
   questions_.files = {abc("file")};
-  const std::string answer = answer_preflight(to_request(questions_), context_, criu_).dump();
+  const std::string answer = answer_preflight(make_request(questions_), context_, criu_).dump();
   EXPECT_EQ(answer.find("ba7816bf"), std::string::npos);
   EXPECT_EQ(answer.find(directory_), std::string::npos);
 }
@@ -196,22 +199,23 @@ TEST_F(Preflight, DescribesTheTargetsImageStoreAndCriu) {
 }
 
 TEST_F(Preflight, RefusesInvalidRequests) {
-  const auto refusal = [&](const json& request) {
+  const auto refusal = [&](const PreflightRequest& request) {
     const json answer = answer_preflight(request, context_, criu_);
     EXPECT_EQ(answer.at("ok"), false);
     return answer.at("error").get<std::string>();
   };
-  EXPECT_THAT(refusal(json::object()), HasSubstr("cannot parse the request"));
-  EXPECT_THAT(refusal(json(7)), HasSubstr("cannot parse the request"));
-  EXPECT_THAT(refusal({{"version", 99}}), HasSubstr("version 1, not 99"));
-  json request = to_request(questions_);
-  request["questions"]["pids"] = "all";
+  PreflightRequest request = make_request(questions_);
+  for (const json& questions : {json(), json::object(), json(7)}) {
+    EXPECT_THAT(refusal({request.version, questions}), HasSubstr("cannot parse the request"));
+  }
+  EXPECT_THAT(refusal({99, request.questions}), HasSubstr("version 1, not 99"));
+  request.questions["pids"] = "all";
   EXPECT_THAT(refusal(request), HasSubstr("cannot parse the request"));
   questions_.files = {{.path = "etc/shadow", .type = "file"}};
-  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("not an absolute path"));
+  EXPECT_THAT(refusal(make_request(questions_)), HasSubstr("not an absolute path"));
   questions_.files = {};
   questions_.pids.assign(100'001, 1);
-  EXPECT_THAT(refusal(to_request(questions_)), HasSubstr("too many pids, files"));
+  EXPECT_THAT(refusal(make_request(questions_)), HasSubstr("too many pids, files"));
 }
 
 TEST_F(Preflight, LeavesTheProcessorCheckToCriu) {
@@ -225,7 +229,7 @@ TEST_F(Preflight, LeavesTheProcessorCheckToCriu) {
 }
 
 TEST_F(Preflight, ReadsAnswersOfVersionsThatKnowFewerFacts) {
-  json answer = answer_preflight(to_request(questions_), context_, criu_);
+  json answer = answer_preflight(make_request(questions_), context_, criu_);
   ASSERT_EQ(answer["answers"]["node"].erase("rdma_abilities"), 1u);
   const auto read = read_answers(answer, questions_);
   ASSERT_TRUE(read) << read.error().message;
@@ -234,7 +238,7 @@ TEST_F(Preflight, ReadsAnswersOfVersionsThatKnowFewerFacts) {
 
 TEST_F(Preflight, RefusesAnswersThatDoNotMatchTheQuestions) {
   questions_.files = {abc("file")};
-  json answer = answer_preflight(to_request(questions_), context_, criu_);
+  json answer = answer_preflight(make_request(questions_), context_, criu_);
   json shorter = answer;
   shorter["answers"]["files"] = json::array();
   EXPECT_EQ(read_answers(shorter, questions_).error().errno_value, EPROTO);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/host_name.h"
+#include "base/json_message.h"
 #include "base/json_text.h"
 #include "base/parse_json.h"
 #include "daemon/command_line/size_option.h"
@@ -109,8 +110,7 @@ std::string list_missing(const std::vector<std::string>& wanted,
 // Returns the target's answer to the preflight of a migration without processes.
 Result<PreflightAnswers> ask_target(Connection& connection) {
   const PreflightQuestions none;
-  json request = to_request(none);
-  request["op"] = "preflight";
+  const json request = to_request(make_request(none));
   if (auto sent = write_agent_frame(connection, json_text(request)); !sent) {
     return failure(sent.error());
   }

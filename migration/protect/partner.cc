@@ -34,10 +34,11 @@ void Partner::look_at_clock() {
   clock_at_ = now;
 }
 
-Result<json> Partner::ask(json request, milliseconds patience) {
-  request["name"] = name_;
-  request["tree"] = to_json(tree_);
-  request["first_partner"] = first_partner_;
+agent_request::OfProtection Partner::of_run(const std::string& run) const {
+  return {.name = name_, .tree = tree_, .run = run, .first_partner = first_partner_};
+}
+
+Result<json> Partner::ask(const json& request, milliseconds patience) {
   auto answer = agent_.insist_on_answer(request, patience);
   if (answer && answer->value("ok", false)) {
     const auto on_disk = parse_epoch_on_disk(answer->value("on_disk", json()));
@@ -54,15 +55,11 @@ Result<json> Partner::ask(json request, milliseconds patience) {
 
 Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
   look_at_clock();
-  const json manager = to_json(run.manager);
-  const auto opened = ask({{"op", "epoch-open"},
-                           {"run", run.id},
-                           {"criu_options", run.criu_options},
-                           {"rolls_back", run.rolls_back},
-                           {"manager", manager}},
-                          kAskPatience);
+  agent_request::EpochOpen request{of_run(run.id), run.criu_options, run.manager};
+  request.rolls_back = run.rolls_back;
+  const auto opened = ask(to_request(request), kAskPatience);
   if (!opened) return failure(opened.error());
-  if (opened->value("manager", json::object()).size() != manager.size()) {
+  if (opened->value("manager", json::object()).size() != to_json(run.manager).size()) {
     return failure(EINVAL,
                    "the version of ppmr at the partner takes over no units and containers: update "
                    "it");
@@ -80,27 +77,26 @@ Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
 Status Partner::seal(const RunOfEpochs& run, const SealedEpoch& epoch, const ArrivedParts& parts,
                      uint64_t oldest) {
   look_at_clock();
-  const auto kept = ask({{"op", "epoch-seal"},
-                         {"run", run.id},
-                         {"epoch", to_json(on_clock_of_partner(epoch, clock_))},
-                         {"oldest", oldest},
-                         {"checkpoint", parts.images},
-                         {"memory", parts.memory},
-                         {"memory_offset", parts.memory_offset},
-                         {"criu_options", run.criu_options},
-                         {"manager", to_json(run.manager)}},
-                        kKeepPatience);
+  agent_request::EpochSeal request{of_run(run.id)};
+  request.epoch = on_clock_of_partner(epoch, clock_);
+  request.oldest = oldest;
+  request.checkpoint = parts.images;
+  request.memory = parts.memory;
+  request.memory_offset = parts.memory_offset;
+  request.criu_options = run.criu_options;
+  request.manager = run.manager;
+  const auto kept = ask(to_request(request), kKeepPatience);
   return kept ? Status{} : failure(kept.error());
 }
 
 Result<uint64_t> Partner::contact(const std::string& run, milliseconds patience) {
-  const auto asked = ask({{"op", "epoch-contact"}, {"run", run}}, patience);
+  const auto asked = ask(to_request(agent_request::EpochContact{of_run(run)}), patience);
   if (!asked) return failure(asked.error());
   return asked->value("newest", uint64_t{0});
 }
 
 Status Partner::close(const std::string& run) {
-  const auto closed = ask({{"op", "epoch-close"}, {"run", run}}, kAskPatience);
+  const auto closed = ask(to_request(agent_request::EpochClose{of_run(run)}), kAskPatience);
   return closed ? Status{} : failure(closed.error());
 }
 

@@ -10,6 +10,7 @@
 #include "migration/epochs/epoch_on_disk.h"
 #include "migration/epochs/epoch_state.h"
 #include "migration/relay/agent_client.h"
+#include "migration/relay/agent_requests.h"
 #include "migration/relay/peer_clock.h"
 #include "mount/mount_table.h"
 
@@ -77,7 +78,8 @@ class Partner {
   const std::optional<EpochOnDisk>& on_disk() const { return on_disk_; }
 
  private:
-  Result<nlohmann::json> ask(nlohmann::json request, std::chrono::milliseconds patience);
+  agent_request::OfProtection of_run(const std::string& run) const;
+  Result<nlohmann::json> ask(const nlohmann::json& request, std::chrono::milliseconds patience);
   void look_at_clock();
 
   AgentClient agent_;

@@ -8,7 +8,6 @@
 #include "base/json_text.h"
 #include "base/parse_json.h"
 #include "daemon/control/control_client.h"
-#include "processes/process_identity.h"
 #include "rdma_stream/connection/handshake.h"
 #include "rdma_stream/connection/security.h"
 #include "rdma_stream/control/agent_frames.h"
@@ -37,10 +36,6 @@ AgentEndpoint parse_endpoint(const nlohmann::json& json) {
   credentials.target_name = json.at("target_name");
   credentials.insecure = json.at("insecure");
   return endpoint;
-}
-
-nlohmann::json request_about(const std::string& id, const char* operation) {
-  return {{"op", operation}, {"id", id}, {"node_id", read_node_id()}};
 }
 
 AgentClient::AgentClient(AgentEndpoint endpoint) : endpoint_(std::move(endpoint)) {}

@@ -1,5 +1,5 @@
-// Sends requests to the agent at the target (migration_agent.h). Requests are idempotent: the
-// client may repeat a request whose reply was lost.
+// Sends requests to the agent at the target (agent_requests.h). Requests are idempotent: the client
+// may repeat a request whose reply was lost.
 #pragma once
 
 #include <chrono>
@@ -24,9 +24,6 @@ struct AgentEndpoint {
 // Parses what read_endpoint() returns, or the endpoint in a record. Throws
 // nlohmann::json::exception if a field is missing.
 AgentEndpoint parse_endpoint(const nlohmann::json& json);
-
-// Returns a request of this node to the target's agent about one of its migrations.
-nlohmann::json request_about(const std::string& id, const char* operation);
 
 // Threads: one.
 class AgentClient {

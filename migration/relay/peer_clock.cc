@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "migration/relay/agent_requests.h"
 
 namespace ppmr {
 namespace {
@@ -30,7 +31,7 @@ std::optional<PeerClock> ask_peer_clock(AgentClient& agent, std::chrono::millise
   std::vector<ClockExchange> exchanges;
   for (int i = 0; i < kExchanges; ++i) {
     ClockExchange exchange{.asked_ns = realtime_ns()};
-    const auto answer = agent.ask({{"op", "clock"}}, patience);
+    const auto answer = agent.ask(to_request(agent_request::Clock{}), patience);
     exchange.answered_ns = realtime_ns();
     const auto clock = answer ? answer->find("clock_ns") : nlohmann::json::const_iterator();
     if (!answer || clock == answer->end() || !clock->is_number_unsigned()) break;

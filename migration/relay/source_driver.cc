@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/control/control_client.h"
+#include "migration/relay/agent_requests.h"
 #include "migration/relay/connections_of_tree.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/durable_step.h"
@@ -121,7 +122,8 @@ Result<OwnershipRecord> SourceDriver::carry_out(SourceStep step, AgentClient& ag
 
 Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceAction action,
                                           AgentClient& agent, milliseconds patience) {
-  json request = request_about(id_, "look");
+  const auto about = agent_request::about(id_);
+  json request = to_request(agent_request::Look{about});
   switch (action) {
     case SourceAction::kKillTasks:
       if (Status killed = kill_ ? kill_() : kill_tasks_of(record); !killed) {
@@ -134,13 +136,10 @@ Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceA
     case SourceAction::kAskTarget:
       break;
     case SourceAction::kTellRun:
-      request = request_about(id_, "decide");
-      request["state"] = "running";
+      request = to_request(agent_request::Decide{about, MigrationState::kRunning, ""});
       break;
     case SourceAction::kTellAborted:
-      request = request_about(id_, "decide");
-      request["state"] = "aborted";
-      request["error"] = record.error;
+      request = to_request(agent_request::Decide{about, MigrationState::kAborted, record.error});
       break;
     case SourceAction::kAwaitMemory:
       store_.note_contact(id_, MigrationRole::kSource);

@@ -11,6 +11,7 @@
 #include "daemon/control/control_client.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
+#include "migration/relay/agent_requests.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/source/changed_limits.h"
@@ -194,7 +195,7 @@ Status Migration::prepare() {
   OwnershipRecord shown = *created;
   shown.endpoint = json::object();  // paths of this node's keys, which the peer must not see
   shown.audit_file.clear();
-  auto answer = agent_.ask({{"op", "prepare"}, {"record", shown}}, kFirstContact);
+  auto answer = agent_.ask(to_request(agent_request::Prepare{shown}), kFirstContact);
   if (!answer) return failure(answer.error());
   if (Status verdict = accepted(*answer); !verdict) {
     return failure(verdict.error().errno_value,
@@ -266,11 +267,9 @@ std::vector<pid_t> Migration::roots() const {
 }
 
 Result<OwnershipRecord> Migration::look_at_target(milliseconds wait, milliseconds patience) {
-  json request = request_about(id_, "look");
-  request["version"] = target_.version;
-  request["timeout_ms"] = wait.count();
-  request["paused"] = pause_began_ns(store_.path_of(id_, kRole)) > 0;
-  auto answer = agent_.insist(request, patience);
+  const agent_request::Look look{agent_request::about(id_), target_.version, wait,
+                                 pause_began_ns(store_.path_of(id_, kRole)) > 0};
+  auto answer = agent_.insist(to_request(look), patience);
   if (!answer) return failure(answer.error());
   auto record = record_in(*answer);
   if (record) {

@@ -7,6 +7,7 @@
 
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
+#include "migration/relay/agent_requests.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/moved_memory.h"
 #include "migration/relay/unit_fate.h"
@@ -76,9 +77,10 @@ Status Migration::check_memory() {
 Status Migration::commit() {
   if (Status memory = check_memory(); !memory) return memory;
   if (Status held = check_held(); !held) return held;
+  const agent_request::Vote vote{agent_request::about(id_)};
   for (;;) {
     const auto asked_at = Clock::now();
-    const auto answer = agent_.insist(request_about(id_, "vote"), kVotePatience);
+    const auto answer = agent_.insist(to_request(vote), kVotePatience);
     auto voter = answer ? parse_record(answer->value("record", nlohmann::json()))
                         : Result<OwnershipRecord>(failure(answer.error()));
     if (!voter) {
@@ -253,9 +255,8 @@ Status Migration::abort(const Error& why) {
   // A checkpoint that was sealed in the meantime belongs to the target, and only the target can
   // remove it.
   if (end->peer_notified) {
-    auto request = request_about(id_, "decide");
-    request["state"] = "aborted";
-    (void)agent_.insist(request, kNotifyAbortPatience);
+    const agent_request::Decide again{agent_request::about(id_), MigrationState::kAborted, ""};
+    (void)agent_.insist(to_request(again), kNotifyAbortPatience);
   }
   return {};
 }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "daemon/control/control_client.h"
@@ -32,6 +30,10 @@ Error replaced(const std::string& name, const std::string& takeover) {
           fmt::format("{} was taken over and runs at the partner: migration {}", name, takeover)};
 }
 
+Error no_run() {
+  return {EINVAL, "protect: the request has no valid ID of a run (version mismatch?)"};
+}
+
 // Adds to an answer what the disk has, because the source shows it. Leaves out the path of the
 // file, which the source does not need.
 json with_disk(json answer, const LockedEpochs& locked) {
@@ -50,17 +52,8 @@ void forget_refused(LockedEpochs& locked) {
 
 }  // namespace
 
-bool EpochRequests::knows(const std::string& operation) {
-  constexpr std::array kKnown = {"epoch-open", "epoch-contact", "epoch-seal", "epoch-close"};
-  return std::find(kKnown.begin(), kKnown.end(), operation) != kKnown.end();
-}
-
-json EpochRequests::answer(const json& request) const {
-  const std::string operation = request.at("op");
-  auto answer = operation == "epoch-open"      ? open(request)
-                : operation == "epoch-contact" ? contact(request)
-                : operation == "epoch-seal"    ? seal(request)
-                                               : close(request);
+json EpochRequests::answer(const agent_request::AnyOfProtection& request) const {
+  auto answer = std::visit([this](const auto& kind) { return carry_out(kind); }, request);
   if (!answer) {
     const Error& why = answer.error();
     return {{"ok", false},
@@ -79,17 +72,18 @@ Status EpochRequests::check_replaced(const std::string& name, const ProtectedTre
   return taken_over->empty() ? Status{} : failure(replaced(name, *taken_over));
 }
 
-Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
-  const std::string name = request.at("name");
+Result<LockedEpochs> EpochRequests::lock_for_source(
+    const agent_request::OfProtection& request) const {
+  const std::string& name = request.name;
+  const ProtectedTree& tree = request.tree;
   if (Status valid = check_protected_name(name); !valid) return failure(valid.error());
-  const ProtectedTree tree = parse_protected_tree(request.at("tree"));
   auto epochs = EpochStore::open(context_.directory);
   if (!epochs) return failure(epochs.error());
   auto locked = epochs->lock(name);
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
   const auto takeover = takeover_state(records_, state);
-  if (request.value("rolls_back", state.rolls_back)) {
+  if (request.rolls_back.value_or(state.rolls_back)) {
     const Status may = locked->exists() ? check_leader(state, takeover) : Status{};
     if (!may) return failure(may.error());
     state.rolls_back = true;
@@ -127,23 +121,21 @@ Result<LockedEpochs> EpochRequests::lock_for_source(const json& request) const {
   state.audit_file = context_.audit_file;
   state.restart_policy = context_.restart_policy;
   state.takeover.clear();
-  state.first_partner = request.value("first_partner", "");
-  if (state.newest.number == 0) state.run = request.at("run");
+  state.first_partner = request.first_partner;
+  if (state.newest.number == 0) state.run = request.run;
   if (Status written = locked->write(state); !written) return failure(written.error());
   locked->note_contact();
   return locked;
 }
 
-Result<json> EpochRequests::open(const json& request) const {
-  if (!is_migration_id(request.at("run")))
-    return failure(EINVAL, "protect: the request has no valid ID of a run (version mismatch?)");
-  const std::vector<std::string> options = request.at("criu_options");
-  if (Status passed = check_passed_options(options); !passed) return failure(passed.error());
-  const auto manager = parse_tree_manager(request.value("manager", json::object()));
-  if (!manager) return failure(manager.error());
-  auto locked = lock_for_source(request);
+Result<json> EpochRequests::carry_out(const agent_request::EpochOpen& open) const {
+  if (!is_migration_id(open.run)) return failure(no_run());
+  if (Status passed = check_passed_options(open.criu_options); !passed) {
+    return failure(passed.error());
+  }
+  auto locked = lock_for_source(open);
   if (!locked) return failure(locked.error());
-  if (Status possible = check_manager(*manager); !possible) {
+  if (Status possible = check_manager(open.manager); !possible) {
     if (locked->state().newest.number == 0) forget_refused(*locked);
     return failure(possible.error());
   }
@@ -154,7 +146,7 @@ Result<json> EpochRequests::open(const json& request) const {
                  {"run", state.run},
                  {"memory_end", state.newest.memory_end},
                  {"first_partner", state.first_partner},
-                 {"manager", to_json(*manager)}};
+                 {"manager", to_json(open.manager)}};
   return with_disk(std::move(answer), *locked);
 }
 
@@ -177,8 +169,8 @@ bool EpochRequests::runs_as_unit(const EpochState& state) {
   return !free && free.error().errno_value == EBUSY;
 }
 
-Result<json> EpochRequests::contact(const json& request) const {
-  const auto locked = lock_for_source(request);
+Result<json> EpochRequests::carry_out(const agent_request::EpochContact& contact) const {
+  const auto locked = lock_for_source(contact);
   if (!locked) return failure(locked.error());
   return with_disk({{"newest", locked->state().newest.number}}, *locked);
 }
@@ -216,66 +208,59 @@ Result<uint64_t> EpochRequests::sealed_inode(const std::string& socket,
   return answer->at("inode").get<uint64_t>();
 }
 
-Status EpochRequests::keep(LockedEpochs& locked, EpochState next, const json& request) const {
+Status EpochRequests::keep(LockedEpochs& locked, EpochState next,
+                           const agent_request::EpochSeal& seal) const {
   const auto socket = control_socket();
   if (!socket) return failure(socket.error());
-  const std::string checkpoint = request.at("checkpoint");
-  const std::string memory = request.at("memory");
-  const auto inode = sealed_inode(*socket, checkpoint);
+  const auto inode = sealed_inode(*socket, seal.checkpoint);
   if (!inode) return failure(inode.error());
-  if (auto sealed = sealed_inode(*socket, memory); !sealed) return failure(sealed.error());
+  if (auto sealed = sealed_inode(*socket, seal.memory); !sealed) return failure(sealed.error());
   const auto images = SealedImages::open({.control_socket = *socket,
                                           .mountpoint = context_.mountpoint,
-                                          .checkpoint = checkpoint,
+                                          .checkpoint = seal.checkpoint,
                                           .inode = *inode});
   if (!images) return failure(images.error());
-  BorrowedFile pages(*socket, memory, "");
+  BorrowedFile pages(*socket, seal.memory, "");
   if (Status borrowed = pages.borrow_all(); !borrowed) return borrowed;
   const auto read = [&](uint64_t offset, std::span<std::byte> scratch) {
     return pages.at(offset, scratch.size(), scratch);
   };
-  const uint64_t offset = request.at("memory_offset");
-  next.newest.memory_end = offset + pages.end_bytes();
+  next.newest.memory_end = seal.memory_offset + pages.end_bytes();
   const Status kept = seal_epoch(locked, next,
                                  {.images = images->path(),
-                                  .memory_offset = offset,
+                                  .memory_offset = seal.memory_offset,
                                   .memory_bytes = pages.end_bytes(),
                                   .read = read});
   if (!kept) return failure(images->with_names(kept.error()));
-  for (const std::string& name : {checkpoint, memory}) {
+  for (const std::string& name : {seal.checkpoint, seal.memory}) {
     (void)call(*socket, to_request(request::Remove{name, context_.peer}), kRemovePatience);
   }
   return {};
 }
 
-Result<json> EpochRequests::seal(const json& request) const {
-  if (!is_migration_id(request.at("run")))
-    return failure(EINVAL, "protect: the request has no valid ID of a run (version mismatch?)");
-  auto locked = lock_for_source(request);
+Result<json> EpochRequests::carry_out(const agent_request::EpochSeal& seal) const {
+  if (!is_migration_id(seal.run)) return failure(no_run());
+  auto locked = lock_for_source(seal);
   if (!locked) return failure(locked.error());
   EpochState next = locked->state();
-  const SealedEpoch epoch = parse_sealed_epoch(request.at("epoch"));
-  const bool was_kept = next.run == request.at("run") && next.newest.number == epoch.number;
+  const bool was_kept = next.run == seal.run && next.newest.number == seal.epoch.number;
   if (!was_kept) {
-    const Status follows =
-        check_sequence(next, request.at("run"), epoch.number, request.at("memory_offset"));
+    const Status follows = check_sequence(next, seal.run, seal.epoch.number, seal.memory_offset);
     if (!follows) return failure(follows.error());
-    next = with_newest(std::move(next), epoch, request.at("oldest"));
-    next.run = request.at("run");
-    next.criu_options = request.at("criu_options").get<std::vector<std::string>>();
+    next = with_newest(std::move(next), seal.epoch, seal.oldest);
+    next.run = seal.run;
+    next.criu_options = seal.criu_options;
     if (Status passed = check_passed_options(next.criu_options); !passed) {
       return failure(passed.error());
     }
-    auto manager = parse_tree_manager(request.value("manager", json::object()));
-    if (!manager) return failure(manager.error());
-    next.manager = std::move(*manager);
-    if (Status kept = keep(*locked, next, request); !kept) return failure(kept.error());
+    next.manager = seal.manager;
+    if (Status kept = keep(*locked, next, seal); !kept) return failure(kept.error());
   }
-  return with_disk({{"newest", epoch.number}}, *locked);
+  return with_disk({{"newest", seal.epoch.number}}, *locked);
 }
 
-Result<json> EpochRequests::close(const json& request) const {
-  auto locked = lock_for_source(request);
+Result<json> EpochRequests::carry_out(const agent_request::EpochClose& close) const {
+  auto locked = lock_for_source(close);
   if (!locked) return failure(locked.error());
   if (Status gone = locked->discard(); !gone) return failure(gone.error());
   return json::object();

@@ -19,6 +19,7 @@
 #include "daemon/control/requests.h"
 #include "migration/records/record_store.h"
 #include "migration/records/source_name.h"
+#include "migration/relay/agent_requests.h"
 #include "migration/relay/audit_events.h"
 #include "migration/relay/container_fate.h"
 #include "migration/relay/target_driver.h"
@@ -55,6 +56,13 @@ json answer_of(const Result<OwnershipRecord>& record) {
   return {{"ok", true}, {"record", *record}};
 }
 
+// Returns the ID of the migration that the request is about; empty: it has none.
+std::string id_in(const agent_request::OfMigration& request) { return request.id; }
+std::string id_in(const agent_request::Prepare& request) {
+  const auto migration = read_fields<agent_request::OfMigration>(request.record);
+  return migration ? migration->id : "";
+}
+
 // Removes the checkpoints of trees whose supervisor has ended or given up. Any other supervisor
 // removes the checkpoint of its tree itself.
 void remove_abandoned_checkpoints(const RecordStore& store, const OwnershipRecord& record) {
@@ -86,34 +94,47 @@ class Agent {
   }
 
  private:
-  json answer(const json& request) {
-    const std::string operation = request.at("op");
-    if (operation == "clock") return {{"ok", true}, {"clock_ns", realtime_ns()}};
-    if (operation == "preflight") return preflight(request);
-    if (operation == "prepare") return audited(request, "prepared", prepare(request));
-    if (operation == "look") return audited_refusal(request, look(request));
-    if (operation == "vote") return audited_refusal(request, vote(request));
-    if (EpochRequests::knows(operation)) return epoch(request);
-    if (operation == "decide") {
-      return audited(request, request.value("state", ""), decide(request));
-    }
-    return refusal({EOPNOTSUPP, "unknown request '" + operation + "' (version mismatch?)"});
+  json answer(const json& message) {
+    const auto asked = read_request<agent_request::Any>(message);
+    if (!asked) return refusal(asked.error());
+    return std::visit(EachKind{
+                          [](const agent_request::Clock&) -> json {
+                            return {{"ok", true}, {"clock_ns", realtime_ns()}};
+                          },
+                          [&](const PreflightRequest& request) { return preflight(request); },
+                          [&](const agent_request::Prepare& request) {
+                            return audited(request, "prepared", prepare(request));
+                          },
+                          [&](const agent_request::Look& request) {
+                            return audited_refusal(request, look(request));
+                          },
+                          [&](const agent_request::Vote& request) {
+                            return audited_refusal(request, vote(request));
+                          },
+                          [&](const agent_request::Decide& request) {
+                            return audited(request, to_string(request.state), decide(request));
+                          },
+                          [&](const auto& of_protection) { return epoch(of_protection); },
+                      },
+                      *asked);
   }
   Result<RestartPolicy> restart_policy() const;
-  json audited(const json& request, const std::string& outcome, json answer) const;
-  json audited_refusal(const json& request, json answer) const;
-  json preflight(const json& request);
-  json prepare(const json& request) const;
-  json look(const json& request) const;
-  json vote(const json& request) const;
-  json decide(const json& request) const;
-  json epoch(const json& request) const;
+  template <typename Request>
+  json audited(const Request& request, const std::string& outcome, json answer) const;
+  template <typename Request>
+  json audited_refusal(const Request& request, json answer) const;
+  json preflight(const PreflightRequest& request);
+  json prepare(const agent_request::Prepare& request) const;
+  json look(const agent_request::Look& request) const;
+  json vote(const agent_request::Vote& request) const;
+  json decide(const agent_request::Decide& request) const;
+  json epoch(const agent_request::AnyOfProtection& request) const;
   json carry_out(const TargetStep& step) const;
   void note_contact(const OwnershipRecord& record, bool is_paused) const;
   OwnershipRecord note_seen(const OwnershipRecord& record) const;
   json refusal_with(const Error& error, const std::string& id) const;
   std::string missing(const OwnershipRecord& record) const;
-  Result<OwnershipRecord> read_of_peer(const json& request) const;
+  Result<OwnershipRecord> read_of_peer(const agent_request::OfMigration& request) const;
 
   const RecordStore store_;
   const MigrationAgent& options_;
@@ -129,7 +150,8 @@ Result<RestartPolicy> Agent::restart_policy() const {
 }
 
 // Writes the outcome of a request into the audit trail, and returns the answer.
-json Agent::audited(const json& request, const std::string& outcome, json answer) const {
+template <typename Request>
+json Agent::audited(const Request& request, const std::string& outcome, json answer) const {
   if (answer.value("ok", false)) {
     if (const auto record = parse_record(answer.at("record"))) {
       audit_migration(*record, outcome, json::object());
@@ -138,8 +160,8 @@ json Agent::audited(const json& request, const std::string& outcome, json answer
   }
   audit(options_.audit_file, "migration",
         {{"outcome", "refused"},
-         {"request", request.at("op")},
-         {"migration", request.value("record", request).value("id", "")},
+         {"request", Request::kName},
+         {"migration", id_in(request)},
          {"role", "target"},
          {"peer", options_.peer},
          {"reason", answer.value("error", "")}});
@@ -148,12 +170,13 @@ json Agent::audited(const json& request, const std::string& outcome, json answer
 
 // Writes only refusals of another peer into the audit trail, because a coordinator repeats these
 // requests.
-json Agent::audited_refusal(const json& request, json answer) const {
+template <typename Request>
+json Agent::audited_refusal(const Request& request, json answer) const {
   const bool is_foreign = !answer.value("ok", false) && answer.value("errno", 0) == EACCES;
   return is_foreign ? audited(request, "", std::move(answer)) : answer;
 }
 
-json Agent::preflight(const json& request) {
+json Agent::preflight(const PreflightRequest& request) {
   auto policy = restart_policy();
   if (!policy) return refusal(policy.error());
   TargetContext context{
@@ -168,9 +191,10 @@ json Agent::preflight(const json& request) {
   return answer_preflight(request, context, *criu_);
 }
 
-json Agent::prepare(const json& request) const {
-  auto record = parse_record(request.at("record"));
+json Agent::prepare(const agent_request::Prepare& request) const {
+  auto record = parse_record(request.record);
   if (!record) return refusal(record.error());
+  const agent_request::OfMigration migration{record->id, record->node_id};
   if (auto passed = check_passed_options(record->criu_options); !passed) {
     return refusal(passed.error());
   }
@@ -206,7 +230,7 @@ json Agent::prepare(const json& request) const {
   auto created = store_.create(std::move(*record));
   // The coordinator repeats a request whose reply was lost.
   if (!created && created.error().errno_value == EEXIST) {
-    return answer_of(read_of_peer(request.at("record")));
+    return answer_of(read_of_peer(migration));
   }
   if (!created) return refusal(created.error());
   store_.prune();
@@ -226,25 +250,25 @@ json Agent::prepare(const json& request) const {
   return answer_of(created);
 }
 
-Result<OwnershipRecord> Agent::read_of_peer(const json& request) const {
-  const std::string id = request.at("id");
-  auto record = store_.read(id, kRole);
+Result<OwnershipRecord> Agent::read_of_peer(const agent_request::OfMigration& request) const {
+  auto record = store_.read(request.id, kRole);
   if (!record) return record;
   const SourceName known{record->peer, record->peer_node_id};
-  if (!is_same_source(known, {options_.peer, request.value("node_id", "")})) {
-    return failure(EACCES, "migration " + id + " belongs to another source (" + record->peer + ")");
+  if (!is_same_source(known, {options_.peer, request.node_id})) {
+    return failure(EACCES,
+                   "migration " + request.id + " belongs to another source (" + record->peer + ")");
   }
   return record;
 }
 
-json Agent::look(const json& request) const {
-  const std::string id = request.at("id");
+json Agent::look(const agent_request::Look& request) const {
+  const std::string& id = request.id;
   auto record = read_of_peer(request);
-  if (record) note_contact(*record, request.value("paused", false));
-  const uint64_t version = request.value("version", uint64_t{0});
-  const milliseconds timeout(
-      std::clamp<int64_t>(request.value("timeout_ms", int64_t{0}), 0, kLookMax.count()));
-  if (record && record->version <= version) record = store_.wait(id, kRole, version, timeout);
+  if (record) note_contact(*record, request.paused);
+  if (record && record->version <= request.version) {
+    const milliseconds timeout = std::clamp(request.timeout, milliseconds(0), kLookMax);
+    record = store_.wait(id, kRole, request.version, timeout);
+  }
   if (record && is_over(record->state())) return answer_of(note_seen(*record));
   if (!record) return answer_of(record);
   auto step = take_target_step(store_, id, target_event::Look{});
@@ -304,8 +328,8 @@ std::string Agent::missing(const OwnershipRecord& record) const {
   return "";
 }
 
-json Agent::vote(const json& request) const {
-  const std::string id = request.at("id");
+json Agent::vote(const agent_request::Vote& request) const {
+  const std::string& id = request.id;
   auto record = read_of_peer(request);
   if (!record) return refusal(record.error());
   store_.note_contact(id, kRole);
@@ -315,23 +339,22 @@ json Agent::vote(const json& request) const {
   return step ? answer_of(step->record) : refusal_with(step.error(), id);
 }
 
-json Agent::decide(const json& request) const {
-  const std::string id = request.at("id");
-  const auto state = parse_state(request.at("state"));
+json Agent::decide(const agent_request::Decide& request) const {
+  const std::string& id = request.id;
   if (auto record = read_of_peer(request); !record) return refusal(record.error());
   TargetEvent event;
-  if (state == MigrationState::kAborted) {
-    event = target_event::Abort{request.value("error", "")};
-  } else if (state == MigrationState::kRunning) {
+  if (request.state == MigrationState::kAborted) {
+    event = target_event::Abort{request.error};
+  } else if (request.state == MigrationState::kRunning) {
     event = target_event::Run{};
   } else {
-    return refusal({EINVAL, "'" + request.value("state", "") + "' is not a decision"});
+    return refusal({EINVAL, fmt::format("'{}' is not a decision", to_string(request.state))});
   }
   const auto step = take_target_step(store_, id, event);
   return step ? carry_out(*step) : refusal_with(step.error(), id);
 }
 
-json Agent::epoch(const json& request) const {
+json Agent::epoch(const agent_request::AnyOfProtection& request) const {
   const auto policy = restart_policy();
   if (!policy) return refusal(policy.error());
   return EpochRequests(store_, {.mountpoint = options_.mountpoint,

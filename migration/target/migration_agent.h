@@ -1,13 +1,7 @@
-// `ppmr migration-agent`: serves one connection of a coordinator at the target. Requests and
-// replies are JSON objects, one per line, over a socket that the daemon passes to the agent. The
-// agent is stateless: everything is in the records, and every request is idempotent.
-//
-//   {"op":"preflight",...}            findings that would stop a move, see preflight.h
-//   {"op":"prepare","record":{...}}   writes the migration's record, starts the supervisors
-//   {"op":"look","id":ID,"version":V,"timeout_ms":T}   the record, as soon as it is newer than V
-//   {"op":"vote","id":ID}             confirms the vote: refused unless the target is ready, can
-//                                     still restore, and can write a record
-//   {"op":"decide","id":ID,"state":"aborted"|"running","error":TEXT}
+// `ppmr migration-agent`: serves one connection of a coordinator at the target. Requests
+// (migration/relay/agent_requests.h) and replies are JSON objects, one per line, over a socket that
+// the daemon passes to the agent. The agent is stateless: everything is in the records, and every
+// request is idempotent.
 #pragma once
 
 #include <string>

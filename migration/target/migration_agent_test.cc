@@ -12,6 +12,7 @@
 
 #include "base/json_text.h"
 #include "base/line_socket.h"
+#include "base/request_checks.h"
 #include "migration/records/record_store.h"
 #include "migration/records/take_to.h"
 #include "preflight/preflight.h"
@@ -132,8 +133,7 @@ TEST_F(MigrationAgentTest, AsksCriuOnceForAllPreflightsOfAConnection) {
   std::ofstream(criu) << "#!/bin/sh\necho \"$@\" >> " << asked << "\n";
   std::filesystem::permissions(criu, std::filesystem::perms::owner_all);
   setenv("PPMR_CRIU", criu.c_str(), 1);
-  json request = to_request(PreflightQuestions{});
-  request["op"] = "preflight";
+  const json request = to_request(make_request({}));
   EXPECT_TRUE(ask(request).at("ok"));
   const uintmax_t asked_bytes = std::filesystem::file_size(asked);
   EXPECT_GT(asked_bytes, 0u);
@@ -192,11 +192,32 @@ TEST_F(AgentOfAnotherPeer, CannotSeeDecideOrEndTheMigration) {
   }
 }
 
+// Another peer, so that no request starts anything.
+TEST_F(AgentOfAnotherPeer, GetsAnAnswerToEachDamagedRequest) {
+  std::mt19937 random(1);
+  const json record = *store().read(id_, kTarget);
+  for (const json& request :
+       {json{{"op", "prepare"}, {"record", record}}, to_request(make_request({})),
+        json{{"op", "look"}, {"id", id_}, {"version", 1}, {"timeout_ms", 1}, {"paused", false}},
+        json{{"op", "vote"}, {"id", id_}, {"node_id", "n"}},
+        json{{"op", "decide"}, {"id", id_}, {"state", "aborted"}, {"error", "why"}}}) {
+    for (int i = 0; i < 50; ++i) {
+      json damaged = request_checks::damaged(request, random);
+      damaged["op"] = request.at("op");
+      const json reply = ask(damaged);
+      ASSERT_TRUE(reply.is_object() && reply.contains("ok")) << json_text(damaged);
+    }
+  }
+  EXPECT_EQ(store().read(id_, kTarget)->state(), kReady);
+}
+
 TEST_F(MigrationAgentTest, RefusesMalformedAndUnknownRequests) {
   EXPECT_FALSE(ask({{"op", "dance"}}).at("ok"));
   EXPECT_FALSE(ask({{"id", id_}}).at("ok"));
   EXPECT_FALSE(ask(json::array()).at("ok"));
   EXPECT_FALSE(ask({{"op", "vote"}, {"id", "../../etc"}}).at("ok"));
+  EXPECT_EQ(ask({{"op", "decide"}, {"id", id_}}).at("error"),
+            "malformed request 'decide': state is missing");
 }
 
 }  // namespace
