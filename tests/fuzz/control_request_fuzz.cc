@@ -1,4 +1,5 @@
-// Fuzzes requests on a control socket: lines of JSON from local users.
+// Fuzzes requests in JSON: those of local users, as lines on a control socket, and those of other
+// nodes to the migration agent.
 #include <sys/socket.h>
 
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 #include "base/line_socket.h"
 #include "base/parse_json.h"
 #include "daemon/control/requests.h"
+#include "migration/relay/agent_requests.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -50,4 +52,5 @@ void fuzz(std::span<const uint8_t> input) {
     const nlohmann::json copy = request;
     REQUIRE(parse_json(json_text(copy)) == copy);
   }
+  read<agent_request::Any>(parse_json(text_of(input)));
 }

@@ -2,6 +2,7 @@
 // at the source: scripts, control groups, configurations of service managers.
 #include <nlohmann/json.hpp>
 
+#include "base/json_message.h"
 #include "base/parse_json.h"
 #include "preflight/preflight.h"
 #include "preflight/shell_text.h"
@@ -23,9 +24,11 @@ void fuzz(std::span<const uint8_t> input) {
   (void)parse_service_status(text);
   (void)is_waiting_for_children(text);
   const nlohmann::json message = parse_json(text_of(input));
-  if (const auto questions = parse_questions(message)) {
-    const auto again = parse_questions(to_request(*questions));
-    REQUIRE(again && to_request(*again) == to_request(*questions));
+  const auto request = read_one<PreflightRequest>(message);
+  if (const auto questions = parse_questions(request.value_or(PreflightRequest{}))) {
+    const nlohmann::json same = make_request(*questions).questions;
+    const auto again = parse_questions(make_request(*questions));
+    REQUIRE(again && make_request(*again).questions == same);
   }
   PreflightQuestions asked;
   asked.files.resize(1);
