@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/limits.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -25,6 +26,10 @@ constexpr size_t kXattrBytesMax = size_t{512} << 10;
 bool is_gone(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
 
 int64_t ns_of(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
+
+std::string path_in(const std::string& directory, const std::string& name) {
+  return directory.ends_with('/') ? directory + name : directory + "/" + name;
+}
 
 std::string own_path(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
@@ -105,11 +110,13 @@ class FileRounds::Walk {
     std::vector<Node> children;
   };
 
-  Status list(int directory, Node& into, size_t depth);
-  Status send_contents(int directory, const Node& of, uint32_t tmpfs,
+  // `path`: of the directory, as the processes see it; for errors.
+  Status list(int directory, const std::string& path, Node& into, size_t depth);
+  Status send_contents(int directory, const std::string& path, const Node& of, uint32_t tmpfs,
                        const std::optional<FileSet>& in_doubt);
-  Status send_file(int directory, const Node& node, uint32_t tmpfs, bool is_in_doubt);
-  Status send_names(int directory, const Node& of, dev_t device);
+  Status send_file(int directory, const std::string& path, const Node& node, uint32_t tmpfs,
+                   bool is_in_doubt);
+  Status send_names(int directory, const std::string& path, const Node& of, dev_t device);
   Status put(const FileRecord& record) { return sink_(record); }
 
   FileRounds& rounds_;
@@ -123,20 +130,24 @@ class FileRounds::Walk {
 Status FileRounds::Walk::look() {
   for (const PrivateTmpfs& tmpfs : rounds_.all_) {
     Node& root = roots_.emplace_back();
-    if (fstat(tmpfs.root.get(), &root.status) != 0) return system_failure("inspect", "a tmpfs");
-    if (Status listed = list(tmpfs.root.get(), root, 0); !listed) return listed;
+    if (fstat(tmpfs.root.get(), &root.status) != 0) {
+      return system_failure("inspect the tmpfs at", tmpfs.mountpoint);
+    }
+    const Status listed = list(tmpfs.root.get(), tmpfs.mountpoint, root, 0);
+    if (!listed) return listed;
   }
   return {};
 }
 
-Status FileRounds::Walk::list(int directory, Node& into, size_t depth) {
+Status FileRounds::Walk::list(int directory, const std::string& path, Node& into, size_t depth) {
   if (depth > kFileDepthMax) {
-    return failure(ELOOP, "a tmpfs of the processes has directories that are nested too deeply");
+    return failure(ELOOP, fmt::format("list {}: more than {} nested directories in a tmpfs", path,
+                                      kFileDepthMax));
   }
   UniqueFd again(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!again) return is_gone(errno) ? Status{} : system_failure("open", into.name);
+  if (!again) return is_gone(errno) ? Status{} : system_failure("open the directory", path);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(fdopendir(again.get()), closedir);
-  if (!entries) return system_failure("read the directory", into.name);
+  if (!entries) return system_failure("read the directory", path);
   again.release();
   while (const dirent* const entry = readdir(entries.get())) {
     const std::string name = entry->d_name;
@@ -145,14 +156,15 @@ Status FileRounds::Walk::list(int directory, Node& into, size_t depth) {
     node.looked_ns = realtime_ns();
     if (fstatat(directory, name.c_str(), &node.status, AT_SYMLINK_NOFOLLOW) != 0) {
       if (is_gone(errno)) continue;
-      return system_failure("inspect", name);
+      return system_failure("inspect", path_in(path, name));
     }
     if (S_ISDIR(node.status.st_mode)) {
+      const std::string its_path = path_in(path, name);
       const UniqueFd below(
           openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (!below && is_gone(errno)) continue;
-      if (!below) return system_failure("open", name);
-      if (Status listed = list(below.get(), node, depth + 1); !listed) return listed;
+      if (!below) return system_failure("open the directory", its_path);
+      if (Status listed = list(below.get(), its_path, node, depth + 1); !listed) return listed;
     }
     into.children.push_back(std::move(node));
   }
@@ -165,7 +177,7 @@ Status FileRounds::Walk::send(const std::optional<FileSet>& in_doubt) {
     if (rounds_.round_ == 1) {
       if (Status put_it = put(file_record::Tmpfs{i, tmpfs.options}); !put_it) return put_it;
     }
-    const Status sent = send_contents(tmpfs.root.get(), roots_[i], i, in_doubt);
+    const Status sent = send_contents(tmpfs.root.get(), tmpfs.mountpoint, roots_[i], i, in_doubt);
     if (!sent) return sent;
   }
   // Drops the files that are gone, so that the target has room for what the next round sends.
@@ -185,40 +197,42 @@ Status FileRounds::Walk::send(const std::optional<FileSet>& in_doubt) {
   if (!is_last_) return {};
   for (uint32_t i = 0; i < roots_.size(); ++i) {
     const PrivateTmpfs& tmpfs = rounds_.all_[i];
-    auto attributes = attributes_of(tmpfs.root.get(), roots_[i].status, "a tmpfs");
+    auto attributes = attributes_of(tmpfs.root.get(), roots_[i].status, tmpfs.mountpoint);
     if (!attributes) return failure(attributes.error());
     if (Status put_it = put(file_record::Tree{i, std::move(*attributes)}); !put_it) return put_it;
     for (const DeletedFile& deleted : rounds_.deleted_) {
       if (deleted.tmpfs != i) continue;
       if (Status put_it = put(deleted.entry); !put_it) return put_it;
     }
-    if (Status named = send_names(tmpfs.root.get(), roots_[i], tmpfs.device); !named) return named;
+    const Status named = send_names(tmpfs.root.get(), tmpfs.mountpoint, roots_[i], tmpfs.device);
+    if (!named) return named;
   }
   return {};
 }
 
-Status FileRounds::Walk::send_contents(int directory, const Node& of, uint32_t tmpfs,
-                                       const std::optional<FileSet>& in_doubt) {
+Status FileRounds::Walk::send_contents(int directory, const std::string& path, const Node& of,
+                                       uint32_t tmpfs, const std::optional<FileSet>& in_doubt) {
   const dev_t device = rounds_.all_[tmpfs].device;
   for (const Node& node : of.children) {
     Status sent;
     if (S_ISDIR(node.status.st_mode)) {
+      const std::string its_path = path_in(path, node.name);
       const UniqueFd below(
           openat(directory, node.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (!below && is_gone(errno) && !is_last_) continue;
-      if (!below) return system_failure("open", node.name);
-      sent = send_contents(below.get(), node, tmpfs, in_doubt);
+      if (!below) return system_failure("open the directory", its_path);
+      sent = send_contents(below.get(), its_path, node, tmpfs, in_doubt);
     } else if (S_ISREG(node.status.st_mode)) {
       const bool is_in_doubt = !in_doubt || in_doubt->contains({device, node.status.st_ino});
-      sent = send_file(directory, node, tmpfs, is_in_doubt);
+      sent = send_file(directory, path, node, tmpfs, is_in_doubt);
     }
     if (!sent) return sent;
   }
   return {};
 }
 
-Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmpfs,
-                                   bool is_in_doubt) {
+Status FileRounds::Walk::send_file(int directory, const std::string& path, const Node& node,
+                                   uint32_t tmpfs, bool is_in_doubt) {
   const dev_t device = rounds_.all_[tmpfs].device;
   const auto [found, is_new] = rounds_.sent_.try_emplace({device, node.status.st_ino});
   SentFile& sent = found->second;
@@ -235,7 +249,7 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
   const bool is_same = file && fstat(file.get(), &opened) == 0 && S_ISREG(opened.st_mode) &&
                        opened.st_ino == node.status.st_ino;
   if (!is_same) {
-    if (is_last_) return system_failure("open", node.name);
+    if (is_last_) return system_failure("open", path_in(path, node.name));
     // Another file has replaced this one meanwhile: the next round looks again.
     sent.status.looked_ns = 0, sent.status.is_in_doubt = true;
     return {};
@@ -244,12 +258,16 @@ Status FileRounds::Walk::send_file(int directory, const Node& node, uint32_t tmp
   sent.status = status;
   const auto bytes =
       sent.content.send_changed(file.get(), reader_of(file.get(), std::span(buffer_)), sink_);
-  if (!bytes) return failure(bytes.error());
+  if (!bytes) {
+    return failure(bytes.error().errno_value,
+                   "send " + path_in(path, node.name) + ": " + bytes.error().message);
+  }
   sent_bytes_ += *bytes;
   return {};
 }
 
-Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device) {
+Status FileRounds::Walk::send_names(int directory, const std::string& path, const Node& of,
+                                    dev_t device) {
   for (const Node& node : of.children) {
     const bool is_directory = S_ISDIR(node.status.st_mode);
     // Files of the other kinds may have several names, too.
@@ -262,11 +280,12 @@ Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device)
       continue;
     }
     sent.is_named = true;
+    const std::string its_path = path_in(path, node.name);
     const UniqueFd file(openat(directory, node.name.c_str(),
                                is_directory ? O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
                                             : O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (!file) return system_failure("open", node.name);
-    auto attributes = attributes_of(file.get(), node.status, node.name);
+    if (!file) return system_failure("open", its_path);
+    auto attributes = attributes_of(file.get(), node.status, its_path);
     if (!attributes) return failure(attributes.error());
     file_record::Entry entry{
         .name = node.name,
@@ -278,12 +297,12 @@ Status FileRounds::Walk::send_names(int directory, const Node& of, dev_t device)
     if (S_ISLNK(node.status.st_mode)) {
       std::array<char, PATH_MAX> target{};
       const ssize_t n = readlinkat(file.get(), "", target.data(), target.size());
-      if (n <= 0) return system_failure("read the link", node.name);
+      if (n <= 0) return system_failure("read the link", its_path);
       entry.target.assign(target.data(), static_cast<size_t>(n));
     }
     if (Status put_it = put(entry); !put_it) return put_it;
     if (!is_directory) continue;
-    if (Status below = send_names(file.get(), node, device); !below) return below;
+    if (Status below = send_names(file.get(), its_path, node, device); !below) return below;
   }
   return put(file_record::Leave{});
 }

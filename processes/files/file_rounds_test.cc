@@ -98,7 +98,7 @@ class FileRoundsTest : public testing::Test {
     ASSERT_EQ(stat(from_.c_str(), &status), 0);
     std::vector<PrivateTmpfs> all;
     all.push_back({UniqueFd(open(from_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), status.st_dev,
-                   options});
+                   options, from_});
     rounds_ = std::make_unique<FileRounds>(std::move(all));
     builder_ = std::make_unique<TmpfsBuilder>(built_);
   }

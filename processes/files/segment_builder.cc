@@ -8,14 +8,17 @@ namespace ppmr {
 
 Status SegmentBuilder::on(const file_record::Segment& segment) {
   if (built_.size() == kSegmentsMax || built_.contains(segment.file)) {
-    return failure(EPROTO, "shared memory: one begins twice, or there are too many");
+    return failure(EPROTO, "build the shared memory: one begins twice, or there are more than " +
+                               std::to_string(kSegmentsMax));
   }
   for (const auto& [number, built] : built_) {
-    if (built.inode == segment.inode) return failure(EPROTO, "shared memory: one begins twice");
+    if (built.inode == segment.inode) {
+      return failure(EPROTO, "build the shared memory: one begins twice");
+    }
   }
   // CRIU adds the seals of the original when it restores the memory.
   UniqueFd memfd(memfd_create(segment.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memfd) return write_failure("create", "a shared memory");
+  if (!memfd) return write_failure("create the shared memory", segment.name);
   built_.emplace(segment.file, BuiltSegment{segment.inode, std::move(memfd)});
   return {};
 }
@@ -23,7 +26,7 @@ Status SegmentBuilder::on(const file_record::Segment& segment) {
 Result<int> SegmentBuilder::find(uint64_t number) const {
   const auto found = built_.find(number);
   if (found == built_.end())
-    return failure(EPROTO, "shared memory: a record for a memory that has not begun");
+    return failure(EPROTO, "build the shared memory: a record of one that has not begun");
   return found->second.memfd.get();
 }
 

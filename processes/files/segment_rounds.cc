@@ -156,6 +156,14 @@ MappedFile view_of(const UniqueFd& file, MappedFile view) {
   return view;
 }
 
+// Returns the name of a segment for errors.
+std::string name_of(const SharedSegment& segment) {
+  if (segment.is_deleted_file()) {
+    return fmt::format("the deleted file with inode {} of a tmpfs", segment.inode);
+  }
+  return fmt::format("the shared memory '{}'", segment.name);
+}
+
 }  // namespace
 
 std::optional<std::string> name_of_segment(std::string_view link) {
@@ -189,10 +197,13 @@ Result<std::vector<SharedSegment>> open_shared_segments(pid_t root, const TmpfsN
 Result<uint64_t> SegmentRounds::send(Sent& sent, const SentContent::Read& read, const Sink& sink) {
   struct stat facts {};
   const int file = sent.segment.file.get();
-  if (fstat(file, &facts) != 0) return system_failure("inspect", "a shared memory");
+  if (fstat(file, &facts) != 0) return system_failure("inspect", name_of(sent.segment));
   const Status sized = sent.content.send_size(static_cast<uint64_t>(facts.st_size), sink);
   if (!sized) return failure(sized.error());
-  return sent.content.send_changed(file, read, sink);
+  auto bytes = sent.content.send_changed(file, read, sink);
+  if (bytes) return bytes;
+  return failure(bytes.error().errno_value,
+                 "send " + name_of(sent.segment) + ": " + bytes.error().message);
 }
 
 Status SegmentRounds::begin(Sent& sent, SharedSegment segment, const Sink& sink) {
@@ -242,7 +253,7 @@ Result<uint64_t> SegmentRounds::send_last(const Sink& sink) {
   for (auto& [identity, sent] : sent_) {
     struct stat facts {};
     if (fstat(sent.segment.file.get(), &facts) != 0) {
-      return system_failure("inspect", "a shared memory");
+      return system_failure("inspect", name_of(sent.segment));
     }
     const std::span<const std::byte> view = sent.view.bytes();
     SentContent::Read read = reader_of(sent.segment.file.get(), std::span(buffer));
@@ -276,7 +287,7 @@ Result<std::vector<DeletedFile>> SegmentRounds::deleted_files() const {
     if (!sent.segment.is_deleted_file()) continue;
     struct stat facts {};
     if (fstat(sent.segment.file.get(), &facts) != 0) {
-      return system_failure("inspect", "a deleted file");
+      return system_failure("inspect", name_of(sent.segment));
     }
     file_record::Entry entry{.name = kDeletedName + std::to_string(sent.segment.inode),
                              .file = sent.content.number(),

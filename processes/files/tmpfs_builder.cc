@@ -35,16 +35,18 @@ tl::unexpected<Error> senseless(const char* what) {
   return failure(EPROTO, fmt::format("{}: {}", kProgram, what));
 }
 
+// `what`: the operation and the tmpfs. The kernel says in `context` which option it refuses.
 tl::unexpected<Error> mount_failure(const UniqueFd& context, const std::string& what) {
   const int error = errno;
   std::array<char, 512> said{};
   if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
-  return system_failure(what, fmt::format("a tmpfs {}", said.data()), error);
+  const std::string reason(said.data());
+  return system_failure(what, reason.empty() ? "" : "(" + reason + ")", error);
 }
 
 Result<UniqueFd> mount_tmpfs(const std::string& options, const std::string& path) {
   const UniqueFd context(fsopen("tmpfs", FSOPEN_CLOEXEC));
-  if (!context) return system_failure("mount", "a tmpfs");
+  if (!context) return system_failure("mount a tmpfs at", path);
   const auto set = [&](const char* name, const std::string& value) {
     const auto command = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;
     return fsconfig(context.get(), command, name, value.empty() ? nullptr : value.c_str(), 0) == 0;
@@ -54,10 +56,10 @@ Result<UniqueFd> mount_tmpfs(const std::string& options, const std::string& path
     if (name != "size" && name != "nr_inodes") is_set = is_set && set(name.c_str(), value);
   }
   if (!is_set || fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
-    return mount_failure(context, "mount");
+    return mount_failure(context, "mount a tmpfs at " + path);
   }
   UniqueFd mounted(fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
-  if (!mounted) return mount_failure(context, "mount");
+  if (!mounted) return mount_failure(context, "mount a tmpfs at " + path);
   if (move_mount(mounted.get(), "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
     return system_failure("mount a tmpfs at", path);
   }
@@ -67,9 +69,9 @@ Result<UniqueFd> mount_tmpfs(const std::string& options, const std::string& path
 }
 
 // Gives a built file system the limits of the original.
-Status narrow(const std::string& options, const UniqueFd& root) {
+Status narrow(const std::string& options, const UniqueFd& root, const std::string& path) {
   const UniqueFd context(fspick(root.get(), "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
-  if (!context) return system_failure("set the limits of", "a tmpfs");
+  if (!context) return system_failure("set the limits of the tmpfs at", path);
   struct sysinfo machine {};
   if (sysinfo(&machine) != 0) return system_failure("read", "the size of the memory");
   // The kernel's defaults, in shmem_default_max_blocks() and shmem_default_max_inodes().
@@ -85,7 +87,8 @@ Status narrow(const std::string& options, const UniqueFd& root) {
   is_set =
       is_set && fsconfig(context.get(), FSCONFIG_SET_STRING, "nr_inodes", inodes.c_str(), 0) == 0;
   if (!is_set || fsconfig(context.get(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) != 0) {
-    return mount_failure(context, fmt::format("set the limits (size={}) of", size));
+    return mount_failure(context,
+                         fmt::format("set the limits (size={}) of the tmpfs at {}", size, path));
   }
   return {};
 }
@@ -190,20 +193,22 @@ Status TmpfsBuilder::on(const Tmpfs& tmpfs) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("create", path);
   auto root = mount_tmpfs(tmpfs.options, path);
   if (!root) return failure(root.error());
-  Built built{.options = tmpfs.options, .root = std::move(*root)};
+  Built built{.path = path, .options = tmpfs.options, .root = std::move(*root)};
   std::array<uint64_t, 2> random{};
   if (getrandom(random.data(), sizeof(random), 0) != sizeof(random)) {
-    return system_failure("get", "random bytes");
+    return system_failure("get random bytes for", path);
   }
   // No file of the processes has this name.
   built.unnamed_name = fmt::format(".ppmr-{:016x}{:016x}", random[0], random[1]);
   const int root_fd = built.root.get();
   if (mkdirat(root_fd, built.unnamed_name.c_str(), 0700) != 0) {
-    return write_failure("create a directory in", "a tmpfs");
+    return write_failure("create the directory of unfinished files in the tmpfs at", path);
   }
   built.unnamed = UniqueFd(
       openat(root_fd, built.unnamed_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!built.unnamed) return system_failure("open a directory in", "a tmpfs");
+  if (!built.unnamed) {
+    return system_failure("open the directory of unfinished files in the tmpfs at", path);
+  }
   built_.emplace(tmpfs.tmpfs, std::move(built));
   return {};
 }
@@ -221,7 +226,9 @@ Result<int> TmpfsBuilder::open_unnamed(uint32_t tmpfs, uint64_t number) {
   if (open_ && opened_ == std::pair{tmpfs, number}) return open_.get();
   open_ = UniqueFd(openat(built->second.unnamed.get(), std::to_string(number).c_str(),
                           O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!open_) return write_failure("create a file in", "a tmpfs");
+  if (!open_) {
+    return write_failure("create an unfinished file in the tmpfs at", built->second.path);
+  }
   built->second.files.insert(number);
   opened_ = {tmpfs, number};
   return open_.get();
@@ -247,7 +254,7 @@ Status TmpfsBuilder::on(const Drop& drop) {
   if (built->second.files.erase(drop.file) == 0) return {};  // the file never had content
   if (opened_ == std::pair{drop.tmpfs, drop.file}) open_.reset();
   if (unlinkat(built->second.unnamed.get(), std::to_string(drop.file).c_str(), 0) != 0) {
-    return system_failure("remove a file in", "a tmpfs");
+    return system_failure("remove a dropped file from the tmpfs at", built->second.path);
   }
   return {};
 }
@@ -263,7 +270,7 @@ Status TmpfsBuilder::on(const Tree& tree) {
   first_names_.clear();
   path_.clear();
   UniqueFd root(fcntl(naming_->root.get(), F_DUPFD_CLOEXEC, 0));
-  if (!root) return system_failure("open", "a tmpfs");
+  if (!root) return system_failure("duplicate the descriptor of the tmpfs at", naming_->path);
   levels_.push_back({std::move(root), tree.root});
   return {};
 }
@@ -276,33 +283,43 @@ Status TmpfsBuilder::on(const Entry& entry) {
   if (S_ISREG(mode)) return name_file(entry);
   if (S_ISDIR(mode)) {
     if (levels_.size() > kFileDepthMax + 1) return senseless("too many nested directories");
-    if (mkdirat(directory, name, 0700) != 0) return write_failure("create the directory", name);
+    if (mkdirat(directory, name, 0700) != 0) {
+      return write_failure("create the directory", full_path(entry.name));
+    }
     UniqueFd below(openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!below) return system_failure("open the directory", name);
+    if (!below) return system_failure("open the directory", full_path(entry.name));
     levels_.push_back({std::move(below), entry.attributes});
     path_.push_back(entry.name);
     return {};
   }
   const int made = S_ISLNK(mode) ? symlinkat(entry.target.c_str(), directory, name)
                                  : mknodat(directory, name, mode & ~07777U, entry.device);
-  if (made != 0) return write_failure("create", name);
+  if (made != 0) return write_failure("create", full_path(entry.name));
   if (fchownat(directory, name, entry.attributes.uid, entry.attributes.gid, AT_SYMLINK_NOFOLLOW) !=
       0) {
-    return system_failure("set the owner of", name);
+    return system_failure("set the owner of", full_path(entry.name));
   }
   // No other process has access to the directory, so the name still refers to the special file.
   if (!S_ISLNK(mode) && fchmodat(directory, name, mode & 07777, 0) != 0) {
-    return system_failure("set the mode of", name);
+    return system_failure("set the mode of", full_path(entry.name));
   }
   const timespec times[] = {time_of(entry.attributes.access_ns),
                             time_of(entry.attributes.change_ns)};
   if (utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW) != 0) {
-    return system_failure("set the times of", name);
+    return system_failure("set the times of", full_path(entry.name));
   }
+  first_names_.emplace(entry.file, path_in_tmpfs(entry.name));
+  return {};
+}
+
+std::string TmpfsBuilder::path_in_tmpfs(const std::string& name) const {
   std::string path;
   for (const std::string& component : path_) path += component + "/";
-  first_names_.emplace(entry.file, path + entry.name);
-  return {};
+  return path + name;
+}
+
+std::string TmpfsBuilder::full_path(const std::string& name) const {
+  return naming_->path + "/" + path_in_tmpfs(name);
 }
 
 Status TmpfsBuilder::name_file(const Entry& entry) {
@@ -312,20 +329,19 @@ Status TmpfsBuilder::name_file(const Entry& entry) {
   if (naming_->files.erase(entry.file) == 1) {
     if (renameat2(naming_->unnamed.get(), std::to_string(entry.file).c_str(), directory, name,
                   RENAME_NOREPLACE) != 0) {
-      return write_failure("name the file", name);
+      return write_failure("name the file", full_path(entry.name));
     }
   } else {
     flags |= O_CREAT | O_EXCL;
   }
   const UniqueFd file(openat(directory, name, flags, 0600));
-  if (!file) return write_failure("create", name);
+  if (!file) return write_failure("create", full_path(entry.name));
   if (ftruncate(file.get(), static_cast<off_t>(entry.size_bytes)) != 0) {
-    return write_failure("set the size of", name);
+    return write_failure("set the size of", full_path(entry.name));
   }
-  if (Status set = set_attributes(file.get(), entry.attributes, name); !set) return set;
-  std::string path;
-  for (const std::string& component : path_) path += component + "/";
-  first_names_.emplace(entry.file, path + entry.name);
+  const Status set = set_attributes(file.get(), entry.attributes, full_path(entry.name));
+  if (!set) return set;
+  first_names_.emplace(entry.file, path_in_tmpfs(entry.name));
   return {};
 }
 
@@ -338,7 +354,7 @@ Status TmpfsBuilder::on(const Link& link) {
   const Level& level = levels_.back();
   if (linkat(naming_->root.get(), first->second.c_str(), level.directory.get(), link.name.c_str(),
              0) != 0) {
-    return write_failure("create the link", link.name);
+    return write_failure("create the link", full_path(link.name));
   }
   return {};
 }
@@ -348,19 +364,19 @@ Status TmpfsBuilder::on(const Leave& /*leave*/) {
   if (levels_.size() == 1) {
     for (const uint64_t file : naming_->files) {
       if (unlinkat(naming_->unnamed.get(), std::to_string(file).c_str(), 0) != 0) {
-        return system_failure("remove a file in", "a tmpfs");
+        return system_failure("remove an unnamed file from the tmpfs at", naming_->path);
       }
     }
     naming_->files.clear();
     naming_->unnamed.reset();
     const char* const unnamed = naming_->unnamed_name.c_str();
     if (unlinkat(naming_->root.get(), unnamed, AT_REMOVEDIR) != 0) {
-      return system_failure("remove a directory in", "a tmpfs");
+      return system_failure("remove the directory of unfinished files from the tmpfs at",
+                            naming_->path);
     }
   }
   const Level& level = levels_.back();
-  const Status set =
-      set_attributes(level.directory.get(), level.attributes, path_.empty() ? "/" : path_.back());
+  const Status set = set_attributes(level.directory.get(), level.attributes, full_path(""));
   if (!set) return set;
   levels_.pop_back();
   if (!path_.empty()) path_.pop_back();
@@ -371,7 +387,7 @@ Status TmpfsBuilder::finish() {
   open_.reset();
   for (const auto& [number, built] : built_) {
     if (!built.is_named) return senseless("a file system has no names");
-    if (Status narrowed = narrow(built.options, built.root); !narrowed) return narrowed;
+    if (Status narrowed = narrow(built.options, built.root, built.path); !narrowed) return narrowed;
   }
   if (Status made = make_directory(); !made) return made;
   const std::string mark = directory_ + kCompleteMark;

@@ -53,6 +53,7 @@ class TmpfsBuilder {
 
  private:
   struct Built {
+    std::string path;  // of the mount
     std::string options;
     UniqueFd root;
     UniqueFd unnamed;  // the directory of files without a name
@@ -83,6 +84,10 @@ class TmpfsBuilder {
   Result<int> open_unnamed(uint32_t tmpfs, uint64_t number);
   Status make_directory() const;
   Status name_file(const file_record::Entry& entry);
+  // Returns the path of a name in the current directory, below the root of its tmpfs.
+  std::string path_in_tmpfs(const std::string& name) const;
+  // Returns the path of a name in the current directory, for an error.
+  std::string full_path(const std::string& name) const;
   Status finish();
 
   std::string directory_;

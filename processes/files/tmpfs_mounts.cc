@@ -83,7 +83,7 @@ std::optional<PrivateTmpfs> open_alone(const TmpfsLine& line) {
   }
   UniqueFd root(openat(copy.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root) return std::nullopt;
-  return PrivateTmpfs{std::move(root), line.device, line.options};
+  return PrivateTmpfs{std::move(root), line.device, line.options, line.mountpoint};
 }
 
 Status append_those_of(pid_t pid, std::set<dev_t>& known, std::vector<PrivateTmpfs>& found) {

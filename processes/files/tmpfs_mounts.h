@@ -31,6 +31,7 @@ struct PrivateTmpfs {
   UniqueFd root;
   dev_t device = 0;
   std::string options;
+  std::string mountpoint;  // in a mount namespace of the tree; for errors
 };
 
 // Opens each tmpfs of the mount namespaces of a tree that this process's namespace does not have.

@@ -264,7 +264,7 @@ TEST_F(LiveRounds, SendOnceWhatProcessesShare) {
   EXPECT_LT(*place(tasks_[2], memory_, 1), first + second) << "sent while it was frozen";
 }
 
-TEST_F(LiveRounds, SendAgainWhatProcessesShareAndWasTakenBack) {
+TEST_F(LiveRounds, SendSharedPagesAgainAfterTheyWereTakenBack) {
   constexpr size_t kChildren = 4;
   touch(memory_, 0, kPages);
   const LiveProcess process(Family(memory_, kChildren));
@@ -307,7 +307,8 @@ TEST_F(LiveRounds, KeepForAChildWhatItsParentHasOverwritten) {
   EXPECT_NE(place(tasks_[1], memory_, 0), place(tasks_[0], memory_, 0));
 }
 
-// No round has sent what a parent writes before it shares the page.
+// The parent writes a page after the first round, and shares it by a fork before the second one.
+// The second round must send the page.
 TEST_F(LiveRounds, SendWhatWasWrittenBeforeItWasShared) {
   touch(memory_, 0, kPages);
   const LiveProcess process(Family(memory_, 2));
