@@ -102,7 +102,9 @@ Result<Message> PartEpochs::await(uint64_t number, milliseconds patience) {
     if (!read) {
       has_leader_ = has_leader_ && read.error().errno_value == ETIMEDOUT;
       return failure(read.error().errno_value,
-                     "no message from the leader of the epochs: " + read.error().message);
+                     fmt::format("wait for the message '{}' of ppmr job agent about an epoch of "
+                                 "container {}: {}",
+                                 Message::kName, settings_.container, read.error().message));
     }
     const json packed = parse_json(line);
     const std::string op = packed.is_object() ? packed.value("op", "") : "";
@@ -114,7 +116,7 @@ Result<Message> PartEpochs::await(uint64_t number, milliseconds patience) {
     }
     if (op != part_message::Epoch::kName) continue;  // it belongs to a failed epoch, too
     if (auto other = read_one<part_message::Epoch>(packed)) next_ = *other;
-    return failure(ECANCELED, "the leader has given up the epoch, and begins another one");
+    return failure(ECANCELED, "ppmr job agent has given up this epoch, and begins another one");
   }
 }
 
@@ -128,7 +130,7 @@ Status PartEpochs::when_captured(uint64_t number) {
   if (Status told = report({.number = number, .step = part_message::kCaptured}); !told) return told;
   const auto go = await<part_message::Go>(number, kGoPatience);
   if (!go) return failure(go.error());
-  return go->keep ? Status{} : failure(ECANCELED, "another part was not captured");
+  return go->keep ? Status{} : failure(ECANCELED, "another node of the job was not captured");
 }
 
 Status PartEpochs::begin_run() {

@@ -1,5 +1,6 @@
 #include "migration/records/ownership_record.h"
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -78,9 +79,13 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   auto phase = parse_phase(packed.at("phase"));
   if (!phase) return failure(phase.error());
   tree.phase = *phase;
-  if (packed.at("tasks").size() > kTasksMax) return failure(EPROTO, "too many tasks");
+  for (const char* list : {"tasks", "stopped_before"}) {
+    if (const size_t count = packed.at(list).size(); count > kTasksMax) {
+      return failure(EPROTO, fmt::format("tree {}: the list '{}' has {} tasks, the maximum is {}",
+                                         tree.name, list, count, kTasksMax));
+    }
+  }
   for (const json& task : packed.at("tasks")) tree.tasks.push_back(unpack_process(task));
-  if (packed.at("stopped_before").size() > kTasksMax) return failure(EPROTO, "too many tasks");
   for (const json& task : packed.at("stopped_before")) {
     tree.stopped_before.push_back(unpack_process(task));
   }
@@ -96,7 +101,10 @@ Result<TreeRecord> unpack_tree(const json& packed) {
   tree.sealed_ns = packed.at("sealed_ns");
   tree.goes_on_ns = packed.value("goes_on_ns", int64_t{0});
   const json rounds = packed.value("rounds", json::array());
-  if (rounds.size() > kRoundsMax) return failure(EPROTO, "tree " + tree.name + ": too many rounds");
+  if (rounds.size() > kRoundsMax) {
+    return failure(EPROTO, fmt::format("tree {}: {} pre-copy rounds, the maximum is {}", tree.name,
+                                       rounds.size(), kRoundsMax));
+  }
   for (const json& round : rounds) tree.rounds.push_back({round.at(0), round.at(1)});
   tree.restore_began_ns = packed.value("restore_began_ns", int64_t{0});
   tree.restored_ns = packed.value("restored_ns", int64_t{0});

@@ -221,7 +221,10 @@ Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
     return failure(EIO, "read record " + name + ": it is longer than any that ppmr writes");
   }
   auto record = parse_record(parse_json(text));
-  if (!record) return failure(record.error().errno_value, name + ": " + record.error().message);
+  if (!record) {
+    return failure(record.error().errno_value,
+                   "read record " + name + ": " + record.error().message);
+  }
   record->version = version;
   return record;
 }

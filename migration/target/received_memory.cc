@@ -28,21 +28,27 @@ std::string name_of(const UniqueFd& memfd) {
 }
 
 Result<UniqueFd> copy_of(const UniqueFd& memfd) {
-  UniqueFd copy(memfd_create(name_of(memfd).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const std::string name = name_of(memfd);
+  const auto failed = [&name] {
+    return system_failure(
+        fmt::format("copy the shared memory '{}' for another restore, because an earlier one has "
+                    "sealed it",
+                    name),
+        "");
+  };
+  UniqueFd copy(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   struct stat facts {};
   if (!copy || fstat(memfd.get(), &facts) != 0 || ftruncate(copy.get(), facts.st_size) != 0) {
-    return system_failure("copy", "a shared memory");
+    return failed();
   }
   for (off_t at = 0; at < facts.st_size;) {
     off_t from = lseek(memfd.get(), at, SEEK_DATA);
     if (from < 0) break;  // only a hole is left
     const off_t end = lseek(memfd.get(), from, SEEK_HOLE);
-    if (lseek(copy.get(), from, SEEK_SET) != from) {
-      return system_failure("copy", "a shared memory");
-    }
+    if (lseek(copy.get(), from, SEEK_SET) != from) return failed();
     while (from < end) {
       if (sendfile(copy.get(), memfd.get(), &from, static_cast<size_t>(end - from)) <= 0) {
-        return system_failure("copy", "a shared memory");
+        return failed();
       }
     }
     at = end;
@@ -60,7 +66,13 @@ Status ReceivedMemory::keep(const ReceivedMemoryPlace& place, std::vector<BuiltS
   for (const BuiltSegment& segment : memory_) {
     request.inodes.push_back(segment.inode);
     descriptors.emplace_back(fcntl(segment.memfd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!descriptors.back()) return system_failure("pass", "a shared memory");
+    if (!descriptors.back()) {
+      const int why = errno;
+      return system_failure(
+          fmt::format("give the target's daemon the shared memory '{}', for another restore",
+                      name_of(segment.memfd)),
+          "", why);
+    }
   }
   ControlCall call;
   const Status sent = call.send(place.control_socket, to_request(request), kPatience, descriptors);

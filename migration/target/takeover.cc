@@ -153,7 +153,8 @@ bool has_lost_its_command(const RecordStore& records, const LockedEpochs& copy) 
   return silent > kCommandSilence;
 }
 
-// Starts the restore of an epoch. `locked`: the epochs of the tree, of which one may be taken over.
+// Starts the restore of an epoch. `locked`: the epochs of the tree; the caller has checked that one
+// of them may be taken over. `number`: of this epoch; 0: the newest one.
 Result<OwnershipRecord> begin(const RecordStore& records, LockedEpochs& locked, uint64_t number) {
   EpochState state = locked.state();
   const auto epoch = find_epoch(state, number);
