@@ -143,8 +143,8 @@ HelperOptions helper_options(const Flags& flags, const TargetOptions& target) {
   if (target.allow_restart) {
     options.agent = {"migration-agent", "--mountpoint=" + target.mountpoint,
                      "--state-dir=" + std::filesystem::absolute(flags.state_directory).string()};
-    // Uses the form `--name=value`, because CLI11 would take the next argument as the value of a
-    // separate `--name`.
+    // Leaves out an option whose value is empty: after `--name=`, CLI11 would take the next
+    // argument as the value.
     if (!target.audit_file.empty()) options.agent.push_back("--audit-file=" + target.audit_file);
     if (!target.restart_policy.empty())
       options.agent.push_back("--restart-policy=" + target.restart_policy);

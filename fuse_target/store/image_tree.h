@@ -261,6 +261,9 @@ class ImageTree final : public Sink {
   void set_attributes_locked(StoredNode& node, const wire::Attributes& attributes)
       PPMR_REQUIRES(mutex_);
   Result<StoredNodePointer> changeable_file(SessionId session, uint64_t node);
+  // Fails the checkpoint of a file with "OPERATION 'FILE' WHY", and returns this error.
+  Status refuse(const StoredNodePointer& node, const std::string& operation,
+                const std::string& why);
   std::string manifest_difference_locked(const StoredCheckpoint& checkpoint, uint64_t entry_count)
       PPMR_REQUIRES(mutex_);
   std::string entry_difference_locked(const StoredCheckpoint& checkpoint,

@@ -10,21 +10,32 @@ namespace ppmr {
 Result<StoredNodePointer> ImageTree::changeable_file(SessionId session, uint64_t node) {
   MutexLock lock(mutex_);
   auto found = changeable_locked(session, node);
+  const std::string name = found ? (*found)->name : "";
   lock.unlock();
   if (found && !(*found)->is_file()) {
-    const Error error{EISDIR, "node " + std::to_string(node) + ": not a file"};
+    const Error error{EISDIR, "change the bytes of '" + name + "': not a file"};
     fail((*found)->checkpoint, error);
     return failure(error);
   }
   return found;
 }
 
+Status ImageTree::refuse(const StoredNodePointer& node, const std::string& operation,
+                         const std::string& why) {
+  MutexLock lock(mutex_);
+  const std::string name = node->name;
+  lock.unlock();
+  const Error error{EINVAL, operation + " '" + name + "' " + why};
+  fail(node->checkpoint, error);
+  return failure(error);
+}
+
 Status ImageTree::truncate(SessionId session, const wire::Truncate& message) {
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "truncate: the size is out of range"});
-    return failure(EINVAL, "truncate: the size is out of range");
+    return refuse(*node, "truncate",
+                  "to " + std::to_string(message.size_bytes) + " bytes: the size is out of range");
   }
   (*node)->file->truncate(message.size_bytes);
   parking_.changed((*node)->file.get());
@@ -35,8 +46,8 @@ Status ImageTree::punch_hole(SessionId session, const wire::PunchHole& message) 
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.offset > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "punch hole: the offset is out of range"});
-    return failure(EINVAL, "punch hole: the offset is out of range");
+    return refuse(*node, "make a hole in",
+                  "at offset " + std::to_string(message.offset) + ": the offset is out of range");
   }
   (*node)->file->punch_hole(message.offset, message.length_bytes);
   return {};
@@ -46,8 +57,8 @@ Status ImageTree::zeros(SessionId session, const wire::Zeros& message) {
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.offset > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "zeros: the offset is out of range"});
-    return failure(EINVAL, "zeros: the offset is out of range");
+    return refuse(*node, "store zeros in",
+                  "at offset " + std::to_string(message.offset) + ": the offset is out of range");
   }
   (*node)->file->zeros(message.offset, message.length_bytes);
   parking_.changed((*node)->file.get());
@@ -65,8 +76,8 @@ Status ImageTree::closed(SessionId session, const wire::Closed& message) {
   auto node = changeable_file(session, message.node);
   if (!node) return failure(node.error());
   if (message.size_bytes > uint64_t{INT64_MAX}) {
-    fail((*node)->checkpoint, Error{EINVAL, "close: the size of the file is out of range"});
-    return failure(EINVAL, "close: the size of the file is out of range");
+    return refuse(*node, "close",
+                  "at " + std::to_string(message.size_bytes) + " bytes: the size is out of range");
   }
   (*node)->file->close(message.size_bytes);
   bool completed = false;
