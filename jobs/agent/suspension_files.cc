@@ -253,9 +253,10 @@ Status SuspensionFiles::claim(const std::string& suspension, const std::string& 
     if (again) unlink(file.c_str());
     const UniqueFd claim(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!claim && errno == EEXIST) {
-      return failure(EALREADY, fmt::format("it goes on already, or has ended: {}. If that run is "
-                                           "certainly lost, use --again",
-                                           first_line(file)));
+      return failure(EALREADY,
+                     fmt::format("resume the job in {}: it goes on already, or has ended: {}. If "
+                                 "that run is certainly lost, use --again",
+                                 directory_, first_line(file)));
     }
     if (!claim) return system_failure("create", file);
     if (::write(claim.get(), by.data(), by.size()) != static_cast<ssize_t>(by.size())) {

@@ -64,7 +64,7 @@ unsigned slots_of_host() {
 
 Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create", "a pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create a pipe for", "srun");
   const UniqueFd theirs(ends[0]);
   UniqueFd ours(ends[1]);
   const size_t hosts = allocation.hosts.size();

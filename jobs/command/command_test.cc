@@ -77,7 +77,7 @@ std::string content_of(std::FILE* file) {
   return text;
 }
 
-// Runs the client in a child, because the client blocks signals in its whole process.
+// Runs the client in this process. The server runs in a child (Server).
 Ran run(const CommandRequest& request, int input = -1) {
   Server server;
   std::FILE* output = std::tmpfile();

@@ -93,8 +93,11 @@ ClientState ClientResumption::state() const {
 }
 
 Status ClientResumption::attached(const InputPositions& job_node) {
-  if (job_node.input > input_.produced() || job_node.signals > signals_.produced()) {
-    return failure(EPROTO, "the job node has more input than was sent");
+  const bool has_more_input = job_node.input > input_.produced();
+  if (has_more_input || job_node.signals > signals_.produced()) {
+    return failure(EPROTO, fmt::format("continue the command: the job node claims to have more {} "
+                                       "than this client has sent",
+                                       has_more_input ? "input" : "signals"));
   }
   if (Status resumed = input_.resume(job_node.input, job_node.input_passed_on); !resumed) {
     return failure(resumed.error().errno_value,
@@ -102,7 +105,8 @@ Status ClientResumption::attached(const InputPositions& job_node) {
                        resumed.error().message + " (give large input in files)");
   }
   if (Status resumed = signals_.resume(job_node.signals, job_node.signals); !resumed) {
-    return failure(resumed.error().errno_value, "signals: " + resumed.error().message);
+    return failure(resumed.error().errno_value,
+                   "continue to send signals to the command: " + resumed.error().message);
   }
   input_end_sent_ = false;
   return {};
