@@ -10,8 +10,9 @@
 // would have to start it before it drops its rights. It also starts threads at once, and a process
 // with threads cannot drop its rights.
 //
-// Rejected: to link libmicrohttpd. It would bring GnuTLS and nine more libraries into every command
-// of ppmr, even into commands that run while a process is frozen.
+// dlopen() loads libmicrohttpd when --metrics is given. Rejected: to link it. It would bring GnuTLS
+// and nine more libraries into every command of ppmr, even into commands that run while a process
+// is frozen.
 #pragma once
 
 #include <prometheus/collectable.h>

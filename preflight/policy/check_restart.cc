@@ -51,8 +51,7 @@ constexpr uint32_t kMapsFile = (1 << 6) | (1 << 7);  // a vma status of criu/inc
 constexpr uint32_t kSystemVMemory = (1 << 10) | (1 << 11);
 constexpr uint32_t kMemFdArea = 1 << 14;
 constexpr uint32_t kKnownAreas = 0x1ffff & ~(kSystemVMemory | (1 << 4));
-// The flags that fcntl(F_GETFL) can report. Other flags, like O_CREAT, would make CRIU change the
-// file.
+// Flags with which CRIU may open a file. Others, like O_CREAT, would make CRIU change the file.
 constexpr uint32_t kFileFlags = O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC | O_DSYNC | O_DIRECT |
                                 O_LARGEFILE | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC |
                                 O_PATH | O_ASYNC | 0x8000;  // the kernel's O_LARGEFILE

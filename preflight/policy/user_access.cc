@@ -48,11 +48,12 @@ Result<std::vector<FileAccess>> denied_to(const UserIdentity& user,
                                           const std::vector<FileAccess>& accesses) {
   std::vector<FileAccess> denied;
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("make", "a pipe");
+  const std::string check = "the check of files as user " + std::to_string(user.user);
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create a pipe for", check);
   const UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
   const pid_t child = fork();
-  if (child < 0) return system_failure("fork for", "the access check");
+  if (child < 0) return system_failure("start", check);
   if (child == 0) answer(user, accesses, theirs.get());
   theirs.reset();
   size_t answered = 0;

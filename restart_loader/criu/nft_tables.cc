@@ -97,7 +97,8 @@ Status ask_kernel(const Messages& messages, const OnMessage& on_message) {
       if (header.nlmsg_type == NLMSG_ERROR) {
         int error = 0;
         if (size >= sizeof(error)) std::memcpy(&error, payload, sizeof(error));
-        return error == 0 ? Status{} : failure(-error, "nftables refuses the request");
+        if (error == 0) return {};
+        return system_failure("send", "a request to nftables", -error);
       }
       on_message(header, payload, size);
       at += NLMSG_ALIGN(header.nlmsg_len);
