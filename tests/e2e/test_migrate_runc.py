@@ -248,7 +248,7 @@ def mounts_in_state(node):
 
 
 @pytest.mark.parametrize("who", ["coordinator", "supervisor"])
-def test_nothing_is_left_of_files_if_a_move_is_killed(writer, migrations, pauses, who):
+def test_no_mount_of_files_stays_at_the_target_if_a_move_is_killed(writer, migrations, pauses, who):
     pauses.write_text("source:frozen")
     running = start_migrate(migrations)
     migrations.wait_until_paused("source", "frozen", running)

@@ -149,7 +149,7 @@ class Messenger {
   Clock::time_point release_deadline_;
   Clock::time_point resume_retry_at_;
 
-  // Null while this end is away. The peers have the queue pairs of the device.
+  // Null while this end is away. `peers_` has the queue pairs of this device.
   std::unique_ptr<Device> device_;
   std::unique_ptr<Rendezvous> rendezvous_;
   struct Stranger {  // a TCP connection whose end has not sent its name yet
