@@ -27,7 +27,7 @@ json JobAgent::take_step(const host_request::EpochBegin& step) {
   const auto node = nodes_.find(step.container);
   if (!node) return refusal(node.error());
   if (node->expected || !node->moving_to.empty()) {
-    return refusal({EBUSY, "the node does not run here now"});
+    return refusal({EBUSY, "job node " + step.container + " does not run on this host now"});
   }
   if (!step.partner.empty() && !is_host_name(step.partner)) {
     return refusal({EINVAL, "'" + step.partner + "' is not the name of a host"});

@@ -205,7 +205,10 @@ json JobAgent::suspend_job(const user_request::Suspend& request, uid_t uid) {
 }
 
 json JobAgent::check_hosts(const std::vector<std::string>& hosts, uid_t uid) const {
-  if (hosts.size() > kHostsMax) return refusal({EINVAL, "too many hosts"});
+  if (hosts.size() > kHostsMax) {
+    return refusal({EINVAL, fmt::format("the request names {} hosts, the maximum is {}",
+                                        hosts.size(), kHostsMax)});
+  }
   std::vector<json> found(hosts.size());
   const json hello = to_request(host_request::Hello{.user = uid});
   (void)for_each_in_parallel(hosts.size(), [&](size_t i) -> Status {

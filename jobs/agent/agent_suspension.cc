@@ -22,7 +22,9 @@ Result<std::string> file_of(const std::string& directory, const std::string& sus
   if (directory.starts_with('/') && is_suspension_id(suspension)) {
     return node_file(suspension, index);
   }
-  return failure(EINVAL, "the request does not name the files of a suspension");
+  return failure(EINVAL, fmt::format("'{}' is no absolute path, or '{}' is not the ID of a "
+                                     "suspension",
+                                     directory, suspension));
 }
 
 json answer_of_long(const Result<bool>& is_done) {
@@ -95,7 +97,9 @@ Result<bool> JobAgent::read_suspended(const host_request::ResumeRead& step) {
   if (!node) return failure(node.error());
   const auto file = file_of(step.directory, step.suspension, node->spec.index);
   if (!file) return failure(file.error());
-  if (!node->expected) return failure(EBUSY, "the node runs here already");
+  if (!node->expected) {
+    return failure(EBUSY, "job node " + container + " runs on this host already");
+  }
   const auto epochs = EpochStore::open();
   if (!epochs) return failure(epochs.error());
   if (!files_.runs(container)) {

@@ -154,7 +154,9 @@ Result<std::string> HomeJobs::reserve(const std::string& id, unsigned index,
     return failure(EBUSY, fmt::format("job {} is being rolled back to epoch {} ({}): try again", id,
                                       job.protection.agreed, job.protection.rolling_back));
   }
-  if (index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
+  if (index >= job.nodes.size()) {
+    return failure(ENOENT, fmt::format("job {} has no node number {}", id, index));
+  }
   JobNodePlace& node = job.nodes[index];
   JobHost* source = job.find_host(from);
   if (source == nullptr || node.host != from) {
@@ -186,7 +188,10 @@ Status HomeJobs::settle(const host_request::Settle& settlement) {
   auto found = find_locked(settlement.job);
   if (!found) return failure(found.error());
   JobRecord job = **found;
-  if (settlement.index >= job.nodes.size()) return failure(ENOENT, "the job has no such node");
+  if (settlement.index >= job.nodes.size()) {
+    return failure(ENOENT,
+                   fmt::format("job {} has no node number {}", settlement.job, settlement.index));
+  }
   JobNodePlace& node = job.nodes[settlement.index];
   // An earlier call has settled this move.
   if (node.host != settlement.from || node.moving_to.empty()) return {};

@@ -214,7 +214,7 @@ Status HomeJobs::join_network(const JobRecord& job) {
     }
   }
   (void)remove_port(job.port_name());
-  return failure(ECANCELED, "the launcher has ended");
+  return failure(ECANCELED, "job " + job.id + " has ended, because its launcher has ended");
 }
 
 Status HomeJobs::end(const std::string& id, uid_t uid, const JobEnd& why) {

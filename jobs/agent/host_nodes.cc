@@ -64,7 +64,8 @@ Status HostNodes::create(const NodeSpec& spec, const StepHolder& holder, bool ex
     }
     for (const auto& [name, entry] : entries_) {
       if (entry.node.spec.address == spec.address) {
-        return failure(EADDRINUSE, "the address " + spec.address + " is that of " + name);
+        return failure(EADDRINUSE, "create the job node " + container + ": job node " + name +
+                                       " has its address " + spec.address);
       }
     }
     number = ++entries_made_;

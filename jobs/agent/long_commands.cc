@@ -30,7 +30,7 @@ Result<bool> LongCommands::await(const std::string& name, const std::vector<std:
     auto found = running_.find(name);
     if (found == running_.end()) {
       UniqueFd output(memfd_create("output", MFD_CLOEXEC));
-      if (!output) return system_failure("create", "a memfd");
+      if (!output) return system_failure("create a memfd for the output of", argv.at(0));
       auto started = ChildProcess::start(
           {.argv = argv,
            .files = {{output.get(), STDOUT_FILENO}, {output.get(), STDERR_FILENO}},

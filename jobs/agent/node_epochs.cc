@@ -63,7 +63,7 @@ Result<std::shared_ptr<NodeEpochs::Part>> NodeEpochs::start(const std::string& c
   }
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return system_failure("create", "a pair of sockets");
+    return system_failure("create a socket pair for ppmr part-epochs of", container);
   }
   auto part = std::make_shared<Part>(std::move(*here), std::move(there), partner);
   part->socket = UniqueFd(ends[0]);

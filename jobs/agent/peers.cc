@@ -82,7 +82,7 @@ Status PeerServer::serve(Connection& connection, const Handshake& hello) const {
   if (hello.kind != wire::HandshakeKind::kAgent) {
     send_reject(connection, wire::RejectReason::kBadHello,
                 "this port is for the agents of jobs, not for ppmr source");
-    return failure(EPROTO, "the peer is not an agent");
+    return failure(EPROTO, "the peer at " + connection.peer() + " is not a job agent");
   }
   const PeerIdentity identity = connection.peer_identity();
   if (!identity.may_act_as(PeerRole::kJobAgent)) {

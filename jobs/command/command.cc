@@ -109,7 +109,9 @@ Result<CommandEnd> parse_command_end(const std::string& text) {
     const json parsed = parse_json(text);
     return CommandEnd{.exit_code = parsed.at("exit_code"), .signal = parsed.at("signal")};
   } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("malformed end of a command: ") + error.what());
+    return failure(
+        EPROTO,
+        std::string("malformed report of the command's end (version mismatch?): ") + error.what());
   }
 }
 
@@ -126,7 +128,8 @@ Result<InputPositions> parse_input_positions(const std::string& text) {
                           .input_passed_on = parsed.at("input_passed_on"),
                           .signals = parsed.at("signals")};
   } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("malformed positions: ") + error.what());
+    return failure(EPROTO, std::string("malformed answer of the job node (version mismatch?): ") +
+                               error.what());
   }
 }
 

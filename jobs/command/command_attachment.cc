@@ -24,14 +24,15 @@ std::string path_of(const std::string& directory, const std::string& id) {
 
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{.sun_family = AF_UNIX};
-  if (path.size() >= sizeof(address.sun_path)) return system_failure("use", path, ENAMETOOLONG);
+  if (path.size() >= sizeof(address.sun_path))
+    return system_failure("use as a socket", path, ENAMETOOLONG);
   std::copy(path.begin(), path.end(), address.sun_path);
   return address;
 }
 
 Result<UniqueFd> make_socket() {
   UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return system_failure("create", "a socket for attachments");
+  if (!socket) return system_failure("create a socket for", "further connections to a command");
   return socket;
 }
 
@@ -45,7 +46,7 @@ Result<AttachmentSocket> AttachmentSocket::create(const std::string& directory,
   auto socket = make_socket();
   if (!socket) return failure(socket.error());
   if (bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
-    return system_failure("bind", path);
+    return system_failure("create the socket", path);
   }
   return AttachmentSocket(std::move(*socket), path);
 }
@@ -54,7 +55,9 @@ Result<Attachment> AttachmentSocket::receive() const {
   std::vector<UniqueFd> descriptors;
   const auto got = receive_message<OutputPositions>(fd(), kPeer, 1, &descriptors);
   if (!got) return failure(got.error());
-  if (descriptors.size() != 1) return failure(EPROTO, "an attachment came without a connection");
+  if (descriptors.size() != 1) {
+    return failure(EPROTO, std::string(kPeer) + " passed no connection to the command");
+  }
   return Attachment{std::move(descriptors[0]), *got};
 }
 

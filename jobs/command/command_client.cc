@@ -41,7 +41,7 @@ Result<UniqueFd> watch_signals() {
   for (const int number : kRelayedSignals) sigaddset(&signals, number);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   UniqueFd fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd) return system_failure("create", "a signalfd");
+  if (!fd) return system_failure("create a signalfd for", "the signals to the command");
   return fd;
 }
 
@@ -306,7 +306,7 @@ Result<UniqueFd> connect_to_job_node(const std::string& host, std::chrono::milli
   const auto deadline = Clock::now() + timeout;
   for (;;) {
     UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!socket) return system_failure("create", "a socket");
+    if (!socket) return system_failure("create a socket for", "the job node " + host);
     // SO_SNDTIMEO limits the time of connect(2). connect_to_job_node() resets it for later calls.
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     const timeval limit{left.count() / 1000, left.count() % 1000 * 1000};

@@ -26,7 +26,9 @@ struct Pipe {
 
 Result<Pipe> make_pipe() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("create", "a pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return system_failure("create a pipe for", "the input and output of the command");
+  }
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 

@@ -47,7 +47,9 @@ Result<CommandRequest> await_request(FrameSocket& socket, const std::string& tok
     auto frame = socket.next();
     if (!frame) return failure(frame.error());
     if (*frame) {
-      if ((*frame)->type != FrameType::kStart) return failure(EPROTO, "no command was named");
+      if ((*frame)->type != FrameType::kStart) {
+        return failure(EPROTO, "the client's first message names no command (version mismatch?)");
+      }
       auto request = parse_command_request((*frame)->payload);
       if (request && !equal_tokens(request->token, token)) {
         return failure(EACCES, "the client does not belong to this job");
@@ -57,7 +59,8 @@ Result<CommandRequest> await_request(FrameSocket& socket, const std::string& tok
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd readable{socket.fd(), POLLIN, 0};
     if (left.count() <= 0 || poll(&readable, 1, static_cast<int>(left.count())) == 0) {
-      return failure(ETIMEDOUT, "no request arrived");
+      return failure(ETIMEDOUT, "the client sent no request within " +
+                                    std::to_string(kRequestTimeout.count()) + " s");
     }
     if (Status received = socket.receive(); !received) return failure(received.error());
   }
@@ -80,7 +83,7 @@ Result<std::optional<AttachmentSocket>> claim(const std::string& directory,
     auto created = AttachmentSocket::create(directory, resumption.id);
     if (created || created.error().errno_value != EADDRINUSE) return created;
   }
-  return failure(EAGAIN, "several clients start the command");
+  return failure(EAGAIN, "several clients start the command at the same time: try again");
 }
 
 }  // namespace

@@ -68,7 +68,9 @@ Status FrameSocket::flush() {
 Status FrameSocket::flush_all() {
   while (has_unsent()) {
     pollfd writable{fd(), POLLOUT, 0};
-    if (poll(&writable, 1, -1) < 0 && errno != EINTR) return system_failure("poll", "a socket");
+    if (poll(&writable, 1, -1) < 0 && errno != EINTR) {
+      return system_failure("wait to send to", "the command's peer");
+    }
     if (Status sent = flush(); !sent) return sent;
   }
   return {};

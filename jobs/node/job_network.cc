@@ -69,11 +69,12 @@ Status set_tcp() {
 Status in_namespace(const std::string& container, const std::function<Status()>& work) {
   const std::string path = namespace_path(container);
   const UniqueFd target(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!target) return system_failure("open", path);
+  if (!target) return system_failure("open the network namespace", path);
   Status done;
   std::thread([&] {
-    done = setns(target.get(), CLONE_NEWNET) == 0 ? without_exceptions(work)
-                                                  : system_failure("enter", path);
+    done = setns(target.get(), CLONE_NEWNET) == 0
+               ? without_exceptions(work)
+               : system_failure("enter the network namespace", path);
   }).join();
   return done;
 }

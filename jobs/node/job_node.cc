@@ -122,7 +122,7 @@ Status mount_root(const std::string& path) {
     return system_failure("make read-only and nosuid", "the copy of /");
   }
   if (move_mount(tree.get(), "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return system_failure("mount on", path);
+    return system_failure("mount the read-only copy of / on", path);
   }
   return {};
 }
