@@ -37,7 +37,9 @@ Result<EpochState> read_noted_state(const std::string& directory) {
   if (!text) return failure(text.error());
   const auto packed = parse_json(*text);
   if (!packed.is_object()) return failure(EPROTO, path + " is not the state of an epoch: not JSON");
-  return parse_epoch_state(packed);
+  auto state = parse_epoch_state(packed);
+  if (state) return state;
+  return failure(state.error().errno_value, path + ": " + state.error().message);
 }
 
 Status adopt_epoch(LockedEpochs& locked, const std::string& name, uint64_t number,

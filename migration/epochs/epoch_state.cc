@@ -178,9 +178,13 @@ Result<TreeManager> parse_tree_manager(const json& packed) {
   if (const auto found = packed.find("unit"); found != packed.end()) {
     UnitRecord& unit = manager.unit;
     unit = {found->at("name"), found->at("journal_sockets"), found->at("enabled")};
-    if (!is_service_name(unit.name)) return failure(EPROTO, "an invalid unit");
+    if (!is_service_name(unit.name)) {
+      return failure(EPROTO, "'" + unit.name + "' is not the name of a unit");
+    }
     if (unit.journal_sockets.size() > kJournalSocketsMax) {
-      return failure(EPROTO, "too many sockets to the journal");
+      return failure(EPROTO,
+                     fmt::format("{} has {} sockets to the journal, the maximum is {}", unit.name,
+                                 unit.journal_sockets.size(), kJournalSocketsMax));
     }
   }
   return manager;
@@ -230,13 +234,17 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     state.first_partner = packed.value("first_partner", "");
     state.rolls_back = packed.value("rolls_back", false);
     state.is_copy = packed.value("is_copy", false);
-    if (!is_protection_name(state.name)) return failure(EPROTO, "an invalid name");
-    if (state.is_copy && !is_copy_name(state.name)) {
-      return failure(EPROTO, "a copy has the name of a protected process");
+    if (!is_protection_name(state.name)) {
+      return failure(EPROTO, "'" + state.name + "' is not a name for a protected process");
     }
-    if (!is_migration_id(state.run)) return failure(EPROTO, "the run has no ID");
+    if (state.is_copy && !is_copy_name(state.name)) {
+      return failure(EPROTO, "a copy has the name of a protected process, '" + state.name + "'");
+    }
+    if (!is_migration_id(state.run)) {
+      return failure(EPROTO, "'" + state.run + "' is not the ID of a run");
+    }
     if (!state.takeover.empty() && !is_migration_id(state.takeover)) {
-      return failure(EPROTO, "the takeover has no ID");
+      return failure(EPROTO, "'" + state.takeover + "' is not the ID of a takeover");
     }
     if (state.tree.root <= 0)
       return failure(EPROTO, "no process has pid " + std::to_string(state.tree.root));

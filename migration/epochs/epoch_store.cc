@@ -133,17 +133,19 @@ bool is_zero(std::span<const std::byte> bytes) {
                            std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
 }
 
-Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t offset) {
+Status write_at(const UniqueFd& file, const std::string& path, std::span<const std::byte> bytes,
+                uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t count =
         pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int why = errno;
-      return failure(why, fmt::format("keep the memory of an epoch: {}{}", std::strerror(why),
-                                      why == ENOSPC ? " (the tmpfs of the epochs is full: remount "
-                                                      "it with a larger size=)"
-                                                    : ""));
+      return failure(
+          why, fmt::format("write the memory of an epoch to {}: {}{}", path, std::strerror(why),
+                           why == ENOSPC ? " (the tmpfs of the epochs is full: remount "
+                                           "it with a larger size=)"
+                                         : ""));
     }
     bytes = bytes.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);
@@ -152,14 +154,18 @@ Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t
 }
 
 // Copies the memory of an epoch. Parts that are all zeros become holes, which take no memory.
-Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to) {
+Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to, const std::string& path) {
   std::vector<std::byte> scratch(kCopyBytes);
   for (uint64_t at = 0; at < arrived.memory_bytes;) {
     const auto bytes = arrived.read(at, scratch);
     if (!bytes) return failure(bytes.error());
-    if (bytes->empty()) return failure(EPROTO, "the memory of an epoch ends too early");
+    if (bytes->empty()) {
+      return failure(EPROTO, fmt::format("copy the memory of an epoch to {}: it has only {} of {} "
+                                         "bytes",
+                                         path, at, arrived.memory_bytes));
+    }
     if (!is_zero(*bytes)) {
-      if (Status written = write_at(to, *bytes, arrived.memory_offset + at); !written) {
+      if (Status written = write_at(to, path, *bytes, arrived.memory_offset + at); !written) {
         return written;
       }
     }
@@ -167,7 +173,7 @@ Status copy_memory(const ArrivedEpoch& arrived, const UniqueFd& to) {
   }
   const uint64_t end = arrived.memory_offset + arrived.memory_bytes;
   if (ftruncate(to.get(), static_cast<off_t>(end)) == 0) return {};
-  return system_failure("resize", "the memory of an epoch");
+  return system_failure("resize", path);
 }
 
 Status copy_images(const std::string& from, const std::string& to) {
@@ -361,7 +367,9 @@ Result<int64_t> EpochStore::contact_ns(const std::string& name) const {
 }
 
 Result<EpochOnDisk> EpochStore::on_disk(const std::string& name) const {
-  if (!is_protection_name(name)) return failure(ENOENT, "'" + name + "' is not a name");
+  if (!is_protection_name(name)) {
+    return failure(ENOENT, "'" + name + "' is not a name for a protected process");
+  }
   return read_on_disk(directory_ + "/" + name);
 }
 
@@ -489,7 +497,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   } else if (ftruncate(memory.get(), static_cast<off_t>(arrived.memory_offset)) != 0) {
     return system_failure("resize", file);
   }
-  if (Status copied = copy_memory(arrived, memory); !copied) return copied;
+  if (Status copied = copy_memory(arrived, memory, file); !copied) return copied;
   struct stat size {};
   if (fstat(memory.get(), &size) != 0) return system_failure("read the attributes of", file);
   const std::string directory = locked.epoch_directory(next.newest.number);

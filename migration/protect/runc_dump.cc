@@ -32,7 +32,9 @@ constexpr const char* kLog = "/runc.out";
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return failure(ENAMETOOLONG, "socket " + path);
+  if (path.size() >= sizeof address.sun_path) {
+    return system_failure("use as the socket of runc", path, ENAMETOOLONG);
+  }
   strcpy(address.sun_path, path.c_str());
   return address;
 }
@@ -44,7 +46,7 @@ Result<UniqueFd> listen_at(const std::string& path) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const auto* const at = reinterpret_cast<const sockaddr*>(&*address);
   if (!socket || bind(socket.get(), at, sizeof *address) != 0 || listen(socket.get(), 1) != 0) {
-    return system_failure("listen at", path);
+    return system_failure("listen for runc at", path);
   }
   return socket;
 }
@@ -184,7 +186,9 @@ Result<CriuMessage> RuncDump::await_message(int listener, const std::string& log
 // Removes the freezer from the request, so that CRIU stops the processes one by one. If CRIU then
 // dies, no control group stays frozen.
 Status RuncDump::take(CriuMessage message, const RuncDumpOptions& options) {
-  if (message.files.size() != 1) return failure(EPROTO, "the socket of runc is missing");
+  if (message.files.size() != 1) {
+    return failure(EPROTO, "take over the dump of runc checkpoint: its request has no socket");
+  }
   runc_socket_ = std::move(message.files.front());
   auto images = open_directory(options.images);
   if (!images) return failure(images.error());

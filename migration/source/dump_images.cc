@@ -62,7 +62,10 @@ Result<size_t> count_pages_files(pid_t root) {
 Result<DumpImages> DumpImages::create(std::string checkpoint, size_t links) {
   // The tmpfs may take up to half of the memory, which is the default.
   auto memory = detached_mount("tmpfs", {{"mode", "0700"}});
-  if (!memory) return failure(memory.error());
+  if (!memory) {
+    return failure(memory.error().errno_value,
+                   "make room for the images of the dump: " + memory.error().message);
+  }
   for (size_t number = 1; number <= links; ++number) {
     const std::string name = pages_file(number);
     if (symlinkat((checkpoint + "/" + name).c_str(), memory->get(), name.c_str()) != 0) {

@@ -109,7 +109,9 @@ Status FileParts::seal_part(bool is_last) {
   file_.reset();
   const auto sealed = seal_checkpoint(place_.mount, file_part_name(place_.checkpoint, number_),
                                       place_.seal_patience);
-  if (!sealed) return failure(sealed.error().errno_value, "files: " + sealed.error().message);
+  if (!sealed)
+    return failure(sealed.error().errno_value,
+                   "send the files in memory: " + sealed.error().message);
   sealed_.push_back(number_++);
   sent_bytes_ += sealed->bytes;
   return is_last ? Status{} : await_taken(kSealedMax);
@@ -124,7 +126,7 @@ Result<bool> FileParts::was_taken(uint64_t number) const {
   for (const nlohmann::json& entry : status->value("checkpoints", nlohmann::json::array())) {
     if (entry.value("name", "") == name) return entry.value("state", "") == "removed";
   }
-  return failure(EIO, "the part of files " + name + " is gone");
+  return failure(EIO, "send the files in memory: their checkpoint " + name + " is gone");
 }
 
 Status FileParts::await_taken(size_t left) {
@@ -141,7 +143,10 @@ Status FileParts::await_taken(size_t left) {
     }
     if (Status wanted = place_.go_on(); !wanted) return wanted;
     if (Clock::now() >= deadline) {
-      return failure(ETIMEDOUT, "the target does not put the files in memory in place");
+      return failure(ETIMEDOUT,
+                     fmt::format("the target did not put the files in memory in place within {} "
+                                 "ms",
+                                 place_.seal_patience.count()));
     }
     std::this_thread::sleep_for(kTakenInterval);
   }

@@ -25,12 +25,13 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kReaderPatience{30'000};
 constexpr size_t kCopyBytes = size_t{1} << 20;
 
-Status write_at(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t offset) {
+Status write_at(const UniqueFd& file, const std::string& path, std::span<const std::byte> bytes,
+                uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t count =
         pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("write", "the memory of an epoch");
+    if (count < 0) return system_failure("write the memory of an epoch to", path);
     bytes = bytes.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);
   }
@@ -49,7 +50,9 @@ Result<SealedTree> seal_checkpoint(const MountEntry& mount, const std::string& c
                                    milliseconds patience) {
   const auto sealed = ask_at_length(mount, to_request(request::Commit{checkpoint, {}}), patience,
                                     Timeout::kWithoutProgress);
-  if (!sealed) return failure(EIO, "seal the checkpoint: " + sealed.error().message);
+  if (!sealed) {
+    return failure(EIO, "seal the checkpoint " + checkpoint + ": " + sealed.error().message);
+  }
   return SealedTree{sealed->value("bytes", uint64_t{0}), sealed->value("files", uint64_t{0})};
 }
 
@@ -89,7 +92,7 @@ Status MemoryFile::copy(const PageIndex& index, MemoryReader::Tree tree, uint64_
     const auto part =
         std::span(buffer_).first(std::min<uint64_t>(kCopyBytes, index.memory_bytes - at));
     if (Status read = reader->read(at, part); !read) return read;
-    const Status written = write_at(file_, part, file_offset + at);
+    const Status written = write_at(file_, place_.local_file, part, file_offset + at);
     if (!written) return written;
     at += part.size();
     (void)pace.wait_after(part.size());

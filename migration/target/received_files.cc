@@ -41,7 +41,7 @@ Status put_in_place(const std::string& path, TmpfsBuilder& builder) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return system_failure("open", path);
   struct stat status {};
-  if (fstat(file.get(), &status) != 0) return system_failure("look at", path);
+  if (fstat(file.get(), &status) != 0) return system_failure("read the size of", path);
   const uint64_t available = available_bytes();
   if (static_cast<uint64_t>(status.st_size) + kReserveBytes > available) {
     return failure(ENOSPC,

@@ -29,7 +29,9 @@ Status show_entry(const fs::path& entry, const fs::path& shown) {
   std::error_code error;
   if (S_ISLNK(at.st_mode)) {
     fs::copy_symlink(entry, shown, error);
-    return error ? system_failure("copy", shown.c_str(), error.value()) : Status{};
+    return error ? system_failure("copy the link " + entry.string() + " to", shown.c_str(),
+                                  error.value())
+                 : Status{};
   }
   if (S_ISDIR(at.st_mode)) {
     if (mkdir(shown.c_str(), 0700) != 0) return system_failure("create", shown.c_str());
@@ -60,7 +62,7 @@ Status shield_directory(const std::string& directory, const std::string& shield)
   if (stat(directory.c_str(), &at) != 0) return {};  // CRIU reports it, as in a move
   if (chown(shield.c_str(), at.st_uid, at.st_gid) != 0 ||
       chmod(shield.c_str(), at.st_mode & 07777) != 0) {
-    return system_failure("prepare", shield);
+    return system_failure("copy owner and mode of " + directory + " to", shield);
   }
   size_t count = 0;
   std::error_code error;
