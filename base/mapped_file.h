@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/result.h"
@@ -21,13 +22,17 @@ class MappedFile {
   // Errors: those of mmap(2).
   static Result<MappedFile> map(const UniqueFd& memfd, Access access = Access::kRead) {
     struct stat found {};
-    if (::fstat(memfd.get(), &found) != 0) return system_failure("map", "a memfd");
+    if (::fstat(memfd.get(), &found) != 0) {
+      return system_failure("read the size of", "shared memory");
+    }
     MappedFile mapped;
     const auto size = static_cast<size_t>(found.st_size);
     if (size == 0) return mapped;
     const int protection = PROT_READ | (access == Access::kReadAndWrite ? PROT_WRITE : 0);
     void* const start = ::mmap(nullptr, size, protection, MAP_SHARED, memfd.get(), 0);
-    if (start == MAP_FAILED) return system_failure("map", "a memfd");
+    if (start == MAP_FAILED) {
+      return system_failure("map", std::to_string(size) + " bytes of shared memory");
+    }
     ::madvise(start, size, MADV_DONTDUMP);
     mapped.bytes_ = {static_cast<std::byte*>(start), size};
     return mapped;

@@ -23,7 +23,9 @@ using std::chrono::milliseconds;
 Status set_time(std::string_view value, std::optional<milliseconds>& time) {
   const auto parsed = parse_time(value);
   if (!parsed) return failure(parsed.error());
-  if (*parsed <= milliseconds(0)) return failure(EINVAL, "a time must be more than 0");
+  if (*parsed <= milliseconds(0)) {
+    return failure(EINVAL, fmt::format("'{}' is no limit: a time must be more than 0", value));
+  }
   time = *parsed;
   return {};
 }

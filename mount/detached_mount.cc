@@ -29,7 +29,9 @@ Result<UniqueFd> detached_mount(const char* type,
   const int error = errno;
   std::array<char, 512> said{};
   if (read(context.get(), said.data(), said.size() - 1) < 0) said[0] = '\0';
-  return system_failure("mount", fmt::format("{} {}", type, said.data()), error);
+  const std::string reason(said.data());
+  return system_failure("mount", reason.empty() ? type : fmt::format("{} ({})", type, reason),
+                        error);
 }
 
 }  // namespace ppmr

@@ -35,7 +35,7 @@ Status connect_to(int socket, const std::string& name) {
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   if (connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    return system_failure("connect to", name);
+    return system_failure("connect to the RDMA socket", name);
   }
   return {};
 }
@@ -44,7 +44,7 @@ Status connect_to(int socket, const std::string& name) {
 Result<std::string> converse(const RdmaListener& listener, const std::string& request,
                              milliseconds patience) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket) return system_failure("create", "a socket");
+  if (!socket) return system_failure("create a socket for", listener.name);
   // Without a limit, connect(2) would wait for a stopped process that has not accepted earlier
   // connections yet.
   const timeval limit{patience.count() / 1000, patience.count() % 1000 * 1000};
@@ -58,13 +58,13 @@ Result<std::string> converse(const RdmaListener& listener, const std::string& re
     return connected.error().errno_value == EAGAIN ? is_late() : failure(connected.error());
   }
   if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
-    return system_failure("send to", listener.name);
+    return system_failure("send a request to the RDMA socket", listener.name);
   }
   pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
   if (poll(&answer, 1, static_cast<int>(patience.count())) <= 0) return is_late();
   char text[kAnswerMaxBytes];
   const ssize_t size = recv(socket.get(), text, sizeof(text), 0);
-  if (size < 0) return system_failure("receive from", listener.name);
+  if (size < 0) return system_failure("receive an answer from the RDMA socket", listener.name);
   return std::string(text, static_cast<size_t>(size));
 }
 

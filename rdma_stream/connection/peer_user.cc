@@ -156,7 +156,7 @@ Status PeerUsers::check_target(int socket) const {
   socklen_t own_length = sizeof own, target_length = sizeof target;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_length) != 0 ||
       ::getpeername(socket, reinterpret_cast<sockaddr*>(&target), &target_length) != 0) {
-    return system_failure("get the addresses of", "a connection");
+    return system_failure("get the addresses of", "the connection to the target");
   }
   return check(end_of(target), end_of(own), /*listens=*/true);
 }

@@ -6,7 +6,7 @@ namespace ppmr {
 
 Result<WakeEvent> WakeEvent::create() {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) return system_failure("create", "an eventfd");
+  if (!event) return system_failure("create an eventfd for", "RDMA connections");
   return WakeEvent(std::move(event));
 }
 
