@@ -450,7 +450,7 @@ Result<FrozenMemoryIndex> LiveMemory::index_frozen(
     index.discarded = discarded;
     return index;
   }
-  return failure(EAGAIN, "the kernel keeps moving the pages that the processes share");
+  return failure(EAGAIN, "list the pages that the processes share: the kernel keeps moving them");
 }
 
 }  // namespace ppmr

@@ -62,13 +62,13 @@ Result<std::set<uint64_t>> starts_of_locked(pid_t pid) {
 
 }  // namespace
 
-PageTables::PageTables(UniqueFd file) : file_(std::move(file)) {}
+PageTables::PageTables(pid_t pid, UniqueFd file) : pid_(pid), file_(std::move(file)) {}
 
 Result<PageTables> PageTables::open(pid_t pid) {
   const std::string path = fmt::format("/proc/{}/pagemap", pid);
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_failure("open", path);
-  return PageTables(std::move(file));
+  return PageTables(pid, std::move(file));
 }
 
 Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
@@ -96,7 +96,7 @@ Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
       continue;
     }
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("scan", "the page tables of a process");
+    if (count < 0) return system_failure("scan the page tables of process", std::to_string(pid_));
     const auto found = static_cast<size_t>(count);
     uint64_t pages = 0;
     for (const ScannedPages& region : std::span(regions_).first(found)) {
@@ -124,9 +124,10 @@ Status PageTables::list(AddressRange range, const VisitEntry& visit) {
     const auto wanted = static_cast<ssize_t>(count * sizeof(uint64_t));
     const auto at = static_cast<off_t>(range.start / kPageBytes * sizeof(uint64_t));
     const ssize_t got = pread(file_.get(), entries.data(), static_cast<size_t>(wanted), at);
-    if (got < 0) return system_failure("read", "the page tables of a process");
+    if (got < 0) return system_failure("read the page tables of process", std::to_string(pid_));
     if (got != wanted) {  // the process has ended, or executes another program
-      return failure(ESRCH, "read the page tables of a process: they have gone");
+      return failure(ESRCH,
+                     fmt::format("read the page tables of process {}: they have gone", pid_));
     }
     for (size_t i = 0; i < count; ++i) {
       const PageEntry entry(entries[i]);

@@ -92,9 +92,10 @@ class PageTables {
   Status find_pages_in_use(AddressRange range, const Visit& visit);
 
  private:
-  explicit PageTables(UniqueFd file);
+  PageTables(pid_t pid, UniqueFd file);
   Status find_by_entries(AddressRange range, const Visit& visit);
 
+  pid_t pid_;
   UniqueFd file_;
   std::vector<uint64_t> entries_;
   std::vector<ScannedPages> regions_;

@@ -22,7 +22,7 @@ constexpr const char* kMergesPages = "/sys/kernel/mm/ksm/run";
 Result<PageEntry> entry_of_written_page() {
   void* page =
       mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return system_failure("map", "a page");
+  if (page == MAP_FAILED) return system_failure("test the soft-dirty bits: map", "a page");
   *static_cast<volatile char*>(page) = 1;
   const auto address = reinterpret_cast<uint64_t>(page);
   PageEntry found(0);
