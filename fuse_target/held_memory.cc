@@ -24,7 +24,9 @@ Result<nlohmann::json> HeldMemory::lend(const request::HeldMemory& request,
   if (found == held_.end() || found->second.owner != request.owner) return answer;
   for (const UniqueFd& memory : found->second.memory) {
     descriptors.emplace_back(fcntl(memory.get(), F_DUPFD_CLOEXEC, 0));
-    if (!descriptors.back()) return system_failure("pass", "a shared memory");
+    if (!descriptors.back()) {
+      return system_failure("hand out the shared memory of", "'" + request.checkpoint + "'");
+    }
   }
   answer["inodes"] = found->second.inodes;
   return answer;

@@ -11,7 +11,9 @@ Status Keeper::load() {
   const auto directory = files_.open_kept_directory();
   if (!directory) return failure(directory.error());
   auto listed = list_kept_files(*directory);
-  if (!listed) return failure(listed.error());
+  if (!listed) {
+    return failure(listed.error().errno_value, options_.directory + ": " + listed.error().message);
+  }
   (void)check_space(0);  // sets free_bytes in the report
   for (const ListedKeptFile& file : *listed) last_number_ = std::max(last_number_, file.number);
   // Load the newest file first: of two files with the same name, the later one is valid.

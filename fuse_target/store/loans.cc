@@ -14,10 +14,10 @@ namespace ppmr {
 Result<std::unique_ptr<Loans>> Loans::create() {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll || !stop) return system_failure("create", "an epoll set for loans");
+  if (!epoll || !stop) return system_failure("prepare to lend files: create", "an epoll set");
   epoll_event event{.events = EPOLLIN, .data = {.fd = stop.get()}};
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, stop.get(), &event) != 0) {
-    return system_failure("watch", "an eventfd");
+    return system_failure("prepare to lend files: watch", "an eventfd");
   }
   return std::unique_ptr<Loans>(new Loans(std::move(epoll), std::move(stop)));
 }
@@ -33,7 +33,7 @@ Loans::~Loans() {
 Result<Loans::Added> Loans::add(FileLoan part) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-    return system_failure("create", "a pipe for a loan");
+    return system_failure("lend a file: create", "a pipe to its borrower");
   UniqueFd ours(ends[0]);
   UniqueFd borrowers(ends[1]);
   const int fd = ours.get();
@@ -46,7 +46,7 @@ Result<Loans::Added> Loans::add(FileLoan part) {
   // Bytes that a borrower writes stay in the pipe.
   epoll_event event{.events = 0, .data = {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return system_failure("watch", "a loan");
+    return system_failure("lend a file: watch", "the pipe to its borrower");
   }
   bytes_ += part.bytes();
   assert(!entries_.contains(fd) && "an ended loan still has its descriptor");

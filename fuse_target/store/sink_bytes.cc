@@ -166,7 +166,10 @@ Result<size_t> ImageTree::read(NodeKey file, uint64_t offset, std::span<std::byt
   if (!found)
     return failure(ENOENT, "read back node " + std::to_string(file.node) +
                                ": the target does not know this node");
-  if (offset > uint64_t{INT64_MAX}) return failure(EINVAL, "read back: the offset is out of range");
+  if (offset > uint64_t{INT64_MAX}) {
+    return failure(EINVAL, "read back node " + std::to_string(file.node) + " at offset " +
+                               std::to_string(offset) + ": the offset is out of range");
+  }
   ReadPlan plan;
   if (auto planned = found->file->read_back(offset, bytes.size(), plan); !planned) {
     return failure(planned.error());

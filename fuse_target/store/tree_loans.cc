@@ -136,15 +136,16 @@ Result<ImageTree::Bundle> ImageTree::bundle(const std::string& checkpoint) {
   std::vector<BundleWriter::File> files;
   for (const Candidate& candidate : candidates) files.push_back(candidate.file);
   auto writer = BundleWriter::create(files, is_flat);
-  if (!writer) return failure(writer.error());
+  if (!writer) return failure(writer.error().errno_value, what + ": " + writer.error().message);
   for (size_t i = 0; i < files.size(); ++i) {
     if (!files[i].included) continue;
     if (Status copied = copy(candidates[i].loan, writer->bytes_of(i)); !copied) {
-      return failure(copied.error());
+      return failure(copied.error().errno_value,
+                     what + ": '" + files[i].name + "': " + copied.error().message);
     }
   }
   auto memfd = writer->finish();
-  if (!memfd) return failure(memfd.error());
+  if (!memfd) return failure(memfd.error().errno_value, what + ": " + memfd.error().message);
   bundle.memfd = std::move(*memfd);
   return bundle;
 }
