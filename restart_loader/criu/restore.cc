@@ -53,7 +53,7 @@ Result<std::unique_ptr<Restore>> Restore::create(RestoreOptions options) {
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   restore->signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!restore->signals_) return system_failure("create", "a signalfd");
+  if (!restore->signals_) return system_failure("create a signalfd for the restore in", work);
   return restore;
 }
 

@@ -55,7 +55,8 @@ uint32_t BorrowedFile::Spill::checksum_of(uint64_t block) const {
 Result<const std::byte*> BorrowedFile::map_region(const UniqueFd& memfd, uint64_t offset,
                                                   uint64_t length) {
   struct stat status {};
-  if (::fstat(memfd.get(), &status) != 0) return system_failure("stat", "borrowed memory");
+  if (::fstat(memfd.get(), &status) != 0)
+    return system_failure("read the size of", "memory that the target's daemon lends");
   auto found = regions_.find(status.st_ino);
   if (found == regions_.end()) {
     auto mapping = MappedFile::map(memfd);

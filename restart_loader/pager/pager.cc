@@ -29,7 +29,7 @@ Status Pager::open() {
   const std::string& work = options_.work;
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !wake_) return system_failure("create", "an epoll set");
+  if (!epoll_ || !wake_) return system_failure("serve page faults: create", "an epoll set");
   prepare_images();
   const std::string path = work + "/" + kPagerSocket;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
@@ -80,7 +80,7 @@ std::thread Pager::start_thread(void (Pager::*work)()) {
 Status Pager::watch(int fd) const {
   epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return system_failure("watch", "a descriptor");
+    return system_failure("serve page faults: watch", "a descriptor");
   }
   return {};
 }

@@ -42,18 +42,19 @@ UniqueFd open_by_name(const std::string& path) {
 // namespace that ends with the call, over the directory `place`. Errors: as detached_mount().
 Result<UniqueFd> detached_overlay(const UniqueFd& upper, const std::string& lower,
                                   const std::string& place) {
-  Result<UniqueFd> overlay = system_failure("create", "a mount namespace", EINVAL);
+  Result<UniqueFd> overlay =
+      system_failure("create a mount namespace for the images in", lower, EINVAL);
   const auto open_directory = [](const std::string& path) {
     return UniqueFd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   };
   const auto make = [&]() -> Result<UniqueFd> {
     if (unshare(CLONE_NEWNS) != 0 ||
         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-      return system_failure("create", "a mount namespace");
+      return system_failure("create a mount namespace for the images in", lower);
     }
     const UniqueFd below = open_by_name(lower);
     if (!below || move_mount(upper.get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH)) {
-      return system_failure("mount", below ? place : lower);
+      return system_failure("mount the images at", below ? place : lower);
     }
     const UniqueFd above = open_directory(place);
     if (!above) return system_failure("open", place);
@@ -68,11 +69,11 @@ Status write_image(const UniqueFd& directory, const std::string& name,
                    std::span<const std::byte> bytes) {
   const UniqueFd file(
       openat(directory.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return system_failure("create", name);
+  if (!file) return system_failure("unpack the images: create", name);
   while (!bytes.empty()) {
     const ssize_t n = write(file.get(), bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_failure("write", name);
+    if (n <= 0) return system_failure("unpack the images: write", name);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
   return {};
@@ -115,7 +116,10 @@ Result<std::string> RestoreImages::place_for_changes() {
   if (!memory_) {
     // The tmpfs grows with its content: the default limit of half of the memory does not apply.
     auto made = detached_mount("tmpfs", {{"mode", "0700"}, {"size", "0"}});
-    if (!made) return failure(made.error());
+    if (!made) {
+      return failure(made.error().errno_value,
+                     "make room for changed images: " + made.error().message);
+    }
     memory_ = std::move(*made);
   }
   return path_of_descriptor(memory_);

@@ -226,16 +226,17 @@ class PagemapWriter {
   Pagemap pagemap_;
 };
 
-// `scratch` has room for kCopyBytes.
+// `path`: of `to`, for errors. `scratch` has room for kCopyBytes.
 template <typename File>
-Status copy_bytes(const File& from, const Piece& piece, int to, std::vector<std::byte>& scratch) {
+Status copy_bytes(const File& from, const Piece& piece, int to, const std::string& path,
+                  std::vector<std::byte>& scratch) {
   const uint64_t length = piece.end - piece.start;
   for (uint64_t done = 0; done < length;) {
     const size_t part = std::min(length - done, kCopyBytes);
     const auto bytes = from.read(piece.from + done, part, scratch.data());
     if (!bytes) return failure(bytes.error());
     const ssize_t n = pwrite(to, *bytes, part, static_cast<off_t>(piece.offset + done));
-    if (n <= 0) return system_failure("write", "shared pages");
+    if (n <= 0) return system_failure("write the shared pages to", path);
     done += static_cast<uint64_t>(n);
   }
   return {};
@@ -256,10 +257,10 @@ Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const 
   for (const Piece* piece : by_owner) {
     Status copied;
     if (piece->owner == kSharedByAll) {
-      copied = copy_bytes(shared, *piece, to.get(), scratch);
+      copied = copy_bytes(shared, *piece, to.get(), path, scratch);
     } else {
       const auto own = dumped.open(piece->owner);
-      copied = own ? copy_bytes(**own, *piece, to.get(), scratch) : failure(own.error());
+      copied = own ? copy_bytes(**own, *piece, to.get(), path, scratch) : failure(own.error());
     }
     if (!copied) return copied;
   }
