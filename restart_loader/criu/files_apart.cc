@@ -109,7 +109,8 @@ int TarOfCriu::run() const {
     const std::string line = std::string(kLine) + std::to_string(*number) + "\n";
     const bool written =
         write(STDOUT_FILENO, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-    return written ? 0 : complain(Error{errno, "cannot write the image of a tmpfs"});
+    if (written) return 0;
+    return complain(system_failure("write the image of the tmpfs", directory).value());
   }
   if (!has("--extract")) return kRunTar;
   // Reads without moving the offset, because tar may have to read the same file.

@@ -142,7 +142,7 @@ Result<std::vector<std::string>> list_nft_tables() {
   if (asked) return names;
   const int why = asked.error().errno_value;
   if (why == EPROTONOSUPPORT || why == EOPNOTSUPP || why == EINVAL) return names;
-  return failure(asked.error());
+  return failure(why, "list the tables of nftables: " + asked.error().message);
 }
 
 bool nft_set_has(const std::string& table, const std::string& set, const std::string& key) {

@@ -194,7 +194,7 @@ Status Restore::serve_until(const std::function<bool()>& done) {
     const bool can_be_cancelled = !running_ && options_.why_cancelled;
     const int wait_ms = can_be_cancelled ? static_cast<int>(kCancelInterval.count()) : -1;
     if (poll(fds.data(), fds.size(), wait_ms) < 0 && errno != EINTR)
-      return system_failure("poll", "criu");
+      return system_failure("wait for", "criu");
     const std::string why = can_be_cancelled ? options_.why_cancelled() : "";
     if (!why.empty()) return failure(ECANCELED, options_.name + " was ended: " + why);
     signalfd_siginfo info;

@@ -113,7 +113,9 @@ class Reader {
   }
 
   Status read_image(const std::string& name) {
-    if (++images_ > kImagesMax) return failure(E2BIG, directory_ + ": too many images");
+    if (++images_ > kImagesMax) {
+      return failure(E2BIG, fmt::format("{}: more than {} images", directory_, kImagesMax));
+    }
     const std::string_view kind = kind_of(name);
     if (kind == "core-") return read_one(name, kCoreMagic, tree_.cores);
     if (kind == "ids-") return read_one(name, kIdsMagic, tree_.ids);
