@@ -22,11 +22,14 @@ void add_age(json& epoch, int64_t now_ns) {
 Status ProtectedProcesses::note(const request::NoteEpoch& report) {
   const std::string& name = report.process;
   if (name.empty() || name.size() > kTextMaxBytes) {
-    return failure(EINVAL, "note an epoch: the name of the process is empty or too long");
+    return failure(EINVAL, "note an epoch: the name '" + name.substr(0, kTextMaxBytes) +
+                               "' of the process is empty or too long");
   }
   MutexLock lock(mutex_);
   if (!processes_.contains(name) && processes_.size() >= kProtectedProcessesMax) {
-    return failure(ENOSPC, "note an epoch of '" + name + "': too many protected processes");
+    return failure(ENOSPC, "note an epoch of '" + name +
+                               "': " + std::to_string(kProtectedProcessesMax) +
+                               " other processes are protected already, which is the maximum");
   }
   processes_[name] = {{"name", name},
                       {"program", report.program.substr(0, kTextMaxBytes)},

@@ -224,7 +224,8 @@ Status IncomingSession::handle(wire::MessageType type, std::span<const std::byte
                                    std::to_string(wire::kInlineMaxBytes) + " are allowed");
       }
       if (message->compression != wire::Compression::kNone) {
-        return failure(EPROTO, "compressed inline chunk");
+        return failure(EPROTO, "inline chunk of " + std::to_string(bytes.size()) +
+                                   " bytes: it is compressed, which is not allowed");
       }
       return handle_announce(*message, bytes);
     }

@@ -20,7 +20,8 @@ Status check(const wire::ControlHello& hello) {
   if (hello.slot_count == 0 || hello.slot_count > wire::kSlotsMax || hello.stream_count == 0 ||
       hello.stream_count > wire::kStreamsMax || hello.chunk_size_bytes == 0 ||
       hello.chunk_size_bytes > (uint32_t{64} << 20) || hello.source_name.size() > 255) {
-    return failure(EPROTO, "hello: a field is out of range, or the name of the source is too long");
+    return failure(EPROTO,
+                   "handshake of a source: a field is out of range, or its name is too long");
   }
   return {};
 }
