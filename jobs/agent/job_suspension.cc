@@ -83,7 +83,9 @@ Result<SuspendedJob> parse_suspended_job(const json& packed) {
     }
     const bool has_nodes = !job.nodes.empty() && job.nodes.size() <= kNodesMax;
     if (!is_suspension_id(job.suspension) || !is_job_id(job.job) || !has_nodes || job.epoch == 0) {
-      return failure(EPROTO, "the file of the suspended job has a wrong field");
+      return failure(EPROTO,
+                     "the file of the suspended job names no valid job, suspension, epoch "
+                     "or nodes");
     }
     // The hosts check the names, the addresses and the token when they make the nodes.
     return job;

@@ -217,7 +217,9 @@ Result<SuspendedJob> SuspensionFiles::read() const {
       done ? read_whole_file(contents + kContents) : Result<std::string>(failure(done.error()));
   const WorkPlace removed(pattern);
   if (!text) return failure(text.error());
-  return parse_suspended_job(parse_json(*text));
+  auto suspended = parse_suspended_job(parse_json(*text));
+  if (suspended) return suspended;
+  return failure(suspended.error().errno_value, directory_ + ": " + suspended.error().message);
 }
 
 void SuspensionFiles::remove_matching(
