@@ -172,7 +172,9 @@ Result<TreeManager> parse_tree_manager(const json& packed) {
     container = {found->at("name"), found->at("bundle"), found->at("created")};
     if (!is_container_name(container.name) || !container.bundle.starts_with('/') ||
         container.bundle.find('\0') != std::string::npos) {
-      return failure(EPROTO, "the container of the epoch has no valid name, or no absolute bundle");
+      return failure(EPROTO, fmt::format("'{}' is not the name of a container, or its bundle "
+                                         "'{}' is no absolute path",
+                                         container.name, container.bundle));
     }
   }
   if (const auto found = packed.find("unit"); found != packed.end()) {

@@ -140,7 +140,7 @@ Status replay_history(const json& packed, OwnershipRecord& record) {
     }
     begun = true;
   }
-  if (!begun) return failure(EPROTO, "no history");
+  if (!begun) return failure(EPROTO, "the record has no history");
   const std::string state = packed.at("state");
   if (state == to_string(record.state())) return {};
   return failure(EPROTO, "the state '" + state + "' is not the last one of the history");
@@ -178,15 +178,18 @@ Result<OwnershipRecord> unpack(const json& packed) {
     record.unit.journal_sockets = unit->at("journal_sockets").get<std::vector<uint64_t>>();
     record.unit.enabled = unit->at("enabled");
     if (record.unit.journal_sockets.size() > kJournalSocketsMax) {
-      return failure(
-          EPROTO, std::to_string(record.unit.journal_sockets.size()) + " sockets to the journal");
+      return failure(EPROTO, fmt::format("{} sockets to the journal, the maximum is {}",
+                                         record.unit.journal_sockets.size(), kJournalSocketsMax));
     }
   }
   const json pauses = packed.value("pauses", json::array());
-  if (pauses.size() > kPausesMax) return failure(EPROTO, "too many pauses");
+  if (pauses.size() > kPausesMax) {
+    return failure(EPROTO, fmt::format("{} pauses, the maximum is {}", pauses.size(), kPausesMax));
+  }
   for (const json& pause : pauses) record.pauses.push_back({pause.at(0), pause.at(1)});
   if (packed.at("trees").empty() || packed.at("trees").size() > kTreesMax) {
-    return failure(EPROTO, std::to_string(packed.at("trees").size()) + " trees");
+    return failure(EPROTO, fmt::format("{} trees: a record has 1 to {}", packed.at("trees").size(),
+                                       kTreesMax));
   }
   for (const json& tree : packed.at("trees")) {
     auto unpacked = unpack_tree(tree);

@@ -94,7 +94,10 @@ Status ReceivedMemory::fetch(const ReceivedMemoryPlace& place) {
   std::vector<UniqueFd> descriptors = call.descriptors();
   const auto inodes = answer->value("inodes", std::vector<uint64_t>{});
   if (inodes.size() != descriptors.size()) {
-    return failure(EPROTO, "the shared memory at the target: a descriptor is missing");
+    return failure(
+        EPROTO, fmt::format("fetch the shared memory of {} from the target's daemon: it passed {} "
+                            "descriptors instead of {}",
+                            place.checkpoint, descriptors.size(), inodes.size()));
   }
   memory_.clear();
   for (size_t i = 0; i < inodes.size(); ++i) {
