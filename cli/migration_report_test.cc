@@ -37,7 +37,7 @@ TEST(MigrationReport, SaysWhichMoveHasNotKeptItsPromise) {
   EXPECT_THAT(summary_text({move_with(5s, std::nullopt)}), Not(HasSubstr("warning")));
 }
 
-TEST(MigrationReport, CopyIsCopiedInTableJsonAndMetric) {
+TEST(MigrationReport, CopyHasTheResultCopiedInTableJsonAndMetric) {
   MigrationOutcome copy = move_with(379ms, 300ms);
   copy.trees[0].move.original_goes_on = true;
   EXPECT_THAT(summary_text({copy}), testing::AllOf(HasSubstr(" copied "), Not(HasSubstr("379"))));

@@ -111,7 +111,7 @@ TEST(WriteNodes, NodeThatIsDoneIsHeldUntilAllAreDone) {
   EXPECT_EQ(hosts.held_["b"], 0) << "a request to write also holds the node";
 }
 
-TEST(WriteNodes, FailureOfOneIsTheReason) {
+TEST(WriteNodes, ErrorNamesTheNodeThatFailed) {
   WritingHosts hosts({{"a", 3}, {"b", 3}});
   hosts.failing_ = "b";
   const Status written = write_nodes(running_job(), 4, {"/d", "0123456789abcdef"}, hosts.asker());

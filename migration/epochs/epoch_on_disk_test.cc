@@ -56,7 +56,7 @@ TEST(EpochOnDisk, EpochOfATreeThatRunsHereIsNotWritten) {
   EXPECT_TRUE(is_to_write(state_of(4), kAborted, written(3)));
 }
 
-TEST(EpochOnDisk, PartOfAWholeIsNotWritten) {
+TEST(EpochOnDisk, EpochOfATreeThatRollsBackIsNotWritten) {
   EpochState state = state_of(4);
   state.rolls_back = true;
   EXPECT_FALSE(is_to_write(state, {}, {}));

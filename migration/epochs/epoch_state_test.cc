@@ -136,7 +136,7 @@ TEST(EpochState, EpochOfAnOlderVersionHasAnUnknownClock) {
   EXPECT_EQ(parse_sealed_epoch(packed).clock_uncertainty_ns, -1);
 }
 
-TEST(EpochState, CheckpointsAreOfOneNameOnly) {
+TEST(EpochState, CheckpointMatchesOnlyItsOwnName) {
   const std::string checkpoint = epoch_checkpoint("db", std::string(32, 'a'), 7);
   EXPECT_TRUE(is_epoch_checkpoint(checkpoint, "db"));
   EXPECT_TRUE(is_epoch_checkpoint(checkpoint + ".memory", "db"));

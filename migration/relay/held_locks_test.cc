@@ -104,7 +104,7 @@ TEST_F(ALockedFile, ThatBothNodesShareIsLeftToTheSourceUntilItsEnd) {
   EXPECT_FALSE(is_free());
 }
 
-TEST_F(ALockedFile, ThatAnotherProgramAtTheTargetHasStopsTheMove) {
+TEST_F(ALockedFile, ThatAnotherProgramHasLockedAtTheTargetStopsTheMove) {
   state_.mutable_process(0)->mutable_lock(0)->set_inode(1);  // the source's file is another one
   const UniqueFd other = lose_to_another();
   const Status taken = take_locks(state_, tasks_, LockTurn::kBeforeVote, 0ms);

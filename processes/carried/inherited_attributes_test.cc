@@ -106,7 +106,7 @@ TEST(InheritedAttributes, LoseAttributesInWhichTasksDiffer) {
 }
 
 // CRIU's own mappings would become executable.
-TEST(InheritedAttributes, DoesNotCarryExecutableData) {
+TEST(InheritedAttributes, DoNotIncludeExecutableData) {
   const TestProcess process([] { personality(READ_IMPLIES_EXEC); });
   const auto read = read_inherited({identity(process)});
   ASSERT_TRUE(read);

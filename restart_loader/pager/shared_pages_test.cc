@@ -321,7 +321,7 @@ TEST_F(SharedImagesTest, AreNotMadeIfNothingIsShared) {
   EXPECT_FALSE(std::filesystem::exists(directory()));
 }
 
-TEST_F(SharedImagesTest, AreNotMadeIfABytesFileIsTooShort) {
+TEST_F(SharedImagesTest, AreNotMadeIfTheMemoryFileIsTooShort) {
   make_tree(3, 50, 1);
   std::filesystem::resize_file(base_ + "/memory", kPage);
   auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");

@@ -13,7 +13,7 @@ MOVED, REFUSED, LOST = 0, 11, 10
 
 
 @pytest.mark.parametrize("options", [[], ["--eager"]], ids=["lazy", "eager"])
-def test_process_keeps_what_it_has(lab, nodes, migrations, options):
+def test_process_has_the_same_state_after_a_move(lab, nodes, migrations, options):
     # A lock moves with its descriptor. Only in a lazy restore can ppmr restore the lock.
     rows = [row for row in ROWS if row.name != "a held flock" or not options]
     portrait = Portrait(nodes.source, lab.home, rows)

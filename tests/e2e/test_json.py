@@ -42,7 +42,7 @@ def check_one_error(words, code=None):
     assert error["error"] in done.stderr.replace("\n", " ") or done.stderr == ""
 
 
-def test_many_commands_have_json():
+def test_commands_with_json_are_found():
     assert len(COMMANDS) >= 14 and ["migrate"] in COMMANDS and ["job", "status"] in COMMANDS
 
 

@@ -127,7 +127,7 @@ def test_process_that_was_slowed_down_in_vain_runs_as_before(nodes, migrations, 
 
 
 # The promise includes the time that CRIU takes for each process.
-def test_promise_counts_the_processes(lab, nodes, migrations):
+def test_move_of_many_processes_cannot_keep_its_promise(lab, nodes, migrations):
     pid = nodes.source.spawn(["sh", "-c", "for i in $(seq 60); do sleep 600 & done; wait"])
 
     def children():

@@ -162,7 +162,7 @@ def test_message_names_the_object_and_the_remedy(places, case):
     assert done.stdout == ""
 
 
-def test_list_is_long_and_has_no_case_twice():
+def test_list_of_mistakes_is_long_and_has_none_twice():
     assert len(MISTAKES) >= 40
     assert len({tuple(words) for words, *_ in MISTAKES}) == len(MISTAKES)
 

@@ -249,7 +249,7 @@ def fill(migrations, mib):
     return written.returncode == 0
 
 
-def test_memory_of_a_decided_process_is_kept_free(lab, nodes, make_migrations):
+def test_memory_for_a_decided_process_stays_reserved(lab, nodes, make_migrations):
     """Another checkpoint that would fill the target fails; the process does not."""
     migrations = make_migrations(target_options=["--memory-limit", "320MiB"])
     [worker] = start_workers(lab, nodes, 1, size_mib=3 * SIZE_MIB)

@@ -203,7 +203,7 @@ def test_commands_dump_no_core(world):
     assert not dumps_core([find_ppmr(), "status", target.mountpoint, "--watch"], world.directory)
 
 
-def test_locked_memory_of_images(world):
+def test_mlock_locks_the_memory_of_images(world):
     def locked_kib(target):
         lines = Path(f"/proc/{target.host_pid}/status").read_text().splitlines()
         return int(dict(line.split(":", 1) for line in lines)["VmLck"].split()[0])

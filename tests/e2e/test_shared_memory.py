@@ -55,6 +55,6 @@ def test_restore_that_is_repeated_gets_the_same_memory(lab, nodes, make_migratio
     checker.end()
 
 
-def test_rehearsal_has_the_memory_too(nodes, migrations, checker):
+def test_rehearsal_of_a_process_with_shared_memory_succeeds(nodes, migrations, checker):
     migrations.migrate(checker.pid, options=["--rehearse"]).ok()
     checker.check_runs_at(nodes.source)
