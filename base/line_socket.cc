@@ -22,7 +22,7 @@ Status wait_for(int socket, short poll_events, Deadline deadline) {
     pollfd fd{socket, poll_events, 0};
     const int ready = poll(&fd, 1, static_cast<int>(std::min<int64_t>(left.count(), 60'000)));
     if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return system_failure("poll", kPeer);
+    if (ready < 0 && errno != EINTR) return system_failure("wait for", kPeer);
   }
 }
 

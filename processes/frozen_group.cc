@@ -27,7 +27,8 @@ Status freeze(pid_t pid, const std::string& id) {
   if (!own) return failure(own.error());
   if (own->path.ends_with("/" + name_of(id))) return {};
   const std::string group = own->path + "/" + name_of(id);
-  if (mkdir(group.c_str(), 0755) != 0 && errno != EEXIST) return system_failure("make", group);
+  if (mkdir(group.c_str(), 0755) != 0 && errno != EEXIST)
+    return system_failure("create the control group", group);
   if (Status frozen = write_to(group + "/cgroup.freeze", "1"); !frozen) {
     rmdir(group.c_str());
     return frozen;

@@ -36,7 +36,7 @@ Result<UniqueFd> open_file(const std::string& path, const OpenFile& open) {
   }
   if (!file) return failure(file.error().errno_value, "audit file: " + file.error().message);
   struct stat found {};
-  if (fstat(file->get(), &found) != 0) return system_failure("stat", path);
+  if (fstat(file->get(), &found) != 0) return system_failure("read the attributes of", path);
   if (!S_ISREG(found.st_mode)) {
     return failure(EPERM, "audit file " + path + ": not a regular file");
   }

@@ -50,7 +50,8 @@ Status make_private_directory(const std::string& directory) {
     return system_failure("create directory", directory);
   }
   struct stat status;
-  if (lstat(directory.c_str(), &status) != 0) return system_failure("stat", directory);
+  if (lstat(directory.c_str(), &status) != 0)
+    return system_failure("read the attributes of", directory);
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid()) {
     return failure(
         EPERM,

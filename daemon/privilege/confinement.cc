@@ -26,7 +26,8 @@ constexpr unsigned long kRefuseExecGain = 1;
 // only.
 Status check_single_thread() {
   struct stat tasks {};
-  if (::stat("/proc/self/task", &tasks) != 0) return system_failure("stat", "/proc/self/task");
+  if (::stat("/proc/self/task", &tasks) != 0)
+    return system_failure("read the attributes of", "/proc/self/task");
   if (tasks.st_nlink == 3) return {};  // ".", ".." in the parent, and a directory per thread
   return failure(EINVAL, "drop privileges: the process has other threads already");
 }

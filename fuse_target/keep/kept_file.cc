@@ -23,7 +23,7 @@ Result<size_t> read_at(const UniqueFd& file, uint64_t offset, std::span<std::byt
     const ssize_t count = ::pread(file.get(), bytes.data() + done, bytes.size() - done,
                                   static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("read", "");
+    if (count < 0) return system_failure("read", "the kept file");
     if (count == 0) break;
     done += static_cast<size_t>(count);
   }
@@ -81,7 +81,8 @@ std::string KeptFile::name_in_header(const UniqueFd& file) {
 Result<KeptFile::Opened> KeptFile::open(UniqueFd file, std::span<const SharedKey> keys,
                                         std::string path) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return system_failure("stat", "");
+  if (::fstat(file.get(), &status) != 0)
+    return system_failure("read the attributes of", "the kept file");
   if (!S_ISREG(status.st_mode)) return failure(EBADMSG, "not a regular file");
   const auto size = static_cast<uint64_t>(status.st_size);
   if (size < kKeptBlockBytes + sizeof(KeptTrailer)) {
@@ -229,7 +230,7 @@ bool KeptFile::is_linked() const {
 
 Result<UniqueFd> KeptFile::open_for_reading() const {
   UniqueFd file(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!file) return system_failure("duplicate", path_);
+  if (!file) return system_failure("duplicate the descriptor of", path_);
   return file;
 }
 

@@ -175,7 +175,7 @@ Status SpillFile::read(uint64_t offset, std::span<std::byte> bytes) const {
 
 Result<UniqueFd> SpillFile::open_for_reading() const {
   UniqueFd file(::fcntl(reading_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!file) return system_failure("duplicate", "a spill file in " + directory_);
+  if (!file) return system_failure("duplicate the descriptor of", "a spill file in " + directory_);
   return file;
 }
 

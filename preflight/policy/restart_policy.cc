@@ -215,7 +215,7 @@ Result<RestartPolicy> read_restart_policy(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return system_failure("open the restart policy", path);
   struct stat found {};
-  if (fstat(file.get(), &found) != 0) return system_failure("stat", path);
+  if (fstat(file.get(), &found) != 0) return system_failure("read the attributes of", path);
   if (!S_ISREG(found.st_mode) || found.st_size > kFileMaxBytes) {
     return failure(EINVAL, "restart policy " + path + ": not a file of at most 1 MiB");
   }

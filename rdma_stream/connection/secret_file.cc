@@ -135,7 +135,7 @@ Result<std::string> read_secret_file(const std::string& path, mode_t denied, con
   const auto file = open(path);
   if (!file) return failure(file.error());
   struct stat found {};
-  if (::fstat(file->get(), &found) != 0) return system_failure("stat", path);
+  if (::fstat(file->get(), &found) != 0) return system_failure("read the attributes of", path);
   if (auto checked = check_owner_and_mode(path, found, denied); !checked) {
     return failure(checked.error());
   }

@@ -422,7 +422,8 @@ class TcpListener final : public Listener {
   Result<std::unique_ptr<Connection>> accept() override {
     for (;;) {
       pollfd waits[] = {{socket_.get(), POLLIN, 0}, {closed_event_.get(), POLLIN, 0}};
-      if (::poll(waits, 2, -1) < 0 && errno != EINTR) return system_failure("poll", address_);
+      if (::poll(waits, 2, -1) < 0 && errno != EINTR)
+        return system_failure("wait for connections at", address_);
       if (waits[1].revents != 0)
         return system_failure("accept a connection at", address_, ECANCELED);
       if (waits[0].revents == 0) continue;

@@ -25,7 +25,7 @@ Result<ChildProcess> ChildProcess::start(const SpawnOptions& options) {
     kill(child.pid_, SIGKILL);
     waitpid(child.pid_, nullptr, 0);
     child.pid_ = -1;
-    return system_failure("watch", options.argv[0], why);
+    return system_failure("watch the process of", options.argv[0], why);
   }
   return child;
 }

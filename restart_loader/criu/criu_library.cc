@@ -42,17 +42,19 @@ Status preload_criu_library(PageList list, const std::string& work_directory) {
   // dup2() clears the close-on-exec flag.
   if (dup2(memory.get(), kLibrary) < 0) return system_failure("pass", what);
   const std::string library = "/proc/self/fd/" + std::to_string(kLibrary);
-  if (setenv(kPreload, library.c_str(), 1) != 0) return system_failure("set", kPreload);
+  if (setenv(kPreload, library.c_str(), 1) != 0)
+    return system_failure("set the environment variable", kPreload);
   const char* const hides = list == PageList::kOfPpmr ? "1" : "0";
-  if (setenv(kHidesMemory, hides, 1) != 0) return system_failure("set", kHidesMemory);
+  if (setenv(kHidesMemory, hides, 1) != 0)
+    return system_failure("set the environment variable", kHidesMemory);
   if (work_directory.empty()) return {};
   const std::string apart = work_directory + "/" + kMemoryApart;
   if (setenv(kMemoryApartList, apart.c_str(), 1) != 0) {
-    return system_failure("set", kMemoryApartList);
+    return system_failure("set the environment variable", kMemoryApartList);
   }
   const std::string inherited = work_directory + "/" + kInherited;
   if (setenv(kInheritedFile, inherited.c_str(), 1) != 0) {
-    return system_failure("set", kInheritedFile);
+    return system_failure("set the environment variable", kInheritedFile);
   }
   return {};
 }

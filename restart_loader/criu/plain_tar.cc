@@ -44,7 +44,7 @@ Status put_plain_tar_in_path(const std::string& work_directory) {
                                       of_ppmr, work, TarOfCriu::kRunTar));
   if (!script) return failure(script.error());
   if (setenv("PATH", (directory + ":" + path).c_str(), 1) != 0) {
-    return system_failure("set", "PATH");
+    return system_failure("set the environment variable", "PATH");
   }
   return {};
 }

@@ -14,7 +14,7 @@ constexpr const char* kParent = "/run/ppmr";
 // CRIU trusts the files in its work directory, such as the socket of the pager.
 Status check_private(const std::string& path) {
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0) return system_failure("stat", path);
+  if (stat(path.c_str(), &status) != 0) return system_failure("read the attributes of", path);
   if (!S_ISDIR(status.st_mode)) return system_failure("use the work directory", path, ENOTDIR);
   if ((status.st_uid != 0 && status.st_uid != geteuid()) ||
       (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
@@ -39,7 +39,8 @@ Result<WorkDirectory> WorkDirectory::create(const std::string& chosen) {
     if (Status checked = check_private(path); !checked) return failure(checked.error());
     return WorkDirectory(path, false);
   }
-  if (mkdir(kParent, 0700) != 0 && errno != EEXIST) return system_failure("make", kParent);
+  if (mkdir(kParent, 0700) != 0 && errno != EEXIST)
+    return system_failure("create the directory", kParent);
   if (Status checked = check_private(kParent); !checked) return failure(checked.error());
   std::string path = std::string(kParent) + "/restart-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return system_failure("create a work directory in", kParent);

@@ -148,7 +148,7 @@ Status RestoreImages::publish(const std::string& link) {
     images = path_of_descriptor(overlay_);
   }
   unlink(link.c_str());
-  if (symlink(images.c_str(), link.c_str()) != 0) return system_failure("make", link);
+  if (symlink(images.c_str(), link.c_str()) != 0) return system_failure("create the link", link);
   return {};
 }
 
