@@ -243,8 +243,9 @@ Result<JobRecord> HomeJobs::plan_resumed(const ResumeRequest& request,
   if (Status few = check_limits_locked(job.user.uid, 1); !few) return failure(few.error());
   for (const JobNodePlace& node : job.nodes) {
     if (!addresses_.is_taken(node.address)) continue;
-    return failure(EADDRINUSE, fmt::format("the address {} of node {} is in use by another job",
-                                           node.address, node.name));
+    return failure(EADDRINUSE, fmt::format("resume job {}: the address {} of node {} is in use by "
+                                           "another job",
+                                           job.id, node.address, node.name));
   }
   for (const JobNodePlace& node : job.nodes) addresses_.take(node.address);
   auto own = addresses_.take_next();

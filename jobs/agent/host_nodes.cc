@@ -125,14 +125,16 @@ std::vector<HostNode> HostNodes::list() const {
 Result<HostNode> HostNodes::find(const std::string& container) const {
   MutexLock lock(mutex_);
   const auto found = entries_.find(container);
-  if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
+  if (found == entries_.end())
+    return failure(ENOENT, "there is no job node " + container + " on this host");
   return found->second.node;
 }
 
 Result<HostNodes::Claim> HostNodes::claim(const std::string& container) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(container);
-  if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
+  if (found == entries_.end())
+    return failure(ENOENT, "there is no job node " + container + " on this host");
   if (found->second.busy) {
     return failure(EBUSY, "the job node " + container + " is being changed: try again");
   }
@@ -153,7 +155,8 @@ Status HostNodes::change(const std::string& container,
                          const std::function<void(HostNode&)>& change) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(container);
-  if (found == entries_.end()) return failure(ENOENT, "no job node " + container + " is here");
+  if (found == entries_.end())
+    return failure(ENOENT, "there is no job node " + container + " on this host");
   HostNode changed = found->second.node;
   change(changed);
   if (Status saved = save(changed); !saved) return saved;

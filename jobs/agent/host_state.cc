@@ -25,6 +25,22 @@ struct Step {
   HostState to;
 };
 
+// What each HostEvent says of a host, for errors.
+constexpr std::array kPhrases = {
+    "begin to lose its node to a move",
+    "be chosen for a node that moves",
+    "have lost its node to a move",
+    "have kept its node after a move",
+    "have taken the node of a move",
+    "have missed the node of a move",
+    "have failed to prepare for a node",
+    "be taken out of the pool",
+    "have died",
+    "take the node of a dead host",
+    "be returned to the pool",
+};
+static_assert(kPhrases.size() == static_cast<size_t>(HostEvent::kReturned) + 1);
+
 constexpr Step kSteps[] = {
     {kReady, HostEvent::kNodeLeaves, kMoving},   {kMoving, HostEvent::kNodeLeft, kOut},
     {kMoving, HostEvent::kNodeStayed, kReady},   {kSpare, HostEvent::kChosen, kMoving},
@@ -68,8 +84,8 @@ Result<HostState> host_step(HostState recorded, HostEvent event) {
   for (const Step& step : kSteps) {
     if (step.from == recorded && step.event == event) return step.to;
   }
-  return failure(EPERM, fmt::format("event {} does not fit a host that is {}",
-                                    static_cast<int>(event), to_string(recorded)));
+  return failure(EPERM, fmt::format("a host that is {} cannot {}", to_string(recorded),
+                                    kPhrases.at(static_cast<size_t>(event))));
 }
 
 HostState shown_state(HostState recorded, Contact contact) {

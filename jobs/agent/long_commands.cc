@@ -40,7 +40,7 @@ Result<bool> LongCommands::await(const std::string& name, const std::vector<std:
     }
     end = UniqueFd(fcntl(found->second.process.pidfd(), F_DUPFD_CLOEXEC, 0));
   }
-  if (!end) return system_failure("watch", argv.at(0));
+  if (!end) return system_failure("watch the process of", argv.at(0));
   pollfd ended{end.get(), POLLIN, 0};
   (void)poll(&ended, 1, static_cast<int>(patience.count()));
   MutexLock lock(mutex_);
