@@ -52,7 +52,7 @@ Status adopt_epoch(LockedEpochs& locked, const std::string& name, uint64_t numbe
   }
   const std::string memory = locked.directory() + "/memory-" + state->run;
   if (link((directory + "/memory").c_str(), memory.c_str()) != 0) {
-    return system_failure("link", memory);
+    return system_failure("create the link", memory);
   }
   state->mountpoint = mountpoint;
   return locked.write(*state);

@@ -51,7 +51,8 @@ Result<EpochState> read_state(const std::string& directory) {
   auto text = read_whole_file(path);
   if (!text) return failure(text.error());
   const auto packed = parse_json(*text);
-  auto state = packed.is_object() ? parse_epoch_state(packed) : failure(EPROTO, "not JSON");
+  auto state = packed.is_object() ? parse_epoch_state(packed)
+                                  : failure(EPROTO, "the state of an epoch is not JSON");
   if (!state) return failure(state.error().errno_value, path + ": " + state.error().message);
   return state;
 }
@@ -80,7 +81,7 @@ Status link_files(const std::string& from, const std::string& to) {
     if (entry.is_directory() && !entry.is_symlink()) {
       if (Status done = link_files(path, linked); !done) return done;
     } else if (link(path.c_str(), linked.c_str()) != 0) {
-      return system_failure("link", linked);
+      return system_failure("create the link", linked);
     }
   }
   if (!error) return {};
@@ -509,7 +510,7 @@ Status seal_epoch(LockedEpochs& locked, const EpochState& next, const ArrivedEpo
   if (!index) return failure(index.error());
   if (Status fits = check_index(*index, static_cast<uint64_t>(size.st_size)); !fits) return fits;
   const std::string linked = directory + "/memory";
-  if (link(file.c_str(), linked.c_str()) != 0) return system_failure("link", linked);
+  if (link(file.c_str(), linked.c_str()) != 0) return system_failure("create the link", linked);
   if (Status written = locked.write(next); !written) return written;
   punch(memory, stale_parts(all_of(arrived), {*index}));
   give_back(memory, locked, before);

@@ -35,7 +35,8 @@ constexpr size_t kRecordMaxBytes = size_t{16} << 20;
 constexpr std::string_view kSettledMark = ".settled";
 
 Status make_private_directory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_failure("make", path);
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return system_failure("create the directory", path);
   return {};
 }
 
@@ -122,7 +123,7 @@ Status RecordStore::check(const std::string& directory) {
   struct stat info;
   if (stat(directory.c_str(), &info) != 0) {
     if (errno == ENOENT) return {};
-    return system_failure("stat", directory);
+    return system_failure("read the attributes of", directory);
   }
   if (!S_ISDIR(info.st_mode)) return system_failure("use state directory", directory, ENOTDIR);
   if ((info.st_mode & 0022) != 0 || info.st_uid != geteuid()) {
