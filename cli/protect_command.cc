@@ -195,8 +195,10 @@ CommandResult<pid_t> Protect::find_root() {
   if (!facts) return command_failure(ExitCode::kUsage, "--runc: " + facts.error().message);
   const ContainerState& state = facts->state;
   if (state.pid <= 0) {
-    return command_failure(ExitCode::kUsage,
-                           fmt::format("--runc: {} is {}", state.name, state.status));
+    return command_failure(
+        ExitCode::kUsage,
+        fmt::format("--runc: the container {} is {}, and has no process to protect", state.name,
+                    state.status));
   }
   settings_.manager.container = {state.name, state.bundle, state.created};
   return state.pid;

@@ -130,7 +130,7 @@ Status JobAgent::await_accepts(const std::string& container) {
                                  "when a rank calls MPI; try again, or with a longer --wait",
                                  fmt::join(*waiting, ", "), kAcceptPatience.count()));
     }
-    if (wait(kBetweenLooks)) return failure(EAGAIN, "the agent ends");
+    if (wait(kBetweenLooks)) return failure(EAGAIN, "the job agent of this host ends");
   }
 }
 
@@ -197,9 +197,12 @@ json JobAgent::evacuate_node(const HostNode& node, const std::string& to,
   if (!claim) return refusal(claim.error());
   const auto unmoved = nodes_.find(container);
   if (!unmoved) return refusal(unmoved.error());
-  if (unmoved->expected) return refusal({EBUSY, "the node is still arriving: try again"});
+  if (unmoved->expected) {
+    return refusal({EBUSY, "job node " + container + " is still arriving: try again"});
+  }
   if (!unmoved->moving_to.empty()) {
-    return refusal({EBUSY, "an earlier move of the node is not settled yet: try again"});
+    return refusal(
+        {EBUSY, "an earlier move of job node " + container + " is not settled yet: try again"});
   }
   for (int attempt = 0;; ++attempt) {
     if (Status accepted = await_accepts(container); !accepted) return refusal(accepted.error());

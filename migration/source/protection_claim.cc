@@ -63,7 +63,8 @@ Result<UniqueFd> lock_protection(const std::string& name, const std::string& dir
                                       "another --name",
                                       name));
   }
-  if (ftruncate(lock.get(), 0) != 0) return system_failure("empty", path);
+  if (ftruncate(lock.get(), 0) != 0)
+    return system_failure("empty the claim of ppmr protect in", path);
   return lock;
 }
 
@@ -75,7 +76,7 @@ Status claim_protection(const UniqueFd& lock, const ProtectionClaim& claim) {
                            "\n";
   const auto size = static_cast<ssize_t>(text.size());
   if (pwrite(lock.get(), text.data(), text.size(), 0) != size) {
-    return system_failure("write the claim of", "ppmr protect");
+    return system_failure("write the claim of ppmr protect on", claim.name);
   }
   return {};
 }
