@@ -10,14 +10,11 @@ namespace ppmr {
 Result<StoredNodePointer> ImageTree::changeable_file(SessionId session, uint64_t node) {
   MutexLock lock(mutex_);
   auto found = changeable_locked(session, node);
-  const std::string name = found ? (*found)->name : "";
+  if (!found || (*found)->is_file()) return found;
+  const Error error{EISDIR, "change the bytes of '" + (*found)->name + "': not a file"};
   lock.unlock();
-  if (found && !(*found)->is_file()) {
-    const Error error{EISDIR, "change the bytes of '" + name + "': not a file"};
-    fail((*found)->checkpoint, error);
-    return failure(error);
-  }
-  return found;
+  fail((*found)->checkpoint, error);
+  return failure(error);
 }
 
 Status ImageTree::refuse(const StoredNodePointer& node, const std::string& operation,

@@ -30,11 +30,8 @@ std::string name_of(const UniqueFd& memfd) {
 Result<UniqueFd> copy_of(const UniqueFd& memfd) {
   const std::string name = name_of(memfd);
   const auto failed = [&name] {
-    return system_failure(
-        fmt::format("copy the shared memory '{}' for another restore, because an earlier one has "
-                    "sealed it",
-                    name),
-        "");
+    return system_failure("copy for another restore",
+                          "the shared memory '" + name + "', which an earlier one has sealed");
   };
   UniqueFd copy(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   struct stat facts {};
@@ -47,9 +44,10 @@ Result<UniqueFd> copy_of(const UniqueFd& memfd) {
     const off_t end = lseek(memfd.get(), from, SEEK_HOLE);
     if (lseek(copy.get(), from, SEEK_SET) != from) return failed();
     while (from < end) {
-      if (sendfile(copy.get(), memfd.get(), &from, static_cast<size_t>(end - from)) <= 0) {
-        return failed();
-      }
+      const ssize_t sent =
+          sendfile(copy.get(), memfd.get(), &from, static_cast<size_t>(end - from));
+      if (sent == 0) errno = EIO;  // it has become shorter
+      if (sent <= 0) return failed();
     }
     at = end;
   }

@@ -249,7 +249,10 @@ Status FileRounds::Walk::send_file(int directory, const std::string& path, const
   const bool is_same = file && fstat(file.get(), &opened) == 0 && S_ISREG(opened.st_mode) &&
                        opened.st_ino == node.status.st_ino;
   if (!is_same) {
-    if (is_last_) return system_failure("open", path_in(path, node.name));
+    if (is_last_) {
+      return failure(ESTALE, "open " + path_in(path, node.name) +
+                                 ": it was replaced while the processes stood still");
+    }
     // Another file has replaced this one meanwhile: the next round looks again.
     sent.status.looked_ns = 0, sent.status.is_in_doubt = true;
     return {};
