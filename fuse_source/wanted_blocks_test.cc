@@ -93,7 +93,7 @@ TEST(WantedBlocks, IgnoresRangesOutsideTheFile) {
   EXPECT_FALSE(file.any_wanted());
 }
 
-TEST(WantedBlocks, WaitsEndWhenABlockIsWantedOrAllAreTaken) {
+TEST(WantedBlocks, WaitsEndWhenABlockIsWantedOrAllAreSent) {
   WantedBlocks file(4 * kBlock);
   auto wanted = std::async(std::launch::async, [&] { return file.await_wanted(); });
   EXPECT_EQ(wanted.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);

@@ -52,7 +52,7 @@ Result<CommandRequest> await_request(FrameSocket& socket, const std::string& tok
       }
       auto request = parse_command_request((*frame)->payload);
       if (request && !equal_tokens(request->token, token)) {
-        return failure(EACCES, "the client does not belong to this job");
+        return failure(EACCES, "start a command: the client does not have the token of this job");
       }
       return request;
     }

@@ -233,7 +233,8 @@ TEST(Command, ClientWithoutTheTokenIsRefused) {
   for (const std::string& token : {std::string("0123456789abcdee"), std::string()}) {
     const Ran ran = run(shell("echo ran", token));
     ASSERT_FALSE(ran.end);
-    EXPECT_EQ(ran.end.error().message, "the client does not belong to this job");
+    EXPECT_EQ(ran.end.error().message,
+              "start a command: the client does not have the token of this job");
     EXPECT_EQ(ran.output, "");
   }
 }

@@ -265,22 +265,24 @@ TEST(ResumableCommand, ClientWhoseOutputIsStoppedConnectsAgain) {
   EXPECT_TRUE(end) << end.error().message;
 }
 
-TEST(ResumableCommand, CommandStartsOnceIfTheFirstConnectionIsLost) {
+TEST(ResumableCommand, CommandStartsOnceIfItsFirstConnectionsAreLost) {
   const JobNode node;
   Connections connections(node);
   Pipe output;
+  // The request is lost on some connections, and the answer on others.
+  const auto connect = [&] {
+    auto connection = connections.connect();
+    const int lost = connections.count() % 2 == 0 ? SHUT_RD : SHUT_RDWR;
+    if (connections.count() < 5) shutdown(connection->get(), lost);
+    return connection;
+  };
   const auto end =
-      run_command_in_job_node(*connections.connect(), shell("echo started"),
-                              {.input = -1, .output = output.write.get(), .reconnect = [&] {
-                                 auto connection = connections.connect();
-                                 // The request is lost on some connections, and the answer on
-                                 // others.
-                                 if (connections.count() < 5) shutdown(connection->get(), SHUT_WR);
-                                 return connection;
-                               }});
+      run_command_in_job_node(*connect(), shell("echo started"),
+                              {.input = -1, .output = output.write.get(), .reconnect = connect});
   output.write.reset();
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_EQ(read_all(output.read.get()), "started\n");
+  EXPECT_GE(connections.count(), 5);
 }
 
 TEST(ResumableCommand, ClientGivesUpAfterItsPatience) {
@@ -354,7 +356,7 @@ TEST(ResumableCommand, ClientNeedsTheTokenAndTheId) {
   CommandRequest without_token = request;
   without_token.token.back() = 'x';
   EXPECT_EQ(RawClient(node, without_token).expect(FrameType::kRefusal),
-            "the client does not belong to this job");
+            "start a command: the client does not have the token of this job");
   CommandRequest malformed_id = request;
   malformed_id.resumption->id = "../command-" + request.resumption->id.substr(11);
   RawClient(node, malformed_id).expect(FrameType::kRefusal);

@@ -105,11 +105,18 @@ Result<NodeSpec> parse_node_spec(const json& json) {
   } catch (const nlohmann::json::exception& error) {
     return failure(EPROTO, std::string("malformed job node: ") + error.what());
   }
-  const bool valid = is_job_id(spec.job) && is_host_name(spec.name) && is_address(spec.address) &&
-                     is_host_name(spec.home) && !spec.token.empty() && is_hexadecimal(spec.token) &&
-                     (spec.allocation.empty() || is_allocation(spec.allocation)) &&
-                     are_hosts(spec.hosts);
-  if (!valid) return failure(EPROTO, "malformed job node: a name or an address is not valid");
+  const std::pair<const char*, bool> checks[] = {
+      {"job", is_job_id(spec.job)},
+      {"name", is_host_name(spec.name)},
+      {"address", is_address(spec.address)},
+      {"home", is_host_name(spec.home)},
+      {"token", !spec.token.empty() && is_hexadecimal(spec.token)},
+      {"allocation", spec.allocation.empty() || is_allocation(spec.allocation)},
+      {"hosts", are_hosts(spec.hosts)}};
+  for (const auto& [field, is_valid] : checks) {
+    if (!is_valid)
+      return failure(EPROTO, std::string("malformed job node: ") + field + " is not valid");
+  }
   return spec;
 }
 

@@ -35,7 +35,7 @@ struct Value<MigrationState> {
   }
 };
 
-// The parts of the record of a protected tree stand in a request as in the record.
+// A request has these parts of the record of a protected tree in the same JSON as the record.
 template <>
 struct Value<ProtectedTree> {
   static nlohmann::json encode(const ProtectedTree& tree) { return to_json(tree); }

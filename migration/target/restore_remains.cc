@@ -26,15 +26,15 @@ namespace {
 constexpr std::chrono::seconds kRemovePatience{10};
 
 void kill_all_children() {
-  // Kills one generation after the other: the children of a killed process become children of this
-  // process.
-  for (int generation = 0; generation < 64; ++generation) {
-    auto all = tasks_of_tree(getpid());
+  // Repeats this for processes that were forked while it listed the others. The children of a
+  // killed process become children of this process. They are reaped, because a zombie keeps its
+  // pid.
+  for (;;) {
+    const auto all = tasks_of_tree(getpid());
     if (!all) return;
     for (size_t i = 1; i < all->size(); ++i) kill((*all)[i].pid, SIGKILL);
-    while (waitpid(-1, nullptr, 0) > 0) {  // reaps the processes, because a zombie keeps its pid
-    }
-    if (all->size() == 1) return;
+    if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) return;
+    while (waitpid(-1, nullptr, WNOHANG) > 0) continue;
   }
 }
 

@@ -47,7 +47,7 @@ TEST_F(CheckpointLinks, RefusesALinkToTheSameCheckpoint) {
   EXPECT_THAT(refusal(), testing::HasSubstr("core-2.img"));
 }
 
-TEST_F(CheckpointLinks, RefusesAParentThatIsNotTheNextDirectory) {
+TEST_F(CheckpointLinks, RefusesAParentThatIsNotASiblingDirectory) {
   for (const char* to : {"/etc", "../../1", "..", "../..", "../.", "../", "1", "../1/../.."}) {
     link(to, "2/parent");
     EXPECT_THAT(refusal(), testing::HasSubstr("2/parent")) << to;

@@ -17,10 +17,9 @@
 namespace ppmr {
 namespace {
 
-// From include/uapi/linux/landlock.h.
-constexpr long kCreateRuleset = 444;
-constexpr unsigned kVersionOnly = 1;
-constexpr uint64_t kNoAddress = ~uint64_t{0};
+constexpr long kCreateRuleset = 444;  // the system call, of asm-generic/unistd.h
+constexpr unsigned kVersionOnly = 1;  // LANDLOCK_CREATE_RULESET_VERSION of linux/landlock.h
+constexpr uint64_t kNoAddress = ~uint64_t{0};  // where the kernel cannot write
 
 // The helper is another program, so that users who may read its memory find no copy of this
 // process. It has no capabilities, ends with its parent, and does not hold this process's terminal

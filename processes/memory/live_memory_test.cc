@@ -140,7 +140,7 @@ TEST_F(LiveMemoryTest, ListsManyScatteredPages) {
   munmap(mapped, kSparseBytes);
 }
 
-TEST_F(LiveMemoryTest, NamesTheProcessThatHasEnded) {
+TEST_F(LiveMemoryTest, FrozenTreeCannotBeListedIfAProcessHasEnded) {
   const auto child = start_child();
   kill(child.pid, SIGKILL);
   waitpid(child.pid, nullptr, 0);

@@ -109,9 +109,8 @@ class PageTables {
 uint64_t frame_of_zeros();
 
 // Returns the private anonymous mappings of a process that a lazy dump of CRIU leaves out: all but
-// locked ones. Joins neighbouring mappings to one span: a scan costs more than a page, and a
-// program that protects single pages has tens of thousands of mappings. Errors: those of
-// read_process_file().
+// locked ones. Joins neighbouring mappings to one range, which takes one scan: a program that
+// protects single pages has tens of thousands of mappings. Errors: those of read_process_file().
 Result<std::vector<AddressRange>> lazy_memory(pid_t pid);
 // Returns all other mappings: of files, shared, of the kernel. Joins neighbouring mappings.
 Result<std::vector<AddressRange>> other_memory(pid_t pid);

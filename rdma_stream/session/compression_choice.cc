@@ -23,8 +23,8 @@ constexpr double kGainMin = 1.1;
 constexpr std::chrono::seconds kPause{1};  // a longer pause does not count as an empty pool
 constexpr double kWeight = 0.25;           // weight of the newest measurement
 constexpr int kSampleCost = 100;           // a hundredth of one core
-// The interval of samples while no method compresses as fast as the link carries, even with the
-// best ratio.
+// The interval of samples while each method compresses so slowly, compared with the link, that no
+// ratio could make the stream faster.
 constexpr std::chrono::seconds kSampleRarely{1};
 
 double seconds(CompressionChoice::Clock::duration time) {

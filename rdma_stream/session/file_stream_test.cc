@@ -99,7 +99,7 @@ TEST_F(FileStreamTest, ResetSetsTheDigestToZero) {
   EXPECT_EQ(file->digest(), 0u);
 }
 
-// Tests chunks that have the range [begin, end).
+// Tests which chunks wait for each other because their ranges overlap.
 class OverlapTest : public FileStreamTest {
  protected:
   Chunk cut_range(uint64_t begin, uint64_t end) {

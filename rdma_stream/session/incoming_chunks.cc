@@ -259,8 +259,8 @@ bool IncomingSession::take(wire::Transport mover, Pull& pull, bool wait) {
       queue_changed_.wait(mutex_);
       continue;
     }
-    // A mover without any pull in flight always gets the next pull. Another mover gets its next
-    // pull when one of its pulls in flight has ended.
+    // While readers read at scattered offsets, a mover that does not wait gets no further pull of
+    // the usual queue until a pull in flight has ended. A TCP mover waits if it has none in flight.
     if (!wait && &ring == &queue_ && fetching_ >= kFetchingMaxForLeaps &&
         Clock::now() - last_leap_ < kLeapsLast) {
       return false;

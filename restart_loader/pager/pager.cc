@@ -163,7 +163,11 @@ Status Pager::add_task(pid_t pid) {
   std::byte byte{};
   std::vector<UniqueFd> uffd;
   const auto n = receive_bytes(criu_.get(), std::span(&byte, 1), 1, uffd, "criu restore");
-  if (!n || uffd.size() != 1) {
+  if (!n) {
+    return failure(n.error().errno_value, fmt::format("receive the userfaultfd of process {}: {}",
+                                                      pid, n.error().message));
+  }
+  if (uffd.size() != 1) {
     return failure(EPROTO, fmt::format("criu restore sent no userfaultfd of process {}", pid));
   }
   auto task = std::make_shared<Task>();
