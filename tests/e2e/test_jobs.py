@@ -765,7 +765,8 @@ def test_job_node_refuses_commands_without_the_token_of_its_job(make_hosts):
     )
     job = hosts.run(["--", "sh", "-c", script.format(stranger)])
     assert job.wait() == 0, job.error_text()
-    assert job.output() == ["allowed", "start a command: the client does not have the token of this job"]
+    refused = "start a command: the client does not have the token of this job"
+    assert job.output() == ["allowed", refused]
 
 
 def test_host_admits_only_the_users_that_its_program_admits(make_hosts):
