@@ -13,6 +13,7 @@
 #include "fuse_source/source_mount.h"
 #include "processes/memory/read_messages.h"
 #include "processes/memory/remote_memory.h"
+#include "rdma_stream/verbs/verbs_source.h"
 
 namespace ppmr {
 namespace {

@@ -14,6 +14,7 @@ bool must_have_verbs(TransportMode mode, const RailChoice& choice) {
 
 }  // namespace
 
+SourceDevices::SourceDevices(TransportMode mode) : mode_(mode) {}
 SourceDevices::~SourceDevices() = default;
 
 Result<std::unique_ptr<SourceDevices>> SourceDevices::open(TransportMode mode,
@@ -34,6 +35,7 @@ Result<std::unique_ptr<SourceDevices>> SourceDevices::open(TransportMode mode,
 
 SourceTransport SourceDevices::transport() const { return {mode_, verbs_.get(), why_no_verbs_}; }
 
+TargetDevices::TargetDevices(TransportMode mode) : mode_(mode) {}
 TargetDevices::~TargetDevices() = default;
 
 Result<std::unique_ptr<TargetDevices>> TargetDevices::open(TransportMode mode,

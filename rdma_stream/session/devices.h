@@ -27,7 +27,7 @@ class SourceDevices {
   const VerbsSource* verbs() const { return verbs_.get(); }
 
  private:
-  explicit SourceDevices(TransportMode mode) : mode_(mode) {}
+  explicit SourceDevices(TransportMode mode);
 
   const TransportMode mode_;
   std::string why_no_verbs_ = "--transport tcp";
@@ -55,7 +55,7 @@ class TargetDevices {
   void close();
 
  private:
-  explicit TargetDevices(TransportMode mode) : mode_(mode) {}
+  explicit TargetDevices(TransportMode mode);
 
   const TransportMode mode_;
   std::string why_no_verbs_ = "--transport tcp";
