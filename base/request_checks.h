@@ -6,6 +6,7 @@
 #include <chrono>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -30,7 +31,7 @@ struct Field {
 
 template <typename T>
 json of_another_type() {
-  if constexpr (std::is_same_v<T, json>) return nullptr;
+  if constexpr (std::is_same_v<T, json> || std::is_same_v<T, std::optional<json>>) return nullptr;
   if constexpr (std::is_convertible_v<std::string, T>) return 7;
   return "?";
 }
