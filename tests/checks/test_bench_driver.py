@@ -26,7 +26,7 @@ from measure.testbed import EFFORTS, flags  # noqa: E402
 from measure.touches import slower_than  # noqa: E402
 
 MACHINE = {"host": "a machine", "commit": "abc"}
-CHAPTERS = (aggregation, application, jobs, moves, network, pipeline, restore, shapes)
+CHAPTERS = (aggregation, application, epochs, jobs, moves, network, pipeline, restore, shapes)
 
 
 def row(key, **changes):

@@ -119,8 +119,8 @@ def ft(steps):
 
 
 def lu(steps):
-    """Symmetric successive over-relaxation. A value depends on its neighbours before it in all three
-    directions, so a rank waits in each plane for the last row of the rank before it."""
+    """Symmetric successive over-relaxation. A value depends on its neighbours before it in all
+    three directions, so a rank waits in each plane for the last row of the rank before it."""
     side = LU_SIDE
     firsts, lengths = rows_of(side)
     rows = lengths[RANK]
