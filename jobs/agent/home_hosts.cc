@@ -63,7 +63,10 @@ void HomeJobs::ask_hosts(const std::vector<std::string>& hosts) {
 Result<json> HomeJobs::ask_host(const std::string& host, const json& request,
                                 milliseconds patience) {
   const auto asked_at = Clock::now();
-  auto answer = options_.ask(host, request, patience_with(contact_of_host(host).contact, patience));
+  if (request.at("op") == host_request::Alive::kName) {
+    patience = patience_with(contact_of_host(host).contact, patience);
+  }
+  auto answer = options_.ask(host, request, patience);
   MutexLock lock(mutex_);
   if (answer) {
     contacts_.note_answer(host, Clock::now());

@@ -200,8 +200,8 @@ class HomeJobs {
   // lost.
   std::string find_loss(const JobRecord& job);
   HostContact contact_of_host(const std::string& host) const;
-  // Asks a host, and notes whether it answers: the next question to a silent host waits less
-  // (patience_with()). Errors: those of AskHost.
+  // Asks a host, and notes whether it answers. The question whether it lives waits less if it is
+  // silent (patience_with()). Errors: those of AskHost.
   Result<nlohmann::json> ask_host(const std::string& host, const nlohmann::json& request,
                                   std::chrono::milliseconds patience);
   // Returns a host with a node of the job that does not answer; empty: each answers, or the job

@@ -25,12 +25,13 @@ Contact contact_of(const Error& error) {
 }
 
 Error refusal_of_host(Error error) {
-  if (contact_of(error) == Contact::kSilent) error.errno_value = EREMOTEIO;
+  const bool is_refused = error.errno_value == ECONNREFUSED || error.errno_value == ECONNRESET;
+  if (is_refused || contact_of(error) == Contact::kSilent) error.errno_value = EREMOTEIO;
   return error;
 }
 
 std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience) {
-  constexpr std::chrono::milliseconds kForSilent{1'000};
+  constexpr std::chrono::milliseconds kForSilent{2'500};
   return contact == Contact::kSilent ? std::min(patience, kForSilent) : patience;
 }
 

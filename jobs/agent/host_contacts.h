@@ -25,12 +25,12 @@ struct HostContact {
 Contact contact_of(const Error& error);
 
 // Returns the error of a request that the host has refused. If its number says that a host is
-// silent, that is another one, which this host has asked: the number becomes EREMOTEIO.
+// silent or away, that is another one, which this host has asked: the number becomes EREMOTEIO.
 Error refusal_of_host(Error error);
 
-// Returns how long the home waits for an answer of a host: `patience`, but at most a second for a
-// host that is silent. A host that lives answers at once, and all nodes of the job may stand still
-// meanwhile.
+// Returns how long the home waits for the answer of a host to the question whether it lives:
+// `patience`, but less for a host that is silent, because all nodes of the job may stand still
+// meanwhile. Two tries to connect fit: TCP repeats a lost packet after a second.
 std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience);
 
 // Returns the error message for an operator who evacuates a host that does not answer, with what

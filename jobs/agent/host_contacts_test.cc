@@ -76,13 +76,14 @@ TEST_F(Contacts, FailureThatIsOlderThanAnAnswerDoesNotCount) {
 TEST(ContactOf, RefusalIsAnAnswerAlsoIfTheHostHasAskedASilentOne) {
   EXPECT_EQ(contact_of(refusal_of_host({ETIMEDOUT, "no answer from its partner"})),
             Contact::kAnswers);
+  EXPECT_EQ(contact_of(refusal_of_host({ECONNREFUSED, "its partner refuses"})), Contact::kAnswers);
   EXPECT_EQ(refusal_of_host({ENODATA, "no such epoch"}).errno_value, ENODATA);
 }
 
 TEST(Patience, IsShortWithASilentHostOnly) {
   EXPECT_EQ(patience_with(Contact::kAnswers, seconds(30)), seconds(30));
   EXPECT_EQ(patience_with(Contact::kAway, seconds(30)), seconds(30));
-  EXPECT_EQ(patience_with(Contact::kSilent, seconds(30)), seconds(1));
+  EXPECT_EQ(patience_with(Contact::kSilent, seconds(30)), milliseconds(2500));
   EXPECT_EQ(patience_with(Contact::kSilent, milliseconds(200)), milliseconds(200));
 }
 

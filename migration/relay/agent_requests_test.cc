@@ -113,7 +113,7 @@ TEST(AgentRequests, WhatIsInvalidIsRefusedByName) {
   json open = with_protection({{"op", "epoch-open"}, {"criu_options", json::array()}});
   open["manager"] = {
       {"unit", {{"name", "/"}, {"journal_sockets", json::array()}, {"enabled", true}}}};
-  EXPECT_EQ(why(open), "malformed request 'epoch-open': manager: an invalid unit");
+  EXPECT_EQ(why(open), "malformed request 'epoch-open': manager: '/' is not the name of a unit");
   json contact = with_protection({{"op", "epoch-contact"}});
   contact["tree"].erase("boot_id");
   EXPECT_TRUE(why(contact).starts_with("malformed request 'epoch-contact': tree: "));

@@ -11,6 +11,7 @@
 #include <array>
 #include <cinttypes>
 #include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <sstream>
 
@@ -51,28 +52,36 @@ const std::array<std::pair<const char*, uint32_t>, 7> kModes = {
      {"local", MPOL_LOCAL},
      {"weighted interleave", kWeightedInterleave}}};
 
-// Reads only the first line. The kernel makes no further line for a read that is shorter than the
-// first one (seq_read_iter() in fs/seq_file.c of Linux).
-std::string first_line_of_list(pid_t thread, const char* list) {
-  const std::string path = fmt::format("/proc/{}/{}", thread, list);
+// Reads the first line of numa_maps. The kernel inspects all pages of a mapping that it lists, and
+// lists further ones only for a read that has room left (seq_read_iter() in fs/seq_file.c of
+// Linux). So the line is read in small pieces. The last piece may make the kernel list the second
+// mapping.
+std::string first_line_of_numa_maps(pid_t thread) {
+  const std::string path = fmt::format("/proc/{}/numa_maps", thread);
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string line;
-  std::array<char, 16> part;
+  std::array<char, 16> piece;
   while (line.size() < kLineBytesMax && line.find('\n') == std::string::npos) {
-    const ssize_t n = file ? read(file.get(), part.data(), part.size()) : -1;
+    const ssize_t n = file ? read(file.get(), piece.data(), piece.size()) : -1;
     if (n <= 0) break;  // CONFIG_NUMA is off, or the thread has ended
-    line.append(part.data(), static_cast<size_t>(n));
+    line.append(piece.data(), static_cast<size_t>(n));
   }
   return line.substr(0, line.find('\n'));
 }
 
-// Returns how many threads of the process may be asked for their memory policy. The kernel inspects
-// all pages of a mapping that it lists in numa_maps.
-size_t threads_to_ask(pid_t process, size_t threads) {
-  uint64_t start = 0, end = 0;
-  std::sscanf(first_line_of_list(process, "maps").c_str(), "%" SCNx64 "-%" SCNx64, &start, &end);
-  const uint64_t first_bytes = end - start;
-  return first_bytes <= kInspectedBytesMax / std::max(threads, size_t{1}) ? threads : kAskedMax;
+// Returns whether it takes long to ask each thread of the process for its memory policy.
+bool takes_long_to_ask(pid_t process, size_t threads) {
+  const std::string path = fmt::format("/proc/{}/maps", process);
+  std::ifstream maps(path);
+  uint64_t inspected_bytes = 0;
+  std::string line;
+  for (int mapping = 0; mapping < 2 && std::getline(maps, line); ++mapping) {
+    uint64_t start = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &start, &end) == 2) {
+      inspected_bytes += end - start;
+    }
+  }
+  return inspected_bytes > kInspectedBytesMax / std::max(threads, size_t{1});
 }
 
 uint64_t flags_of(pid_t thread) {
@@ -95,7 +104,7 @@ bool merges_pages(pid_t process) {
 }
 
 std::optional<carried::MemoryPolicy> read_memory_policy(pid_t thread) {
-  const std::string line = first_line_of_list(thread, "numa_maps");
+  const std::string line = first_line_of_numa_maps(thread);
   const size_t at = line.find(' ');
   return at == std::string::npos ? std::nullopt : parse_memory_policy(line.substr(at + 1));
 }
@@ -164,8 +173,8 @@ Result<InheritedAttributes> read_inherited(const std::vector<ProcessIdentity>& t
   for (const ProcessIdentity& task : tasks) {
     const auto threads = read_threads(task.pid);
     if (!threads) return failure(threads.error());
-    size_t asked = threads_to_ask(task.pid, threads->size());
-    if (asked < threads->size() && before != nullptr) asked = 0;
+    size_t asked = threads->size();
+    if (takes_long_to_ask(task.pid, asked)) asked = before != nullptr ? 0 : kAskedMax;
     std::optional<carried::MemoryPolicy> policy;
     if (before != nullptr && before->has_memory_policy()) policy = before->memory_policy();
     for (const pid_t thread : *threads) {

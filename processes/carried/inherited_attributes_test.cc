@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "processes/proc_files.h"
 #include "processes/test_process.h"
 
@@ -68,8 +70,16 @@ TEST(InheritedAttributes, IncludeThePolicyFromBeforeTheFreezeIfTheFirstMappingIs
   });
   const auto preferred = static_cast<uint32_t>(MPOL_PREFERRED);
   EXPECT_EQ(read_inherited({identity(process)})->agreed.memory_policy().mode(), preferred);
+  const TestProcess with_threads([] {
+    prefer_node_0();
+    map_2_gib_first();
+    for (int i = 0; i < 8; ++i) std::thread([] { pause(); }).detach();
+  });
+  EXPECT_EQ(read_inherited({identity(with_threads)})->agreed.memory_policy().mode(), preferred);
   carried::Inherited before;
   before.mutable_memory_policy()->set_mode(MPOL_LOCAL);
+  EXPECT_EQ(read_inherited({identity(with_threads)}, &before)->agreed.memory_policy().mode(),
+            static_cast<uint32_t>(MPOL_LOCAL));
   EXPECT_EQ(read_inherited({identity(process)}, &before)->agreed.memory_policy().mode(),
             static_cast<uint32_t>(MPOL_LOCAL))
       << "no thread is asked";

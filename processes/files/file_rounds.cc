@@ -245,10 +245,12 @@ Status FileRounds::Walk::send_file(int directory, const std::string& path, const
   if (!is_new && !may_have_changed(sent.status, status)) return {};
   const UniqueFd file(openat(directory, node.name.c_str(),
                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const int why = errno;
   struct stat opened {};
   const bool is_same = file && fstat(file.get(), &opened) == 0 && S_ISREG(opened.st_mode) &&
                        opened.st_ino == node.status.st_ino;
   if (!is_same) {
+    if (is_last_ && !file) return system_failure("open", path_in(path, node.name), why);
     if (is_last_) {
       return failure(ESTALE, "open " + path_in(path, node.name) +
                                  ": it was replaced while the processes stood still");

@@ -429,7 +429,7 @@ def test_pause_is_within_its_limit_or_said_to_be_longer(nodes, migrations):
 
     def epochs():
         assert running.running(), running.wait(1).output
-        output[:] = [line for line in running.output().splitlines() if "epoch " in line]
+        output[:] = [line for line in running.output().splitlines() if ", pause " in line]
         return len(output) >= 4
 
     wait_until(epochs, 90, "four epochs")

@@ -290,7 +290,9 @@ def script_for_the_time_limit(slurm, command, directory=None):
         r"\bppmr job": f"{slurm.hosts.ppmr} job",
         r"mpirun ./simulation": command,
     }
-    if directory:
+    if not directory:
+        replaced[r"\$SLURM_SUBMIT_DIR"] = str(slurm.hosts.lab.home)
+    else:
         replaced |= {r"dir=.*": f"dir={directory}", r"exec scontrol requeue.*;": "exit 75;"}
     for old, new in replaced.items():
         script, count = re.subn(old, lambda _, new=new: new, script)
@@ -332,6 +334,7 @@ def test_array_goes_on_from_the_queue_after_its_time_limit(slurm):
     slurm.command("scancel", "--batch", "--signal=TERM", array)
     for task in tasks:
         assert slurm.await_end(task, timeout=400) == "COMPLETED", slurm.output(task)
+        assert slurm.job(task)["Restarts"] == "1", "it went back into the queue"
         lines = slurm.output(task).splitlines()
         assert [line for line in lines if line.isdigit()] == [*map(str, range(200))]
     assert not list(slurm.hosts.lab.home.glob("suspended-*"))

@@ -1,6 +1,6 @@
 """Limits the rate of a block device, with the control groups that this machine has.
 
-    with slow_disk.limited(device, bytes_per_s, writer=pid): ...
+    with slow_disk.limited(path, bytes_per_s, writer=pid): ...
 """
 import contextlib
 import os
@@ -33,9 +33,9 @@ def limit_of_all(number, bytes_per_s, ways=("write",)):
     """Limits all processes. Only control groups v1 can: in v2 the root group has no limits."""
     if not all(THROTTLES_V1[way].exists() for way in ways):
         raise NoLimit("no control groups v1 with blkio.throttle: nothing limits the whole disk")
-    for way in ways:
-        THROTTLES_V1[way].write_text(f"{number} {bytes_per_s}")
     try:
+        for way in ways:
+            THROTTLES_V1[way].write_text(f"{number} {bytes_per_s}")
         yield
     finally:
         for way in ways:
