@@ -53,10 +53,11 @@ TEST(InheritedAttributes, AreReadFromAProcess) {
   EXPECT_THAT(read->agreed.memory_policy().node(), ElementsAre(0u));
 }
 
-// As a JVM has its heap there. The kernel would inspect all of its pages, for each thread.
-void map_2_gib_first() {
+// As a JVM has its heap there. The kernel would inspect all of its pages, for each thread. The
+// mapping ends below the shadow memory of AddressSanitizer.
+void map_large_first() {
   void* const lowest = reinterpret_cast<void*>(0x100000);
-  if (mmap(lowest, size_t{2} << 30, PROT_NONE,
+  if (mmap(lowest, size_t{3} << 29, PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != lowest) {
     abort();
   }
@@ -66,13 +67,13 @@ TEST(InheritedAttributes, IncludeThePolicyFromBeforeTheFreezeIfTheFirstMappingIs
   if (!has_numa()) GTEST_SKIP() << "needs CONFIG_NUMA";
   const TestProcess process([] {
     prefer_node_0();
-    map_2_gib_first();
+    map_large_first();
   });
   const auto preferred = static_cast<uint32_t>(MPOL_PREFERRED);
   EXPECT_EQ(read_inherited({identity(process)})->agreed.memory_policy().mode(), preferred);
   const TestProcess with_threads([] {
     prefer_node_0();
-    map_2_gib_first();
+    map_large_first();
     for (int i = 0; i < 8; ++i) std::thread([] { pause(); }).detach();
   });
   EXPECT_EQ(read_inherited({identity(with_threads)})->agreed.memory_policy().mode(), preferred);
