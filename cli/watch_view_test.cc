@@ -113,7 +113,7 @@ TEST(WatchView, CopyHasNoDowntimeBecauseTheOriginalRunsOn) {
   TreeRecord& tree = shown.migrations[0].trees[0];
   tree.freeze_began_ns = 1;
   tree.running_ns = 2'000'001;
-  EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), HasSubstr("downtime 2 ms"));
+  EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), HasSubstr("downtime 2.0 ms"));
   shown.migrations[0].plan.original_goes_on = true;
   EXPECT_THAT(text_of(watch_lines(shown, 120, Charset::kAscii)), Not(HasSubstr("downtime")));
 }
