@@ -25,7 +25,7 @@ struct Sealed {
 };
 
 // Waits until the target has the checkpoint on its disk. Refuses a path in a source mount, because
-// only the target's daemon can say what is on its disk.
+// only the target's daemon knows what is on its disk.
 CommandResult<void> wait_until_kept(const CheckpointPath& checkpoint,
                                     const CommitCommand& command) {
   const auto status = ask(checkpoint.mount, to_request(request::Status{}));

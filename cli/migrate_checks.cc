@@ -33,7 +33,7 @@ void Migrate::exclude(const std::string& name, std::vector<Finding> findings) {
   }
 }
 
-// Checks this node and the target, and adds what is found to the findings.
+// Checks this node and the target. Adds a finding for each reason against the move.
 CommandResult<void> Migrate::check_both_sides() {
   // If CRIU cannot describe the processor, the preflight compares CPU features only.
   processor_ = describe_processor(settings_.criu).value_or("");

@@ -54,7 +54,7 @@ std::string older_epochs(const EpochState& state) {
   return text;
 }
 
-// Returns what is on disk, for example "; on disk: epoch 11, 38 s old".
+// Returns a text about the epoch on the disk, for example "; on disk: epoch 11, 38 s old".
 std::string on_disk_text(const EpochOnDisk& on_disk, const SealedEpoch& newest) {
   std::string text;
   if (on_disk.number == 0) {

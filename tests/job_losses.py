@@ -70,11 +70,6 @@ def protection(hosts):
     return None
 
 
-def lose(hosts, name):
-    hosts.links[name].set_up(False)
-    hosts.nodes[name].run(["sh", "-c", "kill -KILL -1"], check=False)
-
-
 def lose_another(chance, hosts, name):
     """Waits until the rollback begins, and loses another host that is no neighbour of the first.
     Two neighbours must not both be lost: a host has its own epoch and that of the node before it,
@@ -89,7 +84,7 @@ def lose_another(chance, hosts, name):
     others = hosts.names[1 : NODES + SPARES]
     another = chance.choice([each for each in others if abs(hosts.names.index(each) - index) > 1])
     time.sleep(chance.uniform(0, ROLLBACK_S))
-    lose(hosts, another)
+    hosts.lose(another)
     return another
 
 
@@ -107,7 +102,7 @@ def one_run(chance, program, expected, twice):
         agreed_ns = protection(hosts)["agreed_ns"]
         lost_at = time.monotonic()
         work_s = time.time() - agreed_ns / 1e9
-        lose(hosts, name)
+        hosts.lose(name)
         lost = [name, lose_another(chance, hosts, name)] if twice else [name]
         all_run = {"rollbacks": 1, "rolling_back": ""}  # the job has ended
 

@@ -271,7 +271,7 @@ struct NoteEpoch {
   }
 };
 
-// Reports that a process is not protected any more.
+// Reports that a process is no longer protected.
 struct NoteProtectionEnd {
   static constexpr const char* kName = "note_protection_end";
   std::string process;

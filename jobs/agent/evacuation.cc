@@ -126,7 +126,7 @@ Result<OwnershipRecord> take_back(const EvacuationOptions& options, const HostNo
 
 // Aborts the restore. Errors: those of abort_arrival().
 //
-// According to the node's home, no copy of the node may run at this host any more. So this function
+// According to the node's home, this host may run no copy of the node. So this function
 // discards even a copy that waits for the decision of its source, which may be dead. If the source
 // decides at the same moment that the target runs the node, the node is lost, and its job with it.
 Status abort_restore(const RecordStore& store, OwnershipRecord record,
@@ -256,8 +256,8 @@ MoveReport move_job_node(const EvacuationOptions& options, const HostNode& node,
   for (const std::string& option : job_node_criu_options()) argv.push_back(option);
   const auto ended = run_move(argv, stop);
   if (!ended && ended.error().errno_value == EAGAIN) return {.error = ended.error().message};
-  // If `ppmr migrate` has ended without a record, no migration can begin any more. So this does not
-  // call move_result(), which would add an aborted migration to the history.
+  // If `ppmr migrate` has ended without a record, it can no longer begin a migration. So this does
+  // not call move_result(), which would add an aborted migration to the history.
   const auto move = read_move(options, node);
   const bool did_not_begin = ended && !move && move.error().errno_value == ENOENT;
   MoveReport report = did_not_begin

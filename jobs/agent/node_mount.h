@@ -24,7 +24,7 @@ class NodeMount {
 
   NodeMount(NodeMount&& other) noexcept : path_(std::exchange(other.path_, "")) {}
   NodeMount& operator=(NodeMount&&) = delete;
-  ~NodeMount();  // unmounts; the daemon ends when no process uses the mount any more
+  ~NodeMount();  // unmounts; the daemon ends when the last process has closed its files there
 
   const std::string& path() const { return path_; }
 

@@ -24,8 +24,8 @@ constexpr int kStartAttempts = 3;
 
 // Sends the refusal as the last frame, and waits until the client has closed the connection. If
 // this process closed the connection with unread bytes, the kernel would send a reset, which
-// discards bytes that the client has not read yet. CRIU also cannot dump a connection that belongs
-// to no process any more.
+// discards bytes that the client has not read yet. CRIU also cannot dump a connection that no
+// process has open.
 void refuse(FrameSocket& socket, const Error& error) {
   socket.send({FrameType::kRefusal, static_cast<uint64_t>(error.errno_value), error.message});
   if (!socket.flush_all()) return;

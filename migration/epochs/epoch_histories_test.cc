@@ -281,8 +281,8 @@ TEST(EpochHistories, PartnerThatForgetsItsTakeoverRunsTheTreeTwice) {
 // ---- Two partners -------------------------------------------------------------------------------
 
 // A tree with two partners. At each partner, a watch takes over without a person, with a fence that
-// is always right. A person at the second partner says of the first partner only what is true: that
-// it is off, or that it has no epoch.
+// is always right. A person at the second partner makes no false statement about the first one: it
+// is off, or it has no epoch.
 class TwoPartners {
  public:
   using Precedence = std::function<Status(const EpochState&, bool, const std::string&)>;

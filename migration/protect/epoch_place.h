@@ -46,7 +46,7 @@ class EpochPlace {
   virtual Status contact(const std::string& run) = 0;
   // Called when the tree has ended. Forgets its epochs.
   virtual Status close(const std::string& run) = 0;
-  // Called when the tree is not protected any more.
+  // Called when the tree is no longer protected.
   virtual void note_end() = 0;
 };
 

@@ -43,12 +43,6 @@ def await_rollback(hosts, count=1, timeout=90):
     )
 
 
-def lose(hosts, name):
-    """The host dies: no packet of it arrives any more."""
-    hosts.links[name].set_up(False)
-    hosts.nodes[name].run(["sh", "-c", "kill -KILL -1"], check=False)
-
-
 def count_to(hosts, count, spares=1):
     words = ["--spares", str(spares), "--slots", "1", "--protect", "5s"]
     job = hosts.run([*words, "--", "sh", "-c", COUNT.format(count=count)])
@@ -70,7 +64,7 @@ def test_job_goes_on_without_the_host_that_died(make_hosts):
     hosts = make_hosts(3)
     job = count_to(hosts, 1200)
     await_epoch(hosts, 2)
-    lose(hosts, "h2")
+    hosts.lose("h2")
     await_rollback(hosts)
     [status] = hosts.status()
     states = {host["name"]: host["state"] for host in status["hosts"]}
@@ -101,7 +95,7 @@ def test_job_ends_if_the_fence_does_not_say_that_the_host_is_dead(make_hosts):
     hosts = make_hosts(3, fence="/bin/false", agent_options=["--host-timeout", "12"])
     job = count_to(hosts, 10_000)
     await_epoch(hosts, 1)
-    lose(hosts, "h2")
+    hosts.lose("h2")
     assert job.wait(90) == 1
     assert "h2 does not answer" in job.error_text()
     assert "does not say that it is dead" in job.error_text()
@@ -142,7 +136,7 @@ def test_evacuation_and_epochs_take_turns(make_hosts):
     place, kept = place_of(hosts, "h2"), protection(hosts)["agreed"]
     assert place in ("h3", "h4")
     await_epoch(hosts, kept + 1)
-    lose(hosts, place)
+    hosts.lose(place)
     await_rollback(hosts)
     check_counted(job, 600)
 
@@ -162,7 +156,7 @@ def test_mpi_job_computes_the_same_result_although_a_host_dies(make_hosts, need_
     job = hosts.run([*words, *command], environment=AS_ROOT)
     job.await_lines(1)
     await_epoch(hosts, 1)
-    lose(hosts, "h2")
+    hosts.lose("h2")
     assert job.wait(300) == 0, job.error_text()
     assert len(rows(job)) == 151 and rows(job) == rows(undisturbed)
 

@@ -16,6 +16,7 @@ import time
 from .node import LabError, wait_until
 from .pace import patience
 from .ppmr import find_ppmr, make_key
+from .protection import lose
 
 BRIDGE = "jobs"
 SOCKET = "/run/ppmr-job.sock"
@@ -113,6 +114,11 @@ class JobHosts:
         process, _ = self.agents[name]
         self.nodes[name].signal_process(process, signal.SIGKILL)
         process.wait()
+
+    def lose(self, name):
+        """Takes a host off the network, and ends everything on it at once."""
+        self.links[name].set_up(False)
+        lose(self.nodes[name])
 
     def run(self, words, host="h1", directory=None, **options):
         """Starts `ppmr job run` on a host: with "--hosts" and all hosts, then `words`."""

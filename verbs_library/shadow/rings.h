@@ -89,7 +89,7 @@ inline bool translate_shared(ibv_wc& completion, const Receivers& receivers) {
   completion.wr_id = slot->shown_id;
   slot->owner->release(*slot);
   const auto found = receivers.find(completion.qp_num);
-  // The program has destroyed the queue pair, so it must not get completions of it any more.
+  // The program has destroyed the queue pair, so it must get no further completions of it.
   if (found == receivers.end()) return false;
   ReceiveRing& ring = *found->second;
   completion.qp_num = ring.shown_qpn;
