@@ -22,6 +22,7 @@
 #include "fuse_target/target_command.h"
 #include "jobs/cli/job_commands.h"
 #include "processes/memory/page_reader.h"
+#include "processes/process_identity.h"
 #include "rdma_stream/wire/wire_handshake.h"
 
 namespace {
@@ -59,11 +60,14 @@ std::string version_text() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // ppmr starts itself by /proc/self/exe, and ps and top would show that.
+  // ppmr starts itself as /proc/self/exe. Without this name, ps and top would show "exe".
   prctl(PR_SET_NAME, "ppmr");
   // The parent process may have set SIGCHLD to be ignored. The exit statuses of child processes
   // would then be lost.
   std::signal(SIGCHLD, SIG_DFL);
+  // Reads both IDs while descriptors are free. Later calls return the same IDs without a read.
+  (void)ppmr::read_boot_id();
+  (void)ppmr::read_node_id();
   if (argc == 1) {
     if (const auto done = ppmr::run_action_script()) return *done;
   }

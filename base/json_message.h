@@ -200,7 +200,8 @@ struct Reader<std::variant<Requests...>> {
     }
     const auto& name = op->template get_ref<const std::string&>();
     Result<std::variant<Requests...>> request =
-        failure(EOPNOTSUPP, "unknown request '" + name + "' (version mismatch?)");
+        failure(EOPNOTSUPP, "unknown request '" + name +
+                                "' (install the same ppmr on both nodes, and restart its daemons)");
     const auto try_one = [&]<typename Request>() {
       if (name != Request::kName) return;
       auto read = read_one<Request>(json);

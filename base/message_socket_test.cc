@@ -124,7 +124,7 @@ TEST_F(MessageSocket, EndOfThePeerIsAnError) {
   EXPECT_NE(sent.error().message.find("the peer has ended"), std::string::npos);
 }
 
-TEST_F(MessageSocket, EndOfAPeerWithAnUnreadMessageIsReportedAsAnEnd) {
+TEST_F(MessageSocket, PeerThatClosesWithAnUnreadMessageIsReportedAsEnded) {
   ASSERT_TRUE(send_message(theirs.get(), Question{}, "the peer"));
   ours.reset();
   EXPECT_EQ(receive().error().errno_value, EPIPE);

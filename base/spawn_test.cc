@@ -10,8 +10,7 @@
 namespace ppmr {
 namespace {
 
-// The files have each other's numbers in the new process.
-TEST(Spawn, PassesFilesThatHaveEachOthersNumbers) {
+TEST(Spawn, TwoPassedFilesCanSwapTheirNumbers) {
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
   const UniqueFd in(pipes[0]), out(pipes[1]);

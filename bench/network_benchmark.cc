@@ -191,7 +191,7 @@ class Source {
   }
 
   const Options options_;
-  // The members are destroyed in this order: the last member first.
+  // The sender uses the pool and the connector, so it is destroyed before them.
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Connector> connector_;
   const std::shared_ptr<StickyError> error_ = std::make_shared<StickyError>();

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/exit_code.h"
+#include "base/whole_file.h"
 #include "daemon/command_line/output.h"
 #include "migration/records/record_store.h"
 #include "mount/mount_table.h"
@@ -52,7 +53,7 @@ constexpr std::array<Kind, 18> kKinds = {{{"", "--pid", "pids"},
 std::vector<std::string> names_in(const char* directory) {
   std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
+  for (const auto& entry : list_directory(directory).value_or(DirectoryEntries())) {
     if (entry.is_directory(error)) names.push_back(entry.path().filename());
   }
   return names;

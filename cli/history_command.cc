@@ -52,11 +52,17 @@ Status add_kept(const std::string& state_directory, const std::string& node,
   if (all->empty()) return {};
   const auto records = RecordStore::open(state_directory);
   if (!records) return failure(records.error());
+  Status all_read;
   for (const EpochState& kept : *all) {
-    auto process = describe_protected(kept, takeover_state(*records, kept), node, realtime_ns());
+    const auto takeover = takeover_state(*records, kept);
+    if (!takeover) {
+      all_read = failure(takeover.error());
+      continue;
+    }
+    auto process = describe_protected(kept, *takeover, node, realtime_ns());
     if (process) processes.push_back(std::move(*process));
   }
-  return {};
+  return all_read;
 }
 
 // Adds the protected processes whose epochs leave through the mounts of this node.

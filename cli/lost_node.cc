@@ -26,7 +26,7 @@ Status confirm_lost(const std::string& name) {
   std::string typed;
   std::getline(std::cin, typed);
   if (typed == (name.empty() ? "unknown" : name)) return {};
-  return failure(ECANCELED, "nothing was changed: the typed name is not that of the other node");
+  return failure(ECANCELED, "nothing was changed: the typed name is not the name of the lost node");
 }
 
 Status run_fence(const std::string& fence) {

@@ -99,7 +99,7 @@ std::vector<MigrationOutcome> Migrate::migrate(const RecordStore& store) {
   }
   std::vector<MigrationOutcome> outcomes(moves.size());
   std::atomic<size_t> next = 0;
-  // Destroys the Migration before it returns, which closes the connection to the target.
+  // Each attempt has its own Migration, whose end closes the connection to the target.
   const auto move_once = [&](size_t i, const MigrationSettings& settings) {
     const auto outcome = without_exceptions([&]() -> Result<MigrationOutcome> {
       return Migration(store, settings, moves[i], slots, interruption.flag()).run();

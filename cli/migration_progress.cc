@@ -109,7 +109,7 @@ std::string progress_text(const ProgressLine& line, const TerminalStyle& style) 
 
 std::vector<std::string> progress_lines(const std::vector<ProgressLine>& lines, size_t columns,
                                         size_t rows, const TerminalStyle& style) {
-  // The cursor is on the line below the last one.
+  // One row stays free, because the cursor is on the line below the last one.
   const size_t room = std::max<size_t>(rows, 2) - 1;
   const bool all_fit = lines.size() <= room;
   const size_t shown = all_fit ? lines.size() : room - 1;

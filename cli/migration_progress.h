@@ -25,11 +25,11 @@ struct ProgressLine {
   bool is_paused = false;
   uint64_t bytes = 0;           // sent: the sum of `checkpoint` and `memory`
   uint64_t expected_bytes = 0;  // an estimated maximum; 0: unknown
-  // The bytes of the present round, or of the fill.
-  uint64_t part_bytes = 0;
-  uint64_t part_expected_bytes = 0;
-  uint64_t earlier_bytes = 0;   // the bytes of the rounds before the present one
-  double rate_bytes_per_s = 0;  // 0: not measured yet
+  // The part is the present round, or the fill.
+  uint64_t part_bytes = 0;           // sent so far
+  uint64_t part_expected_bytes = 0;  // of the whole part
+  uint64_t earlier_bytes = 0;        // the bytes of the rounds before the present one
+  double rate_bytes_per_s = 0;       // 0: not measured yet
   std::string migration;
   std::string checkpoint;
   std::string memory;  // the checkpoint of the memory; empty: the images include the memory

@@ -28,7 +28,8 @@ std::shared_ptr<Command> make_command(CLI::App& app, int& exit_code) {
       exit_code = report(
           name,
           {ExitCode::kDaemonSilent,
-           std::string("cannot parse the daemon's reply (version mismatch?): ") + error.what()},
+           std::string("cannot parse the daemon's reply (restart the daemon with this ppmr): ") +
+               error.what()},
           command->json);
     }
   });

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/descriptor_limit.h"
 #include "base/json_text.h"
 #include "base/number_file.h"
 #include "base/unique_fd.h"
@@ -70,8 +71,8 @@ std::string line_of(const json& event) {
   return event.value("reason", what);
 }
 
-// Returns whether the event has a line in the text output. A partner that keeps one more epoch has
-// none: each partner keeps each epoch, unless a warning says otherwise.
+// Returns whether the text output has a line for the event. It has no line for each epoch that a
+// partner keeps, because every partner keeps every epoch unless a warning says otherwise.
 bool has_line(const json& event) {
   return event.at("event") != "kept" || event.at("is_back").get<bool>();
 }
@@ -303,6 +304,7 @@ void Protect::show(const json& event) const {
 
 int Protect::run() {
   ignore_sigpipe();
+  raise_descriptor_limit();  // to end a copy takes a descriptor for each task
   const auto fail = [&](const CommandError& error) {
     return report("protect", error, command_.json);
   };

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/exit_code.h"
+#include "base/own_path.h"
 #include "daemon/background/verbs_library_file.h"
 #include "daemon/command_line/command_error.h"
 
@@ -19,13 +20,6 @@ namespace {
 
 int fail(const Error& error) {
   return report("rdma run", {ExitCode::kFailure, error.message}, false);
-}
-
-Result<std::string> directory_of_ppmr() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return system_failure("read", "/proc/self/exe", error.value());
-  return self.parent_path().string();
 }
 
 }  // namespace
@@ -59,9 +53,9 @@ Status prepare_verbs_directory(const std::string& directory) {
 }
 
 int RdmaRunCommand::run() const {
-  const auto place = directory_of_ppmr();
-  if (!place) return fail(place.error());
-  const auto library = find_verbs_library(*place);
+  const auto ppmr = own_path();
+  if (!ppmr) return fail(ppmr.error());
+  const auto library = find_verbs_library(std::filesystem::path(*ppmr).parent_path().string());
   if (!library) return fail(library.error());
   const auto preload = preload_with(*library, getenv("LD_PRELOAD"));
   if (!preload) return fail(preload.error());

@@ -24,7 +24,7 @@ Status set_time(std::string_view value, std::optional<milliseconds>& time) {
   const auto parsed = parse_time(value);
   if (!parsed) return failure(parsed.error());
   if (*parsed <= milliseconds(0)) {
-    return failure(EINVAL, fmt::format("'{}' is no limit: a time must be more than 0", value));
+    return failure(EINVAL, fmt::format("'{}' is not a limit: a time must be more than 0", value));
   }
   time = *parsed;
   return {};
@@ -37,8 +37,8 @@ Status set_percent(std::string_view value, uint64_t least, uint64_t most,
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), percent);
   const bool is_number = error == std::errc() && end == value.data() + value.size();
   if (!is_number || percent < least || percent > most) {
-    return failure(EINVAL,
-                   fmt::format("'{}' is no share: must be {} to {} percent", value, least, most));
+    return failure(EINVAL, fmt::format("'{}' is not a share: it must be {} to {} percent", value,
+                                       least, most));
   }
   share = percent;
   return {};

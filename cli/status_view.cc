@@ -148,7 +148,6 @@ std::string confinement_line(const json& confinement) {
 // Returns how much the data of a peer was compressed; empty if it was not.
 std::string compression_text(const json& peer) {
   const std::string method = text(peer, "compression");
-  const std::string why = text(peer, "compression_why");
   const uint64_t bytes = number(peer, "bytes");
   const uint64_t wire_bytes = number(peer, "wire_bytes");
   const bool compressed = wire_bytes > 0 && wire_bytes < bytes;
@@ -158,7 +157,7 @@ std::string compression_text(const json& peer) {
     result +=
         fmt::format(" {:.2f} to 1", static_cast<double>(bytes) / static_cast<double>(wire_bytes));
   }
-  return result + (why.empty() ? "" : " (" + why + ")");
+  return result;
 }
 
 std::string peer_line(const json& peer) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/descriptor_limit.h"
 #include "base/exit_code.h"
 #include "base/json_text.h"
 #include "cli/interruption.h"
@@ -123,7 +124,10 @@ json Takeover::describe(const EpochState& state) const {
                {"silent_ms", contact_ns ? (realtime_ns() - *contact_ns) / 1'000'000 : -1},
                {"first_partner", state.first_partner},
                {"takeover", state.takeover},
-               {"state", takeover ? to_string(*takeover) : "kept"}};
+               {"state", !takeover   ? "unknown"
+                         : *takeover ? to_string(**takeover)
+                                     : "kept"}};
+  if (!takeover) what["error"] = takeover.error().message;
   if (const auto on_disk = epochs_.on_disk(state.name)) {
     what["on_disk"] = to_json(*on_disk);
     if (on_disk->number > 0) {
@@ -161,7 +165,9 @@ CommandResult<void> Takeover::list() const {
   for (const EpochState& state : *all) {
     const json what = describe(state);
     const std::string source = fmt::format("{} of {}", state.tree.program, node_name(state.peer));
-    if (what.at("state") != "kept") {
+    if (what.contains("error")) {
+      print_to(stdout, "{}: {}: {}\n", state.name, source, what.at("error").get<std::string>());
+    } else if (what.at("state") != "kept") {
       print_to(stdout, "{}: {}, {}: migration {} is {}\n", state.name, source,
                state.is_copy ? "a copy" : "taken over", state.takeover,
                what.at("state").get<std::string>());
@@ -188,9 +194,14 @@ CommandResult<void> Takeover::discard() const {
   auto locked = epochs_.lock(command_.name);
   if (!locked) return command_failure(ExitCode::kFailure, locked.error().message);
   const auto takeover = takeover_state(records_, locked->state());
-  if (judge_source(takeover) == SourceMay::kGoOnAfterAbort) {
-    return command_failure(ExitCode::kUsage, fmt::format("{} is being taken over: migration {}",
-                                                         command_.name, locked->state().takeover));
+  if (!takeover && !has_lost_record(records_, locked->state())) {
+    return command_failure(ExitCode::kFailure, takeover.error().message);
+  }
+  if (takeover && judge_source(*takeover) == SourceMay::kGoOnAfterAbort) {
+    return command_failure(ExitCode::kUsage,
+                           fmt::format("discard the epochs of {}: migration {} is taking it "
+                                       "over, and needs them",
+                                       command_.name, locked->state().takeover));
   }
   if (Status gone = locked->discard(); !gone) {
     return command_failure(ExitCode::kFailure, gone.error().message);
@@ -277,8 +288,8 @@ Result<OwnershipRecord> Takeover::await(const std::string& id, TreePhase phase) 
   }
 }
 
-// Returns a sentence about a copy that runs here, because it may occupy pids or addresses that the
-// process needs; empty: no copy runs here.
+// Returns a sentence about a copy that runs here; empty: no copy runs here. A copy may occupy pids
+// or addresses that the process needs.
 std::string Takeover::hindrance() const {
   if (command_.copy) return {};
   const pid_t pid = find_running_copy(records_, epochs_, command_.name);
@@ -395,8 +406,8 @@ CommandResult<void> Takeover::run_here() {
   if (command_.json) {
     auto files = json::array();
     for (const ChangedFile& file : changed) {
-      files.push_back({{"path", file.path},
-                       {"epoch_bytes", file.epoch_bytes},
+      files.push_back({{"path", file.noted.path},
+                       {"epoch_bytes", file.noted.size_bytes},
                        {"bytes", file.now_bytes},
                        {"was_cut", command_.cuts_files && file.can_be_cut}});
     }
@@ -438,13 +449,13 @@ void Takeover::show_changed(const std::vector<ChangedFile>& files) const {
   for (size_t i = 0; i < files.size() && i < kShownMax; ++i) {
     const ChangedFile& file = files[i];
     const bool was_cut = command_.cuts_files && file.can_be_cut;
-    if (file.now_bytes == file.epoch_bytes) {
+    if (file.now_bytes == file.noted.size_bytes) {
       print_to(stdout, "  {}: written since the epoch, {} bytes as before; it stays as it is\n",
-               one_line(file.path), file.now_bytes);
+               one_line(file.noted.path), file.now_bytes);
       continue;
     }
-    print_to(stdout, "  {}: {} bytes in the epoch, {} since then{}\n", one_line(file.path),
-             file.epoch_bytes, file.now_bytes,
+    print_to(stdout, "  {}: {} bytes in the epoch, {} since then{}\n", one_line(file.noted.path),
+             file.noted.size_bytes, file.now_bytes,
              was_cut           ? "; cut back to the epoch"
              : file.can_be_cut ? "; it stays (--truncate cuts it back)"
                                : "; it stays as it is");
@@ -452,12 +463,17 @@ void Takeover::show_changed(const std::vector<ChangedFile>& files) const {
   if (files.size() > kShownMax) {
     print_to(stdout, "  and {} more files have changed\n", files.size() - kShownMax);
   }
+  if (files.size() == kChangedFilesMax) {
+    print_to(stdout, "  there may be more: ppmr notes at most {} changed files{}\n", files.size(),
+             command_.cuts_files ? ", and cuts no other file" : "");
+  }
 }
 
 }  // namespace
 
 int TakeoverCommand::run() const {
   ignore_sigpipe();
+  raise_descriptor_limit();  // ending a failed restore needs one for each task
   const auto fail = [&](const CommandError& error) { return report("takeover", error, json); };
   auto records = RecordStore::open(state_directory);
   if (!records) return fail({ExitCode::kFailure, records.error().message});

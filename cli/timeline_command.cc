@@ -1,13 +1,12 @@
 #include "cli/timeline_command.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "base/unique_fd.h"
 #include "cli/find_migration.h"
+#include "cli/timeline/picture_file.h"
 #include "cli/timeline/timeline.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/command_line/output.h"
@@ -18,25 +17,12 @@ namespace {
 
 constexpr size_t kColumnsOfFile = 100;
 
-// Writes the picture into the working directory, and returns its path. Replaces an older picture of
-// the same migration, and follows no link. Errors: those of the file system.
-Result<std::string> write_picture(const std::string& id, const std::string& svg) {
+// Writes the picture into the working directory, and returns its path.
+Result<std::string> write_picture_here(const std::string& id, const std::string& svg) {
   std::error_code error;
   const auto directory = std::filesystem::current_path(error);
   if (error) return system_failure("find", "the working directory", error.value());
-  const std::string path = directory / (id.substr(0, 8) + ".svg");
-  const std::string unfinished = path + ".new";
-  UniqueFd file(
-      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!file) return system_failure("create", unfinished);
-  const bool is_written =
-      write(file.get(), svg.data(), svg.size()) == static_cast<ssize_t>(svg.size());
-  if (!is_written || rename(unfinished.c_str(), path.c_str()) != 0) {
-    auto failed = system_failure("write", path);
-    (void)unlink(unfinished.c_str());
-    return failed;
-  }
-  return path;
+  return write_picture(directory, id, svg);
 }
 
 CommandResult<OwnershipRecord> choose(const std::vector<OwnershipRecord>& records,
@@ -90,7 +76,7 @@ int TimelineCommand::run() const {
       stdout, "{}",
       as_text ? timeline_text(*timeline, columns_of_stdout(), utf8) : timeline_svg(*timeline));
   if (as_text && !text) {
-    const auto picture = write_picture(record->id, timeline_svg(*timeline));
+    const auto picture = write_picture_here(record->id, timeline_svg(*timeline));
     if (picture) {
       print_to(stderr, "the picture (SVG): {}\n", *picture);
     } else {

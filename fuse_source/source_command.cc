@@ -294,8 +294,8 @@ CLI::App* add_source_command(CLI::App& app, int& exit_code) {
             }
             source.sender.compression = *compression;
           },
-          "compress what travels: lz4, zstd (levels 1 to 19), or auto: what the link gains from")
-      ->type_name("off|lz4|zstd[:LEVEL]|auto")
+          "compress what travels: lz4, or zstd (levels 1 to 19)")
+      ->type_name("off|lz4|zstd[:LEVEL]")
       ->default_str("off");
   add_credential_options(*command, flags->credentials);
   command->add_option("--target-name", flags->credentials.target_name,

@@ -204,7 +204,6 @@ nlohmann::json SourceMount::status() {
                          {"silence_max_ms", sent.silence_max.count()},
                          {"age_ms", ms_since(started_at_)},
                          {"compression", sent.compression},
-                         {"compression_why", sent.compression_why},
                          {"bytes", sent.verified_bytes},
                          {"wire_bytes", sent.wire_bytes},
                          {"transport", options_.discard ? "none" : to_string(sent.transport)},

@@ -110,7 +110,7 @@ Status SourceMount::remove(uint64_t parent_id, const std::string& name, bool dir
   auto parent = directory(parent_id);
   if (!parent) return failure(parent.error());
   const SourceNodePointer node = tree_.child(*parent, name);
-  if (!node) return failure(ENOENT, "'" + name + "' does not exist");
+  if (!node) return failure(ENOENT, "remove '" + name + "': it does not exist");
   const bool is_directory = node->type == wire::NodeType::kDirectory;
   if (directory_wanted && !is_directory)
     return failure(ENOTDIR, "remove '" + name + "': it is not a directory");
@@ -158,7 +158,7 @@ Status SourceMount::rename(uint64_t parent_id, const std::string& name, uint64_t
   auto new_parent = directory(new_parent_id);
   if (!new_parent) return failure(new_parent.error());
   const SourceNodePointer node = tree_.child(*parent, name);
-  if (!node) return failure(ENOENT, "'" + name + "' does not exist");
+  if (!node) return failure(ENOENT, "rename '" + name + "': it does not exist");
   const SourceNodePointer replaced = tree_.child(*new_parent, new_name);
   if (replaced == node) return {};
   if (replaced && (flags & RENAME_NOREPLACE) != 0)

@@ -49,7 +49,7 @@ Result<StoredNodePointer> find_node(const ImageTree& tree, uint64_t inode) {
 Result<StoredNodePointer> find_directory(const ImageTree& tree, uint64_t inode) {
   auto node = find_node(tree, inode);
   if (node && !(*node)->is_directory()) {
-    return failure(ENOTDIR, "find directory " + std::to_string(inode) + ": it is not a directory");
+    return failure(ENOTDIR, "find inode " + std::to_string(inode) + ": it is not a directory");
   }
   return node;
 }

@@ -254,9 +254,9 @@ nlohmann::json TargetMount::commit(const request::Commit& request) {
                            "writing there?)"});
 }
 
-// Waits until a checkpoint is complete (CRIU has written its last image) or sealed, as the request
-// says. The checkpoint need not exist yet. If the request names an owner, the checkpoint must
-// belong to that owner.
+// Waits until a checkpoint is complete (CRIU has written its last image), sealed or kept, as the
+// request says. The checkpoint need not exist yet. If the request names an owner, the checkpoint
+// must belong to that owner.
 nlohmann::json TargetMount::wait(const request::Wait& request) {
   const std::string& name = request.checkpoint;
   const std::string& until = request.until;

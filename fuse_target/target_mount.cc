@@ -91,7 +91,7 @@ TargetMount::TargetMount(TargetOptions options, Parts parts)
                [this] { return keeper_ && keeper_->give_back_oldest(); },
                [this] { return keeper_ ? keeper_->bytes_to_give_back() : 0; }},
       parking_([helper = options_.helper](pid_t process) { return helper->is_dying(process); }),
-      tree_(storage_, parking_),
+      tree_(storage_, parking_, [this](const std::string& name) { front_end_.name_removed(name); }),
       agents_(options_.helper),
       keeper_(make_keeper()),
       front_end_(tree_, parking_, *upstream_, *memory_, keeper_.get(), options_.consume,

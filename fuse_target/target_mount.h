@@ -59,8 +59,9 @@ struct TargetOptions {
 // any.
 class TargetMount final : public ServedMount {
  public:
-  // Accepts sources and starts to touch memory, but does not mount. Errors: EINVAL for wrong
-  // options, those of the spill directory, ENODEV without the requested RDMA device.
+  // Accepts sources, and starts to touch the store's memory ahead of need (store_memory.h), but
+  // does not mount. Errors: EINVAL for wrong options; those of the spill directory; ENODEV without
+  // the requested RDMA device.
   static Result<std::unique_ptr<TargetMount>> create(TargetOptions options,
                                                      std::unique_ptr<Listener> listener);
   ~TargetMount() override;

@@ -1,4 +1,5 @@
-// Tests the header for messaging libraries, and the part of ppmr that communicates with it.
+// Tests rdma_release.h, the header for messaging libraries, and the part of ppmr that communicates
+// with programs that include the header.
 #include "jobs/rdma_release.h"
 
 #include <fcntl.h>
@@ -8,11 +9,11 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <thread>
 
+#include "base/test_directory.h"
 #include "base/unique_fd.h"
 #include "preflight/rdma_release/rdma_release.h"
 
@@ -158,13 +159,12 @@ TEST(RdmaRelease, LibraryThatClosesTheConnectionHasNotReleased) {
 
 TEST(RdmaRelease, DeviceThatIsStillOpenOrMappedIsNamed) {
   Library library;
-  std::string directory = testing::TempDir() + "rdma-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  const std::string device = directory + "/uverbs0";
+  const TestDirectory directory;
+  const std::string device = directory.path() + "/uverbs0";
   UniqueFd open_device(open(device.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(ftruncate(open_device.get(), 4096), 0);
   const auto message_of_release = [&] {
-    const auto released = release_rdma({getpid()}, kPatience, directory + "/");
+    const auto released = release_rdma({getpid()}, kPatience, directory.path() + "/");
     return released ? "" : released.error().message;
   };
   EXPECT_NE(message_of_release().find(device), std::string::npos);
@@ -174,9 +174,6 @@ TEST(RdmaRelease, DeviceThatIsStillOpenOrMappedIsNamed) {
   EXPECT_NE(message_of_release().find(device), std::string::npos);
   munmap(mapped, 4096);
   EXPECT_EQ(message_of_release(), "");
-  std::ofstream(device).close();
-  unlink(device.c_str());
-  rmdir(directory.c_str());
 }
 
 TEST(RdmaRelease, SocketThatAChildSharesIsAskedOnce) {

@@ -173,6 +173,7 @@ Status FrontEnd::serve(const std::function<Result<FuseChannel>()>& mount_it,
       loop_ = &loop;
       if (stopping_) loop.stop();
     }
+    kernel_names_.begin((*mount)->session());
     events.mounted();
     loop.run(events.ending);
     MutexLock lock(loop_mutex_);
@@ -181,6 +182,7 @@ Status FrontEnd::serve(const std::function<Result<FuseChannel>()>& mount_it,
   }
   (*mount)->stop();
   events.ended();
+  kernel_names_.end();
   // After the unmount the kernel sends no release for handles that are still open.
   MutexLock lock(handles_mutex_);
   handles_.clear();

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "base/without_exceptions.h"
 #include "mount/fuse_mount.h"
+#include "mount/kernel_names.h"
 #include "mount/node_view.h"
 #include "mount/request_loop.h"
 
@@ -50,6 +51,8 @@ class FrontEnd {
                const fuse_lowlevel_ops& operations, RequestBuffers& buffers,
                RequestLoopOptions loop_options, const ServeEvents& events);
   void stop();
+  // A name in the root directory, and all below it, were removed without a request of the kernel.
+  void name_removed(const std::string& name) { kernel_names_.removed(name); }
 
   // ---- For the shared operations.
   virtual Result<mode_t> mode_of(uint64_t inode) = 0;  // including the file type
@@ -70,6 +73,8 @@ class FrontEnd {
   Mutex loop_mutex_;
   RequestLoop* loop_ PPMR_GUARDED_BY(loop_mutex_) = nullptr;  // null when not serving
   bool stopping_ PPMR_GUARDED_BY(loop_mutex_) = false;
+
+  KernelNames kernel_names_;
 
   Mutex handles_mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<OpenHandle>> handles_

@@ -154,6 +154,28 @@ TEST_F(FuseRequests, AccessToExecuteDependsOnTheMode) {
   end();
 }
 
+// Else the daemon would keep the nodes of removed files until the kernel is short of memory.
+TEST_F(FuseRequests, KernelForgetsNamesThatTheDaemonHasRemoved) {
+  ASSERT_TRUE(serve());
+  KernelNames names;
+  names.removed("before");
+  names.begin(session_);
+  names.removed("epoch-1");
+  const Reply message = receive();
+  EXPECT_EQ(message.request, 0u) << "it is not a reply";
+  EXPECT_EQ(message.error, FUSE_NOTIFY_INVAL_ENTRY);
+  fuse_notify_inval_entry_out body{};
+  ASSERT_GT(message.body.size(), sizeof body);
+  std::memcpy(&body, message.body.data(), sizeof body);
+  EXPECT_EQ(body.parent, FUSE_ROOT_ID);
+  EXPECT_STREQ(message.body.c_str() + sizeof body, "epoch-1");
+  names.end();
+  names.removed("after");
+  send_getattr(1);
+  EXPECT_EQ(receive().request, last_request_);
+  end();
+}
+
 TEST_F(FuseRequests, ExceptionInOperationBecomesErrnoOfCaller) {
   ASSERT_TRUE(serve());
   send_getattr(kThrowingInode);

@@ -46,7 +46,9 @@ Status remove_dead_mounts(const std::string& mountpoint) {
 Status check_not_mounted(const std::string& mountpoint) {
   const auto mounted = find_mount(mountpoint);
   if (!mounted || mounted->mount.mountpoint != mountpoint) return {};
-  return failure(EBUSY, "mount on " + mountpoint + ": a ppmr mount is there already");
+  return failure(EBUSY, "mount on " + mountpoint +
+                            ": a ppmr mount is there already: choose another mount point, or end "
+                            "that mount's daemon first");
 }
 
 }  // namespace
@@ -60,17 +62,17 @@ bool is_dead_mount(const std::string& path) {
 Result<std::string> resolve_mountpoint(const std::string& path) {
   struct statx attributes {};
   if (::statx(AT_FDCWD, path.c_str(), AT_STATX_FORCE_SYNC, STATX_TYPE, &attributes) != 0) {
-    if (errno != ENOTCONN) return system_failure("mount point", path);
+    if (errno != ENOTCONN) return system_failure("use the mount point", path);
     const auto mounted = find_mount(path);
     if (mounted && mounted->remainder.empty()) return mounted->mount.mountpoint;
-    return failure(EBUSY, "mount point " + path +
-                              ": a dead mount is there, and not one of ppmr; remove it with "
+    return failure(EBUSY, "use the mount point " + path +
+                              ": a dead mount of another program is there; remove it with "
                               "`umount -l " +
                               path + "`");
   }
-  if (!S_ISDIR(attributes.stx_mode)) return system_failure("mount point", path, ENOTDIR);
+  if (!S_ISDIR(attributes.stx_mode)) return system_failure("use the mount point", path, ENOTDIR);
   char* resolved = ::realpath(path.c_str(), nullptr);
-  if (resolved == nullptr) return system_failure("mount point", path);
+  if (resolved == nullptr) return system_failure("use the mount point", path);
   std::string mountpoint = resolved;
   ::free(resolved);
   return mountpoint;

@@ -156,7 +156,7 @@ void check_source(const MoveOptions& options, const NodeFacts& source,
 
 uint64_t memory_to_move_bytes(const MoveOptions& options, const NodeFacts& source,
                               const TreeFacts& tree) {
-  // CRIU's images have the memory of each process in full.
+  // CRIU's images have a page that several processes share once for each of them.
   const bool is_apart = options.memory_apart && source.can_hold_in_pipes(tree.memory_bytes);
   return is_apart ? tree.distinct_memory_bytes : tree.memory_bytes;
 }
@@ -265,23 +265,28 @@ Result<PreflightAnswers> read_answers(const json& answer, const PreflightQuestio
     }
     auto answers = answer.at("answers").get<PreflightAnswers>();
     if (answers.files.size() != questions.files.size())
-      return failure(EPROTO,
-                     fmt::format("the target checked {} files instead of {} (version mismatch?)",
-                                 answers.files.size(), questions.files.size()));
-    if (answers.containers.size() != questions.containers.size())
       return failure(
-          EPROTO, fmt::format("the target checked {} containers instead of {} (version mismatch?)",
-                              answers.containers.size(), questions.containers.size()));
+          EPROTO,
+          fmt::format(
+              "the target checked {} files instead of {} (install the same ppmr on both nodes)",
+              answers.files.size(), questions.files.size()));
+    if (answers.containers.size() != questions.containers.size())
+      return failure(EPROTO, fmt::format("the target checked {} containers instead of {} (install "
+                                         "the same ppmr on both nodes)",
+                                         answers.containers.size(), questions.containers.size()));
     for (FileVerdict verdict : answers.files) {
       if (verdict < FileVerdict::kSame || verdict >= FileVerdict::kVerdictCount)
         return failure(EPROTO,
-                       "the target's answer has an unknown verdict on a file (version mismatch?)");
+                       "the target's answer has an unknown verdict on a file (install the same "
+                       "ppmr on both nodes)");
     }
     std::sort(answers.node.cpu_features.begin(), answers.node.cpu_features.end());
     return answers;
   } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("cannot parse the target's answer (version mismatch?): ") +
-                               error.what());
+    return failure(
+        EPROTO,
+        std::string("cannot parse the target's answer (install the same ppmr on both nodes): ") +
+            error.what());
   }
 }
 

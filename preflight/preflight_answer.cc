@@ -241,9 +241,9 @@ json refuse(const std::string& why) { return {{"ok", false}, {"error", why}}; }
 
 Result<PreflightQuestions> parse_questions(const PreflightRequest& request) {
   if (request.version != kPreflightVersion)
-    return failure(
-        EPROTO, fmt::format("version mismatch: this ppmr answers questions of version {}, not {}",
-                            kPreflightVersion, request.version));
+    return failure(EPROTO, fmt::format("this ppmr answers questions of version {}, not {}: install "
+                                       "the same ppmr on both nodes",
+                                       kPreflightVersion, request.version));
   try {
     auto questions = request.questions.get<PreflightQuestions>();
     read_path_bytes(request.questions.at("files"), questions);
@@ -251,7 +251,8 @@ Result<PreflightQuestions> parse_questions(const PreflightRequest& request) {
     return questions;
   } catch (const json::exception& error) {
     return failure(EPROTO,
-                   std::string("cannot parse the request (version mismatch?): ") + error.what());
+                   std::string("cannot parse the request (install the same ppmr on both nodes): ") +
+                       error.what());
   }
 }
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/whole_file.h"
 #include "restart_loader/criu/run_command.h"
 
 namespace ppmr {
@@ -174,8 +175,11 @@ std::vector<pid_t> members_of_control_group(const std::string& path) {
     std::error_code error;
     if (!fs::exists(top + path + "/cgroup.procs", error)) continue;
     std::vector<fs::path> groups = {top + path};
-    for (const auto& entry : fs::recursive_directory_iterator(top + path, error)) {
-      if (entry.is_directory(error)) groups.push_back(entry.path());
+    // Other groups may end meanwhile, so a group that cannot be listed has no groups below it.
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (const auto& entry : list_directory(groups[i]).value_or(DirectoryEntries())) {
+        if (entry.is_directory(error)) groups.push_back(entry.path());
+      }
     }
     for (const fs::path& group : groups) {
       std::ifstream file(group / "cgroup.procs");

@@ -359,7 +359,7 @@ TEST_F(Facts, OmitADescriptorThatIsReplacedMeanwhile) {
   }
 }
 
-// Creates a System V segment with the number of other shared memory, or with the next number.
+// Creates a System V segment whose ID is the inode number of other shared memory, or one higher.
 void share_memory_twice(const std::function<uint64_t()>& inode_of_other, bool same_number) {
   if (unshare(CLONE_NEWIPC) != 0) _exit(1);
   std::ofstream("/proc/sys/kernel/shm_next_id") << inode_of_other() + (same_number ? 0 : 1);

@@ -65,8 +65,10 @@ Status add_connections(const ProcessIdentity& task, std::set<uint64_t>& seen,
     const uint64_t inode = inode_in(descriptor.target, "socket");
     if (inode == 0 || !seen.insert(inode).second) continue;
     if (!pidfd) {
-      pidfd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, task.pid, 0)));
-      if (!pidfd || !is_alive(task)) return {};
+      auto opened = open_pidfd(task);
+      if (!opened && opened.error().errno_value == ESRCH) return {};
+      if (!opened) return failure(opened.error());
+      pidfd = std::move(*opened);
     }
     UniqueFd socket(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), descriptor.number, 0)));
     if (!socket) {

@@ -32,7 +32,7 @@ struct TcpConnection {
 std::string text_of(const ConnectionEnd& end);
 
 // Returns the TCP connections of these processes, each once. Skips processes that have ended.
-// Errors: EACCES; those of pidfd_getfd(2).
+// Errors: EACCES; those of open_pidfd() except ESRCH; those of pidfd_getfd(2).
 Result<std::vector<TcpConnection>> read_connections(const std::vector<ProcessIdentity>& tasks);
 
 // Ends the repair mode. The kernel then sends a probe, so the peer retransmits what was lost.

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
+
+constexpr std::chrono::milliseconds kRetryInterval{10};
 
 // Returns 0 if there is no tracer, -1 if the thread has ended.
 pid_t tracer_of(pid_t pid, pid_t thread) {
@@ -26,15 +29,12 @@ Result<FrozenTasks> FrozenTasks::open(const std::vector<ProcessIdentity>& tasks)
   FrozenTasks result;
   for (const ProcessIdentity& process : tasks) {
     if (process.pid == 0) continue;
-    UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-    // EINVAL and ENOENT mean that the kernel is just removing the process, or that a thread has its
-    // pid (EINVAL; since Linux 6.14 ENOENT).
-    const bool is_gone = errno == ESRCH || errno == EINVAL || errno == ENOENT;
-    if (!pidfd && !is_gone)
-      return system_failure("open a pidfd of process", std::to_string(process.pid));
-    // Checked after the open. If the process is alive now, it had this pid during the open, so the
-    // pidfd refers to this process.
-    if (pidfd && is_alive(process)) result.tasks_.push_back({process, std::move(pidfd)});
+    auto pidfd = open_pidfd(process);
+    if (pidfd) {
+      result.tasks_.push_back({process, std::move(*pidfd)});
+    } else if (pidfd.error().errno_value != ESRCH) {
+      return failure(pidfd.error());
+    }
   }
   return result;
 }
@@ -80,7 +80,9 @@ Status FrozenTasks::check_held_by(pid_t tracer) const {
                        "CRIU (pid " + std::to_string(tracer) + ") no longer holds process " + pid);
       }
     }
-    if (threads.empty() || !is_alive(task.process)) {
+    const auto alive = check_alive(task.process);
+    if (!alive) return failure(alive.error());
+    if (threads.empty() || !*alive) {
       return failure(EBUSY, "process " + pid + " ended while it was frozen");
     }
   }
@@ -92,9 +94,14 @@ Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots) {
   for (;;) {
     std::vector<ProcessIdentity> found;
     for (const ProcessIdentity& root : roots) {
-      if (!is_alive(root)) continue;
-      if (auto tasks = tasks_of_tree(root.pid)) {
+      const auto alive = check_alive(root);
+      if (!alive) return failure(alive.error());
+      if (!*alive) continue;
+      const auto tasks = tasks_of_tree(root.pid);
+      if (tasks) {
         found.insert(found.end(), tasks->begin(), tasks->end());
+      } else if (tasks.error().errno_value != ESRCH) {
+        return failure(tasks.error());
       }
     }
     auto tasks = FrozenTasks::open(found);
@@ -103,6 +110,14 @@ Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots) {
     if (!tasks || found == stopped) return tasks;
     tasks->stop();
     stopped = std::move(found);
+  }
+}
+
+FrozenTasks insist_on_tasks(Result<FrozenTasks> (*open)(const std::vector<ProcessIdentity>&),
+                            const std::vector<ProcessIdentity>& tasks) {
+  for (;;) {
+    if (auto opened = open(tasks)) return std::move(*opened);
+    std::this_thread::sleep_for(kRetryInterval);
   }
 }
 

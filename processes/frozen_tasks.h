@@ -20,7 +20,8 @@ namespace ppmr {
 class FrozenTasks {
  public:
   // Opens a pidfd for each task, so no signal can reach another process that reuses the pid. Skips
-  // tasks that have ended and empty identities (pid 0). Errors: those of pidfd_open(2).
+  // tasks that have ended and empty identities (pid 0). Errors: those of open_pidfd() except ESRCH.
+  // On success, the result has every task that is alive.
   static Result<FrozenTasks> open(const std::vector<ProcessIdentity>& tasks);
 
   size_t count() const { return tasks_.size(); }
@@ -49,7 +50,14 @@ class FrozenTasks {
 };
 
 // Stops the roots and all of their descendants with SIGSTOP, and returns these tasks. Skips roots
-// that have ended. Errors: those of pidfd_open(2); some processes may be stopped then.
+// that have ended. Errors: those of FrozenTasks::open() and read_tree(); some processes may be
+// stopped then.
 Result<FrozenTasks> stop_trees(const std::vector<ProcessIdentity>& roots);
+
+// Calls `open`, which is FrozenTasks::open() or stop_trees(), until it succeeds. It fails while the
+// node is short of descriptors or memory, and no event reports the end of such a shortage. For a
+// caller that must not give up.
+FrozenTasks insist_on_tasks(Result<FrozenTasks> (*open)(const std::vector<ProcessIdentity>&),
+                            const std::vector<ProcessIdentity>& tasks);
 
 }  // namespace ppmr

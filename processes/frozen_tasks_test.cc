@@ -9,6 +9,7 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "processes/proc_files.h"
 #include "processes/test_process.h"
@@ -34,6 +35,26 @@ TEST(ProcessIdentity, IncludesTheStartTime) {
   EXPECT_TRUE(is_alive(process));
   ++process.start_time;
   EXPECT_FALSE(is_alive(process));
+}
+
+TEST(BootId, StaysKnownWhenDescriptorsRunOut) {
+  const std::string boot_id = read_boot_id();
+  const std::string node_id = read_node_id();
+  ASSERT_TRUE(boot_id.ends_with('\n'));
+  const FewDescriptors none(0);
+  EXPECT_EQ(read_boot_id(), boot_id);
+  EXPECT_EQ(read_node_id(), node_id);
+}
+
+TEST(ProcessIdentity, ProcessThatCannotBeReadDoesNotCountAsDead) {
+  const TestProcess sleeper;
+  const ProcessIdentity process = identity_of(sleeper);
+  const FewDescriptors none(0);
+  const auto alive = check_alive(process);
+  ASSERT_FALSE(alive);
+  EXPECT_EQ(alive.error().errno_value, EMFILE);
+  EXPECT_TRUE(is_alive(process));
+  EXPECT_FALSE(is_ending(process));
 }
 
 TEST(CheckIdentity, DetectsAReusedPidAnEndedProcessAndAReboot) {
@@ -81,6 +102,44 @@ TEST(TasksOfTree, ContainsDescendantsButNoZombies) {
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(zombie), &info, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(tasks_of_tree(getpid())->size(), tasks->size());
   waitpid(zombie, nullptr, 0);
+}
+
+// The kernel gives the last free descriptor to the pidfd, so /proc cannot be read.
+TEST(FrozenTasks, OpenSkipsNoLiveTaskWhenDescriptorsRunOut) {
+  const TestProcess sleepers[3];
+  std::vector<ProcessIdentity> tasks;
+  for (const TestProcess& sleeper : sleepers) tasks.push_back(identity_of(sleeper));
+  for (size_t free = 0; free < 6; ++free) {
+    const FewDescriptors few(free);
+    const auto opened = FrozenTasks::open(tasks);
+    if (opened) {
+      EXPECT_EQ(opened->count(), 3u) << free;
+    } else {
+      EXPECT_EQ(opened.error().errno_value, EMFILE) << free;
+    }
+  }
+}
+
+TEST(StopTrees, StopsAllOrFailsWhenDescriptorsRunOut) {
+  const TestProcess parent([] { new TestProcess; });
+  const ProcessIdentity root = identity_of(parent);
+  for (size_t free = 0; free < 6; ++free) {
+    const FewDescriptors few(free);
+    const auto stopped = stop_trees({root});
+    if (stopped) {
+      EXPECT_EQ(stopped->count(), 2u) << free;
+    } else {
+      EXPECT_EQ(stopped.error().errno_value, EMFILE) << free;
+    }
+  }
+}
+
+// One descriptor lists /proc, but no process can be read.
+TEST(ReadAllProcesses, FailsWhenDescriptorsRunOut) {
+  const FewDescriptors few(1);
+  const auto processes = read_all_processes();
+  ASSERT_FALSE(processes);
+  EXPECT_EQ(processes.error().errno_value, EMFILE);
 }
 
 TEST(StopTrees, StopsDescendants) {

@@ -45,6 +45,13 @@ int for_each_number(const std::string& directory, Take take) {
   }
 }
 
+// Returns whether a list may leave out the process whose file could not be read: the process has
+// ended, or this process may not see it. After other errors, such as EMFILE, the process may be
+// alive.
+bool may_leave_out(const Error& error) {
+  return error.errno_value == ESRCH || error.errno_value == EACCES || error.errno_value == EPERM;
+}
+
 template <typename Number>
 void read_number(std::string_view text, Number& number, int base = 10) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
@@ -56,8 +63,10 @@ void read_number(std::string_view text, Number& number, int base = 10) {
 // parent: one file for each process of the node.
 class Children {
  public:
-  std::vector<ProcessStat> of(pid_t parent) {
-    const auto threads = read_threads(parent).value_or(std::vector<pid_t>());
+  Result<std::vector<ProcessStat>> of(pid_t parent) {
+    auto listed = read_threads(parent);
+    if (!listed && !may_leave_out(listed.error())) return failure(listed.error());
+    const auto threads = std::move(listed).value_or(std::vector<pid_t>());
     if (!all_ && threads.size() > 1 && threads.size() > count_processes()) {
       if (auto all = read_all_processes()) all_ = std::move(*all);
     }
@@ -70,10 +79,12 @@ class Children {
     }
     for (const pid_t thread : threads) {
       const auto pids = read_process_file(parent, "task/" + std::to_string(thread) + "/children");
+      if (!pids && !may_leave_out(pids.error())) return failure(pids.error());
       if (!pids) continue;
       std::istringstream words(*pids);
       for (pid_t pid = 0; words >> pid;) {
         auto child = read_process_stat(pid);
+        if (!child && !may_leave_out(child.error())) return failure(child.error());
         if (child && !child->is_dead()) children.push_back(std::move(*child));
       }
     }
@@ -286,10 +297,17 @@ Result<std::string> read_command_line(pid_t pid) {
 
 Result<std::vector<ProcessStat>> read_all_processes() {
   std::vector<ProcessStat> processes;
+  Status complete;
   const int error = for_each_number("/proc", [&](int pid) {
-    if (auto stat = read_process_stat(pid)) processes.push_back(std::move(*stat));
+    auto stat = read_process_stat(pid);
+    if (stat) {
+      processes.push_back(std::move(*stat));
+    } else if (!may_leave_out(stat.error())) {
+      complete = failure(stat.error());
+    }
   });
   if (error != 0) return system_failure("list", "/proc", error);
+  if (!complete) return failure(complete.error());
   if (processes.empty())
     return failure(ENOENT, "/proc lists no process: mount a proc file system there");
   std::sort(processes.begin(), processes.end(),
@@ -303,7 +321,9 @@ Result<std::vector<ProcessStat>> read_tree(pid_t root) {
   std::vector<ProcessStat> tree{std::move(*first)};
   Children children;
   for (size_t next = 0; next < tree.size(); ++next) {
-    for (ProcessStat& child : children.of(tree[next].pid)) tree.push_back(std::move(child));
+    auto found = children.of(tree[next].pid);
+    if (!found) return failure(found.error());
+    for (ProcessStat& child : *found) tree.push_back(std::move(child));
   }
   return tree;
 }

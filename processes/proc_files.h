@@ -86,11 +86,13 @@ Result<std::string> read_command_line(pid_t pid);  // words separated by spaces
 // Returns the ids of the mounts that the process can reach ("mnt_id" in /proc/PID/fdinfo).
 Result<std::set<int>> read_mount_ids(pid_t pid);
 
-// Returns all processes, sorted by pid. Skips processes that end during the call.
+// Returns all processes, sorted by pid. Skips processes that end during the call, and those that
+// this process may not see. Other errors, for example EMFILE, return no partial result.
 Result<std::vector<ProcessStat>> read_all_processes();
 
 // Returns the process and its descendants, parents before their children, without zombies. Exact
-// only while none of these processes can fork. Errors: ESRCH when there is no process `root`.
+// only while none of these processes can fork. Errors: ESRCH when there is no process `root`;
+// EMFILE and others when part of the tree could not be read.
 Result<std::vector<ProcessStat>> read_tree(pid_t root);
 
 // Returns the number in "pipe:[7]" or "socket:[7]"; 0 if `target` is of another kind.

@@ -13,6 +13,8 @@
 #include <optional>
 #include <set>
 
+#include "base/whole_file.h"
+
 namespace ppmr {
 namespace {
 
@@ -62,7 +64,7 @@ bool exists_in_a_hierarchy(const std::string& cgroup) {
   const std::filesystem::path root(kCgroupRoot);
   std::error_code error;
   if (std::filesystem::is_directory(root.string() + cgroup, error)) return true;
-  for (const auto& entry : std::filesystem::directory_iterator(root, error)) {
+  for (const auto& entry : list_directory(root).value_or(DirectoryEntries())) {
     if (std::filesystem::is_directory(entry.path().string() + cgroup, error)) return true;
   }
   return false;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -128,11 +127,14 @@ Status hand_over_tasks(const std::string& directory, const std::vector<ProcessId
     HandedTasks handed;
     std::vector<UniqueFd> pidfds;
     for (size_t i = begin; i < std::min(begin + kDescriptorsMax, tasks.size()); ++i) {
-      UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, tasks[i].pid, 0)));
-      if (!pidfd && errno != ESRCH) return system_failure("open the tasks in", directory);
-      if (!pidfd || !is_alive(tasks[i])) continue;
+      auto pidfd = open_pidfd(tasks[i]);
+      if (!pidfd && pidfd.error().errno_value == ESRCH) continue;
+      if (!pidfd) {
+        return failure(pidfd.error().errno_value,
+                       "hand over the tasks in " + directory + ": " + pidfd.error().message);
+      }
       handed.tasks[handed.count++] = tasks[i];
-      pidfds.push_back(std::move(pidfd));
+      pidfds.push_back(std::move(*pidfd));
     }
     if (Status sent = send_message(socket.get(), handed, "the supervisor", pidfds); !sent) {
       return sent;

@@ -5,7 +5,8 @@ Bazel's build events name every test of a run and its test.xml, so that stale fi
 do not count. pytest writes junit files. Tests that failed run again alone, which writes a second
 file of either kind. A test that passes only then counts as passed, and a line `flaky: NAME` above
 the last one names it: it is a defect to mend, and stands in tests/flaky.md until then. A test that
-pytest collected but did not run counts as skipped, and is named.
+pytest collected but did not run counts as skipped, and is named; so is one that would have begun
+too late.
 
 Each of these also counts as one failure: a test that Bazel reports as failed without a failure in
 its file (a crash, a timeout), a missing or broken result file, and a failed step without any failed
@@ -40,6 +41,7 @@ class Total:
                 self.failed += 1
             elif "skipped" in kinds or case.get("result") == "skipped":
                 self.skipped += 1
+                name_late(case)
             elif case.get("status") != "notrun":  # a gtest case named DISABLED_
                 self.passed += 1
 
@@ -132,6 +134,13 @@ def pytest_argument_of(case):
 
 def without_group(name):
     return re.sub(r"@[\w ]+$", "", name)
+
+
+def name_late(case):
+    """Names a test that pytest skipped because it would have begun too late (e2e/conftest.py)."""
+    for child in case.iter("skipped"):
+        if child.get("message", "").startswith("did not run:"):
+            print(f"did not run: {pytest_argument_of(case)}", file=sys.stderr)
 
 
 def failed_tests(path):

@@ -226,16 +226,7 @@ TARGETS = (
             2,
             _ratio("costs/compression/text, 1 Gb/s", "off", how),
         )
-        for how in ("lz4", "zstd", "auto")
-    ),
-    *(
-        Target(
-            f"time of a move with --compress auto that gains nothing: {name}",
-            1.03,
-            _ratio(f"costs/compression/{name}", "auto", "off"),
-            at_least=False,
-        )
-        for name in ("random, 1 Gb/s", "random, veth", "text, veth")
+        for how in ("lz4", "zstd")
     ),
     Target(
         "time of a move while 10,000 strangers connect, of one alone",

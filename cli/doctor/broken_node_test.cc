@@ -1,6 +1,5 @@
 // Tests every fault that the checks can find, on a node made of files in a temporary directory.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -8,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/test_directory.h"
 #include "cli/doctor/credential_checks.h"
 #include "cli/doctor/criu_checks.h"
 #include "cli/doctor/filter_checks.h"
@@ -25,13 +25,6 @@ namespace fs = std::filesystem;
 
 class Doctor : public testing::Test {
  protected:
-  Doctor() {
-    std::string path = testing::TempDir() + "/node-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    root_ = path;
-  }
-  ~Doctor() override { fs::remove_all(root_); }
-
   std::string write(const std::string& name, const std::string& text) {
     const fs::path path = root_ + "/" + name;
     fs::create_directories(path.parent_path());
@@ -39,7 +32,8 @@ class Doctor : public testing::Test {
     return path;
   }
 
-  std::string root_;
+  const TestDirectory directory_;
+  const std::string root_ = directory_.path();
 };
 
 // Returns the result of the only check of this name.

@@ -85,7 +85,7 @@ Diagnosis live_moves_of(const std::string& obstacle) {
   if (obstacle.empty()) return ok("live-moves", "memory is copied while its process runs");
   return warning(
       "live-moves", obstacle + ": processes stand still while all of their memory is sent",
-      "Use Linux 6.7 or later. Before it, a live move needs root, CONFIG_MEM_SOFT_DIRTY, "
+      "Use Linux 6.13 or later. Before it, a live move may need root, CONFIG_MEM_SOFT_DIRTY, "
       "and a kernel that merges no pages (KSM)");
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "base/whole_file.h"
 #include "cli/screen/counted.h"
 #include "daemon/background/program_file.h"
 #include "daemon/control/control_client.h"
@@ -178,7 +179,8 @@ std::vector<std::string> configuration_files(const std::string& directory) {
     if (fs::exists(file, error)) files.push_back(file.string());
   }
   for (const char* each : {"source.d", "protect.d"}) {
-    for (const auto& entry : fs::directory_iterator(fs::path(directory) / each, error)) {
+    for (const auto& entry :
+         list_directory(fs::path(directory) / each).value_or(DirectoryEntries())) {
       if (entry.path().extension() == ".conf") files.push_back(entry.path().string());
     }
   }

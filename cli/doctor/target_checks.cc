@@ -49,13 +49,10 @@ Diagnosis unreachable(const std::string& address, const Error& error) {
                                  address),
                      "Open the port for this node in the firewalls between the two, and check that "
                      "the host runs");
-    case EHOSTUNREACH:
-      if (error.message.starts_with("resolve")) {
-        return problem("target-name",
-                       fmt::format("the name in {} has no address: {}", address, error.message),
-                       "Correct the name, or add it to the name service or /etc/hosts");
-      }
-      [[fallthrough]];
+    case kNoAddress:
+      return problem("target-name",
+                     fmt::format("the name in {} has no address: {}", address, error.message),
+                     "Correct the name, or add it to the name service or /etc/hosts");
     default:
       return problem("target-port", fmt::format("{} cannot be reached: {}", address, error.message),
                      "Check the network between the nodes, and its routes");

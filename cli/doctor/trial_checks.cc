@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/ended_child.h"
 #include "base/spawn.h"
 #include "base/unique_fd.h"
 #include "processes/proc_files.h"
@@ -40,11 +41,7 @@ Status await_program(pid_t pid) {
   while (Clock::now() < deadline) {
     const auto stat = read_process_stat(pid);
     if (stat && stat->name == kProgram) return {};
-    siginfo_t ended{};  // WNOWAIT leaves the child to kill_and_reap()
-    if (waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-        ended.si_pid == pid) {
-      break;
-    }
+    if (has_ended(pid)) break;
     std::this_thread::sleep_for(kLookInterval);
   }
   return failure(ENOEXEC, fmt::format("`{}` cannot be started", kProgram));

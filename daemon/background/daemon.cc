@@ -216,7 +216,8 @@ Status Daemon::open_log_file() {
   const UniqueFd probe(open(log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
   if (!probe) {
     tl::unexpected<Error> failed = system_failure("open log file", log_path_);
-    failed.value().message += ": make its directory first (mkdir -p), or name another file";
+    failed.value().message +=
+        ": make the directory if it is missing (mkdir -p), or name another file";
     return failed;
   }
   try {

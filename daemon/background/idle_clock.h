@@ -18,8 +18,8 @@ class IdleClock {
 
   IdleClock(std::chrono::milliseconds limit, Time now) : limit_(limit), needed_at_(now) {}
 
-  // Starts the idle time anew, for a command that is about to use the daemon. Returns false if it
-  // is too late, because the daemon ends.
+  // Restarts the idle time, for a command that is about to use the daemon. Returns false if the
+  // daemon is already ending.
   bool stay(Time now);
   // Returns whether the daemon must end. After it has returned true, it always returns true.
   bool is_over(bool busy, Time now);

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/own_path.h"
 #include "base/version.h"
 
 namespace ppmr {
@@ -12,11 +12,9 @@ namespace ppmr {
 using nlohmann::json;
 
 json describe_program() {
-  std::error_code error;
-  // The kernel adds " (deleted)" if the file was removed or replaced (proc(5)). A package replaces
-  // each file by a new one.
-  const std::string file = std::filesystem::read_symlink("/proc/self/exe", error);
-  return {{"version", kVersion}, {"commit", kCommit}, {"replaced", file.ends_with(" (deleted)")}};
+  const auto path = own_path();
+  const bool is_replaced = !path && path.error().errno_value == ESTALE;
+  return {{"version", kVersion}, {"commit", kCommit}, {"replaced", is_replaced}};
 }
 
 std::string describe_old_program(const json& status, const std::string& version) {

@@ -59,7 +59,8 @@ Result<nlohmann::json> ControlCall::answer(std::chrono::milliseconds timeout) {
   }
   nlohmann::json answer = parse_json(line);
   if (!answer.is_object())
-    return explain({EPROTO, "cannot parse the answer: not a JSON object (version mismatch?)"});
+    return explain(
+        {EPROTO, "cannot parse the answer: not a JSON object (restart the daemon with this ppmr)"});
   return answer;
 }
 

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -20,6 +19,7 @@
 #include "base/json_text.h"
 #include "base/line_socket.h"
 #include "base/parse_json.h"
+#include "base/whole_file.h"
 #include "daemon/control/endpoint_file.h"
 #include "third_party/spdlog.h"
 
@@ -83,10 +83,8 @@ bool is_stale(const std::string& path) {
 
 // Removes the sockets of daemons that were killed before they could remove them.
 void remove_stale_sockets(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(directory, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string path = entry->path();
+  for (const auto& entry : list_directory(directory).value_or(DirectoryEntries())) {
+    const std::string path = entry.path();
     if (!path.ends_with(kSuffix) || !is_stale(path)) continue;
     remove_endpoint(path);
     unlink(path.c_str());
@@ -114,8 +112,8 @@ Result<std::string> choose_path(const ControlServerOptions& options) {
   }
   if (access(options.public_path.c_str(), F_OK) == 0 && !is_stale(options.public_path)) {
     return failure(EADDRINUSE, "control socket " + options.public_path +
-                                   ": another daemon listens there, or it is no socket: stop that "
-                                   "daemon, or remove the file");
+                                   ": another daemon listens there, or the file is not a socket: "
+                                   "stop that daemon, or remove the file");
   }
   return options.public_path;
 }
@@ -146,20 +144,20 @@ Result<std::unique_ptr<ControlServer>> ControlServer::create(ControlServerOption
   if (!bind_address) return failure(bind_address.error());
 
   UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return system_failure("create control socket", path);
+  if (!listener) return system_failure("create the control socket", path);
   UniqueFd end(eventfd(0, EFD_CLOEXEC));
   if (!end) return system_failure("create an eventfd for", path);
   if (!options.public_path.empty()) unlink(unfinished.c_str());
   const mode_t mode = options.public_path.empty() ? 0600 : 0666;
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&*bind_address),
            sizeof(*bind_address)) != 0) {
-    return system_failure("bind control socket", path);
+    return system_failure("bind the control socket", path);
   }
   if (chmod(unfinished.c_str(), mode) != 0 || listen(listener.get(), 64) != 0 ||
       rename(unfinished.c_str(), path.c_str()) != 0) {
     const int errno_value = errno;
     unlink(unfinished.c_str());
-    return system_failure("listen on control socket", path, errno_value);
+    return system_failure("listen on the control socket", path, errno_value);
   }
   return std::unique_ptr<ControlServer>(
       new ControlServer(std::move(options), path, std::move(listener), std::move(end)));
@@ -295,7 +293,7 @@ json ControlServer::answer(const std::string& line, const ControlClient& client,
   if (!request.is_object())
     return refusal({EINVAL,
                     "malformed request: not a JSON object on one line, or with a number out of "
-                    "range (version mismatch?)"});
+                    "range (restart the daemon with this ppmr)"});
   try {
     return handler_(request, client, passed);
   } catch (const json::exception& error) {

@@ -69,8 +69,8 @@ class ControlServer {
   // Removes the sockets of dead daemons. Clients block until serve() is called. Errors: EADDRINUSE
   // if another daemon listens on the public path; the errors of the system calls.
   static Result<std::unique_ptr<ControlServer>> create(ControlServerOptions options = {});
-  // Removes the socket, closes the connections and waits for the handlers to return. Before, the
-  // owner must make handlers return that block.
+  // Removes the socket, closes the connections and waits for the handlers to return. The owner must
+  // first make handlers that block return.
   ~ControlServer();
 
   ControlServer(const ControlServer&) = delete;

@@ -1,14 +1,11 @@
 #include "daemon/control/endpoint_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
 #include "base/parse_json.h"
-#include "base/unique_fd.h"
 #include "base/whole_file.h"
 
 namespace ppmr {
@@ -19,15 +16,7 @@ std::string path_of(const std::string& control_socket) { return control_socket +
 }  // namespace
 
 Status write_endpoint(const std::string& control_socket, const nlohmann::json& endpoint) {
-  const std::string path = path_of(control_socket);
-  const UniqueFd file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file) return system_failure("create", path);
-  const std::string text = json_text(endpoint);
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return system_failure("write", path);
-  }
-  return {};
+  return write_whole_file(path_of(control_socket), json_text(endpoint), O_EXCL, 0600);
 }
 
 Result<nlohmann::json> read_endpoint(const std::string& control_socket) {

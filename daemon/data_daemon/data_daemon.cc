@@ -69,7 +69,8 @@ Status check_log_file(const std::string& path) {
   const auto directory = std::filesystem::absolute(path).parent_path();
   if (errno == ENOENT && ::access(directory.c_str(), W_OK | X_OK) == 0) return {};
   tl::unexpected<Error> failed = system_failure("open log file", path);
-  failed.value().message += ": make its directory first (mkdir -p), or name another file";
+  failed.value().message +=
+      ": make the directory if it is missing (mkdir -p), or name another file";
   return failed;
 }
 

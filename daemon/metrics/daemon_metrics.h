@@ -18,7 +18,7 @@
 
 namespace ppmr {
 
-// Returns the metrics of a status. A number that is missing in the status counts as 0.
+// Returns the metrics of a daemon's status. A number that is missing in the status counts as 0.
 std::vector<prometheus::MetricFamily> metrics_of_status(const nlohmann::json& status);
 
 // Threads: any, if any thread may call `status`.

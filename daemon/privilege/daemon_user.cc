@@ -8,8 +8,9 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <set>
+
+#include "base/whole_file.h"
 
 namespace ppmr {
 namespace {
@@ -22,11 +23,9 @@ constexpr uint32_t kFreeIds = uint32_t{1} << 28;
 
 std::set<uid_t> users_of_processes() {
   std::set<uid_t> users;
-  std::error_code error;
-  std::filesystem::directory_iterator entry("/proc", error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+  for (const auto& entry : list_directory("/proc").value_or(DirectoryEntries())) {
     struct stat found {};
-    if (::stat(entry->path().c_str(), &found) == 0) users.insert(found.st_uid);
+    if (::stat(entry.path().c_str(), &found) == 0) users.insert(found.st_uid);
   }
   return users;
 }

@@ -57,7 +57,7 @@ class PrivilegedHelper final : public KeptFiles {
   Result<FuseChannel> mount();  // unmount() uses this object, so it must live until then
   Result<UniqueFd> start_agent(const std::string& peer);
   Result<UnnamedFile> create_spill_file();
-  // Opens one of the files of the options. Errors: EPERM for another file.
+  // Opens a file of HelperOptions, read_files or append_file. Errors: EPERM for another file.
   Result<UniqueFd> open_again(const std::string& path);
   // Connects to an address of the target. Has the type Dial (tcp_connection.h).
   Result<UniqueFd> dial(size_t number);

@@ -63,7 +63,7 @@ using Filter = std::unique_ptr<void, decltype(&seccomp_release)>;
 // Turns a return value of libseccomp, which is -errno on failure, into a Status.
 Status checked(int result, const std::string& what) {
   if (result == 0) return {};
-  return system_failure("seccomp: allow", what, -result);
+  return system_failure("add a seccomp rule for", what, -result);
 }
 
 // Allows sockets of these families only. The kernel's other families are rarely used and have had

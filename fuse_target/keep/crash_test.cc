@@ -155,7 +155,7 @@ TEST_F(CrashTest, NothingIsLostIfTheTargetIsKilledBeforeOrAfterARenameOrARemoval
   for (const Step step :
        {Step::kBeforeRename, Step::kAfterRename, Step::kBeforeRemoval, Step::kAfterRemoval}) {
     SCOPED_TRACE(static_cast<int>(step));
-    // The step of the third checkpoint of this target, which the target keeps and then removes.
+    // Each target is killed at its third checkpoint, in this step.
     run_and_kill(first, step, last_number() + 3, SIZE_MAX);
     EXPECT_GE(kept_.size() + removed_.size(), 2u);
     check();

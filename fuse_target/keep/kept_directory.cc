@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/whole_file.h"
 #include "fuse_target/keep/kept_file.h"
 #include "fuse_target/keep/kept_writer.h"
 #include "fuse_target/store/range_set.h"
@@ -58,16 +59,16 @@ class Listing {
 
  private:
   Status add_below(const std::string& directory, uint32_t parent) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const auto entries = list_directory(directory);
+    if (!entries) return failure(entries.error());
+    for (const auto& entry : *entries) {
       const std::string path = entry.path();
       const auto number = static_cast<uint32_t>(paths.size());
       if (Status added = add(path, parent, entry.path().filename()); !added) return added;
       if (index.listing.nodes.back().type != wire::NodeType::kDirectory) continue;
       if (Status added = add_below(path, number); !added) return added;
     }
-    return error ? Status(failure(error.value(), "list " + directory + ": " + error.message()))
-                 : Status{};
+    return {};
   }
 
   Status add(const std::string& path, uint32_t parent, const std::string& name) {
@@ -135,18 +136,6 @@ Status append_file(const std::string& path, const std::vector<BlockStretch>& str
   return {};
 }
 
-Status write_at(const UniqueFd& file, const std::string& path, uint64_t at,
-                std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("write", path);
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    at += static_cast<uint64_t>(count);
-  }
-  return {};
-}
-
 Status extract_file(const ListedNode& node, const std::string& path,
                     std::vector<std::byte>& piece) {
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -157,7 +146,7 @@ Status extract_file(const ListedNode& node, const std::string& path,
       const auto bytes = std::span(piece).first(std::min<uint64_t>(end - at, piece.size()));
       const uint64_t place = extent.place + (at - extent.offset);
       if (Status read = node.kept.bytes->read(place, bytes); !read) return read;
-      if (Status written = write_at(file, path, at, bytes); !written) return written;
+      if (Status written = write_all(file, bytes, at, path); !written) return written;
       at += bytes.size();
     }
   }
@@ -183,8 +172,8 @@ Result<KeptFile::Opened> open_named(UniqueFd file, const std::string& path, cons
     return failure(opened.error().errno_value, path + ": " + opened.error().message);
   }
   if (opened->listing.name() != name) {
-    return failure(EBADMSG, path + ": it is not the file that belongs there, but '" +
-                                opened->listing.name() + "'");
+    return failure(EBADMSG, path + ": contains '" + opened->listing.name() + "' instead of '" +
+                                name + "': the file was renamed or replaced");
   }
   return opened;
 }

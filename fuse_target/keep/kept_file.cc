@@ -1,7 +1,6 @@
 #include "fuse_target/keep/kept_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -243,14 +242,7 @@ Result<UniqueFd> KeptFile::copy_checksums(uint64_t first_block, size_t count) co
   if (Status read = read_checksums(first_block - places_.first_data_block, checksums); !read) {
     return failure(read.error());
   }
-  UniqueFd memfd(::memfd_create("ppmr-checksums", MFD_CLOEXEC));
-  const BlockCipher::Key& key = cipher_.key();
-  const size_t bytes = count * sizeof(uint32_t);
-  if (!memfd || ::pwrite(memfd.get(), key.data(), key.size(), 0) != ssize_t{sizeof key} ||
-      ::pwrite(memfd.get(), checksums.data(), bytes, sizeof key) != static_cast<ssize_t>(bytes)) {
-    return system_failure("copy checksums to", "a memfd");
-  }
-  return memfd;
+  return create_checksum_file(cipher_.key(), checksums);
 }
 
 }  // namespace ppmr

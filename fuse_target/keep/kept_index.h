@@ -31,8 +31,8 @@ uint64_t data_blocks_of(const KeptIndex& index);
 
 // Converts an index to bytes, and bytes to an index. Errors of pack_index(): EFBIG for too many
 // files or holes. Errors of unpack_index(): EBADMSG if the bytes are not the index of a file with
-// `data_blocks` data blocks. A program with the key wrote the bytes, because they could be
-// decrypted, but it may have been another version of ppmr.
+// `data_blocks` data blocks. Bytes that could be decrypted come from a program with the key, but
+// that program may be another version of ppmr.
 Result<std::string> pack_index(const KeptIndex& index);
 Result<KeptIndex> unpack_index(const std::string& bytes, uint64_t data_blocks);
 

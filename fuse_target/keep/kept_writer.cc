@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/whole_file.h"
 
 namespace ppmr {
 namespace {
@@ -47,16 +48,8 @@ Result<std::unique_ptr<KeptWriter>> KeptWriter::create(const UniqueFd& file, std
 }
 
 Status KeptWriter::write_at(uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return system_failure("write", path_, count < 0 ? errno : EIO);
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    offset += static_cast<uint64_t>(count);
-    unsynced_bytes_ += static_cast<uint64_t>(count);
-  }
-  return {};
+  unsynced_bytes_ += bytes.size();
+  return write_all(file_, bytes, offset, path_);
 }
 
 // Writes the next block of checksums.

@@ -31,4 +31,8 @@ class DiskBytes {
   virtual Result<UniqueFd> copy_checksums(uint64_t first_block, size_t count) const = 0;
 };
 
+// Returns the memfd of DiskBytes::copy_checksums(). Errors: those of memfd_create(2) and pwrite(2).
+Result<UniqueFd> create_checksum_file(const BlockCipher::Key& key,
+                                      std::span<const uint32_t> checksums);
+
 }  // namespace ppmr

@@ -24,7 +24,7 @@ struct FileLoan {
 
   uint64_t size_bytes = 0;  // size of the whole file
   uint64_t end = 0;         // offset of the next part; size_bytes if this is the last part
-  // By offset. The gaps, and the bytes behind the last piece up to `end`, are zeros.
+  // Sorted by offset. The gaps, and the bytes from the last piece up to `end`, are zeros.
   std::vector<Piece> pieces;
   std::vector<int> regions;  // memfds of the store, which outlives the loan
   std::vector<BlockRef> blocks;

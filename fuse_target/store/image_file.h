@@ -113,7 +113,7 @@ class ImageFile {
   // ---- For kept checkpoints.
   // Returns the ranges that arrived as chunks; all other bytes are zeros.
   std::vector<Range> stored_ranges() const;
-  // Makes a new, empty file a closed file of this size with these bytes.
+  // Turns a new, empty file into a closed file of this size with these bytes.
   void restore(KeptBytes kept, uint64_t size_bytes);
   // Frees the memory of a closed file: later reads get the same bytes from `kept`. Returns the file
   // on the disk that had the bytes before, if any, like discard().

@@ -97,7 +97,7 @@ TEST_F(ImageFileTest, PromisedMemoryIsFreeEvenIfOtherFilesFillTheStore) {
   EXPECT_FALSE(arrive(5 * kExtentBytes, "more than was promised"));
 }
 
-TEST_F(ImageFileTest, PromiseEndsWithTheFile) {
+TEST_F(ImageFileTest, PromiseEndsWhenTheFileIsClosedOrDiscarded) {
   for (const bool closes : {true, false}) {
     use(16 * kExtentBytes);
     ASSERT_TRUE(file().promise(12 * kExtentBytes));

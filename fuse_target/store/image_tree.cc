@@ -11,8 +11,11 @@ constexpr const char* kLastImage = "inventory.img";  // CRIU writes this image a
 
 }  // namespace
 
-ImageTree::ImageTree(const ImageStorage& storage, ParkingLot& parking)
-    : storage_(storage), parking_(parking), root_(std::make_shared<StoredNode>()) {
+ImageTree::ImageTree(const ImageStorage& storage, ParkingLot& parking, TopRemoved top_removed)
+    : storage_(storage),
+      parking_(parking),
+      top_removed_(std::move(top_removed)),
+      root_(std::make_shared<StoredNode>()) {
   root_->inode = kRootInode;
   root_->attributes.mode = 0755;
   root_->ctime_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -11,6 +11,7 @@
 // held.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -49,7 +50,13 @@ struct CheckpointReport {
 // Threads: any. sink.h states which threads call the functions of Sink.
 class ImageTree final : public Sink {
  public:
-  ImageTree(const ImageStorage& storage, ParkingLot& parking);
+  // `top_removed` is called with the name of a checkpoint that is removed, unless the kernel
+  // removes it (remove_entry()) or another checkpoint gets its name. It must not block or call the
+  // tree.
+  using TopRemoved = std::function<void(const std::string& name)>;
+  ImageTree(
+      const ImageStorage& storage, ParkingLot& parking,
+      TopRemoved top_removed = [](const std::string&) {});
   ~ImageTree() override;
 
   // ---- Sink: for the sources.
@@ -281,6 +288,7 @@ class ImageTree final : public Sink {
 
   const ImageStorage& storage_;
   ParkingLot& parking_;
+  const TopRemoved top_removed_;
 
   mutable Mutex mutex_;
   CondVar changed_;

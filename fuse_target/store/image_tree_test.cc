@@ -92,7 +92,9 @@ class ImageTreeTest : public ::testing::Test {
       std::move(*StoreMemory::create({128 * kExtentBytes, 0, 0}, nullptr));
   const ImageStorage storage_{*memory_};
   ParkingLot parking_{[](pid_t) { return false; }};
-  ImageTree tree_{storage_, parking_};
+  std::vector<std::string> tops_removed_;
+  ImageTree tree_{storage_, parking_,
+                  [this](const std::string& name) { tops_removed_.push_back(name); }};
 };
 
 TEST_F(ImageTreeTest, RefusesANewCheckpointWhoseNameIsInUse) {
@@ -415,6 +417,22 @@ TEST_F(ImageTreeTest, TargetCannotRemoveFilesOfACheckpointThatIsStillOpen) {
   removed = tree_.remove_entry(root(), "c", true);
   ASSERT_TRUE(removed && *removed);
   EXPECT_EQ((**removed).node, kTop);
+}
+
+TEST_F(ImageTreeTest, ReportsRemovedCheckpointsThatTheKernelHasNotRemoved) {
+  using Names = std::vector<std::string>;
+  make_checkpoint();
+  ASSERT_TRUE(tree_.remove(kSession, {kTop, "file"}));
+  EXPECT_EQ(tops_removed_, Names()) << "the file is in a checkpoint";
+  ASSERT_TRUE(tree_.remove(kSession, {0, "c"}));
+  EXPECT_EQ(tops_removed_, Names({"c"}));
+  ASSERT_TRUE(claim("d", 20));
+  ASSERT_TRUE(tree_.remove_kept({kSession, 20}));
+  EXPECT_EQ(tops_removed_, Names({"c", "d"}));
+  ASSERT_TRUE(claim("e", 30));
+  tree_.session_ended(kSession, "test");
+  ASSERT_TRUE(tree_.remove_checkpoint("e"));
+  EXPECT_EQ(tops_removed_, Names({"c", "d", "e"}));
 }
 
 TEST_F(ImageTreeTest, OpenFileKeepsItsBytesWhenRemoved) {

@@ -27,7 +27,6 @@ TEST(RangeSet, VisitsCoveredAndUncoveredPartsOfTheRange) {
   EXPECT_EQ(parts, expected);
 }
 
-// Compares the range set with a set of single positions.
 TEST(RangeSet, RandomAddsAndRemovesGiveTheSameResultAsASetOfPositions) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);

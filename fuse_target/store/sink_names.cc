@@ -135,6 +135,7 @@ Status ImageTree::remove(SessionId session, const wire::Remove& message) {
   lock.unlock();
   report_failures();
   changed_.notify_all();
+  if (node && parent == root_) top_removed_(message.name);
   if (node) {  // retries requests that wait for a name in the removed directory
     parking_.changed(node.get());
     parking_.changed(parent.get());

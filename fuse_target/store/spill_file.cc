@@ -1,7 +1,6 @@
 #include "fuse_target/store/spill_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -12,17 +11,13 @@
 
 #include "base/crc32c.h"
 #include "base/mutex.h"
+#include "base/whole_file.h"
 #include "third_party/spdlog.h"
 
 namespace ppmr {
 namespace {
 
 constexpr size_t kWriteBytes = 64 << 10;  // encrypted in one step, on the stack
-
-bool write_all(const UniqueFd& memfd, const void* bytes, size_t size, size_t offset) {
-  return ::pwrite(memfd.get(), bytes, size, static_cast<off_t>(offset)) ==
-         static_cast<ssize_t>(size);
-}
 
 }  // namespace
 
@@ -107,17 +102,7 @@ Status SpillFile::write_blocks_locked(uint64_t first, std::span<const std::byte>
 }
 
 Status SpillFile::write_to_disk(uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      return system_failure("write spill file in", directory_, count < 0 ? errno : EIO);
-    }
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    offset += static_cast<uint64_t>(count);
-  }
-  return {};
+  return write_all(file_, bytes, offset, "a spill file in " + directory_);
 }
 
 // ---- Any range ---------------------------------------------------------------------------------
@@ -187,13 +172,7 @@ Result<UniqueFd> SpillFile::copy_checksums(uint64_t first_block, size_t count) c
       if (const uint32_t* checksum = checksum_locked(first_block + i)) checksums[i] = *checksum;
     }
   }
-  UniqueFd memfd(::memfd_create("ppmr-checksums", MFD_CLOEXEC));
-  const BlockCipher::Key& key = cipher_->key();
-  if (!memfd || !write_all(memfd, key.data(), key.size(), 0) ||
-      !write_all(memfd, checksums.data(), count * sizeof(uint32_t), key.size())) {
-    return system_failure("copy checksums to", "a memfd");
-  }
-  return memfd;
+  return create_checksum_file(cipher_->key(), checksums);
 }
 
 void SpillFile::punch_hole(uint64_t offset, uint64_t length_bytes) {

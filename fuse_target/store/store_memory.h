@@ -235,7 +235,7 @@ class StoreMemory {
   // while it has no block.
   std::vector<std::unique_ptr<Region>> regions_ PPMR_GUARDED_BY(mutex_);
   std::vector<Slabs> slabs_ PPMR_GUARDED_BY(mutex_);
-  // Free, used before; the extent that was returned last is reused first.
+  // Free extents that were used before. The extent that was returned last is reused first.
   std::vector<StoreExtent*> returned_ PPMR_GUARDED_BY(mutex_);
   std::vector<StoreExtent*> touched_ PPMR_GUARDED_BY(mutex_);  // free, touched, never used
   // Numbers of the other extents; the last number is used first.

@@ -206,13 +206,16 @@ bool ImageTree::is_in_use(NodeKey top) const {
 }
 
 Status ImageTree::remove_kept(NodeKey top) {
+  std::string name;
   {
     Lock lock(*this);
     const StoredNodePointer node = top_of_locked(top);
     if (!node) return failure(ENOENT, "it was removed meanwhile");
     if (is_in_use_locked(*node)) return failure(EBUSY, "it is being read");
+    name = node->name;
     unlink_tree_locked(node);
   }
+  top_removed_(name);
   changed_.notify_all();
   return {};
 }

@@ -1,10 +1,9 @@
 // The functions of ImageTree that pass bytes to other processes: loans of files, and bundles of
 // small files.
-#include <unistd.h>
-
 #include <algorithm>
 #include <sstream>
 
+#include "base/whole_file.h"
 #include "fuse_target/store/image_tree.h"
 #include "mount/image_bundle.h"
 
@@ -107,9 +106,9 @@ Result<std::vector<Candidate>> choose(const std::map<std::string, StoredNodePoin
 Status copy(const FileLoan& loan, std::span<std::byte> to) {
   for (const FileLoan::Piece& piece : loan.pieces) {
     const std::span<std::byte> part = to.subspan(piece.offset, piece.length);
-    const ssize_t n = ::pread(loan.regions[piece.place], part.data(), part.size(),
-                              static_cast<off_t>(piece.place_offset));
-    if (n != static_cast<ssize_t>(part.size())) return system_failure("read", "stored images");
+    const Status read =
+        read_all(loan.regions[piece.place], part, piece.place_offset, "stored images");
+    if (!read) return read;
   }
   return {};
 }

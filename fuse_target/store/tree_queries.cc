@@ -138,6 +138,7 @@ Result<NodeKey> ImageTree::remove_checkpoint(const std::string& name, const std:
     }
     unfinished = unlink_tree_locked(top);
   }
+  top_removed_(name);
   changed_.notify_all();
   // If every file is complete, readers can continue. Otherwise readers of an incomplete file would
   // wait forever, so the checkpoint fails.

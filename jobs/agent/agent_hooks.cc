@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "base/whole_file.h"
 #include "jobs/agent/job_agent.h"
 #include "third_party/spdlog.h"
 
@@ -28,23 +29,28 @@ Status write_result(const std::string& path, const json& result) {
 
 }  // namespace
 
-json JobAgent::answer_hook(const std::string& text) {
+json JobAgent::answer_hook(const HookRequest& request) {
   return answer_safely([&]() -> json {
-    const json request = text.empty() ? json::object() : json::parse(text);
-    const json answer = evacuate(0, request.value("to", ""), {});
+    const json answer = evacuate(0, request.to, {});
     return answer.value("evacuation", answer);
   });
 }
 
 void JobAgent::serve_hooks() {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(hooks_directory(), error)) {
+  for (const auto& entry : list_directory(hooks_directory()).value_or(DirectoryEntries())) {
     std::filesystem::path path = entry.path();
     if (path.extension() != ".request" || !entry.is_regular_file(error)) continue;
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto request = read_hook_request(path);
+    const int unread = request ? 0 : request.error().errno_value;
+    if (unread == ENOENT || unread == EAGAIN) continue;
+    if (unread == EIO) {
+      spdlog::error("skipped a request for the evacuation of this host: {}",
+                    request.error().message);
+      continue;
+    }
     spdlog::info("{} asks for the evacuation of this host", path.filename().string());
-    const json result = answer_hook(text);
+    const json result = request ? answer_hook(*request) : refusal(request.error());
     if (wait({})) return;  // stopped: the next agent serves the request
     // Writes the result before it removes the request. If the agent dies in between, the next agent
     // evacuates an empty host once more.

@@ -22,7 +22,7 @@ Result<std::string> file_of(const std::string& directory, const std::string& sus
   if (directory.starts_with('/') && is_suspension_id(suspension)) {
     return node_file(suspension, index);
   }
-  return failure(EINVAL, fmt::format("'{}' is no absolute path, or '{}' is not the ID of a "
+  return failure(EINVAL, fmt::format("'{}' is not an absolute path, or '{}' is not the ID of a "
                                      "suspension",
                                      directory, suspension));
 }

@@ -81,20 +81,25 @@ Result<std::string> run_move(const std::vector<std::string>& argv,
   return text;
 }
 
-// Returns the records of the node's migrations to this host. Fails if any record cannot be read,
-// because it may be the record of such a migration.
+// Returns the records of the node's migrations to this host. Fails if a record that cannot be read,
+// or is set aside, may be the record of such a migration.
 Result<std::vector<OwnershipRecord>> find_arrivals(const EvacuationOptions& options,
                                                    const HostNode& node) {
   auto store = RecordStore::open(options.state_directory);
   if (!store) return failure(store.error());
-  std::vector<Error> unreadable;
-  auto records = store->list(&unreadable);
+  auto records = store->list();
   if (!records) return failure(records.error());
-  if (!unreadable.empty()) return failure(unreadable[0]);
+  const auto is_of_node = [&](const OwnershipRecord& record) {
+    return record.trees.size() == 1 && record.trees[0].container.name == node.spec.container();
+  };
   std::erase_if(*records, [&](const OwnershipRecord& record) {
-    return record.role != MigrationRole::kTarget || record.trees.size() != 1 ||
-           record.trees[0].container.name != node.spec.container();
+    return record.role != MigrationRole::kTarget || !is_of_node(record);
   });
+  const auto unreadable = store->list_unreadable(MigrationRole::kTarget);
+  if (!unreadable) return failure(unreadable.error());
+  for (const UnreadableRecord& record : *unreadable) {
+    if (!record.earlier || is_of_node(*record.earlier)) return failure(record.error);
+  }
   return records;
 }
 

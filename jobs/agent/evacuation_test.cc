@@ -4,11 +4,11 @@
 #include "jobs/agent/evacuation.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/test_directory.h"
 #include "migration/records/record_store.h"
 #include "migration/records/take_to.h"
 
@@ -23,15 +23,11 @@ constexpr milliseconds kPatience{20};
 class AbortArrival : public testing::Test {
  protected:
   AbortArrival() {
-    std::string path = testing::TempDir() + "/arrival-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    options_.state_directory = directory_ = path;
+    options_.state_directory = directory_.path();
     node_.spec.job = "0123abcd";
     node_.expected = true;
   }
-  ~AbortArrival() override { std::filesystem::remove_all(directory_); }
-
-  RecordStore store() const { return *RecordStore::open(directory_); }
+  RecordStore store() const { return *RecordStore::open(directory_.path()); }
 
   // Begins a migration to this host.
   void begin(const std::string& container, MigrationState state = kRestoring,
@@ -54,7 +50,7 @@ class AbortArrival : public testing::Test {
   }
   MigrationState state() const { return store().read(id_, MigrationRole::kTarget)->state(); }
 
-  std::string directory_;
+  const TestDirectory directory_;
   std::string id_;
   EvacuationOptions options_;
   HostNode node_;
@@ -179,6 +175,23 @@ TEST_F(AbortArrival, ReturnsOnlyWhenTheSupervisorHasEnded) {
   ASSERT_FALSE(aborted);
   EXPECT_EQ(aborted.error().errno_value, EBUSY);
   EXPECT_EQ(state(), kAborted);
+}
+
+// The copy of the node may be held here, so the node must not be removed.
+TEST_F(AbortArrival, FailsOnlyForAnUnreadableRecordThatMayBeOfThisNode) {
+  const auto spoil = [&] {
+    std::ofstream(store().path_of(id_, MigrationRole::kTarget) + "/99.json") << "{";
+  };
+  begin("ppmr-0123abcd-7");
+  spoil();
+  EXPECT_TRUE(abort_arrival(options_, node_, kPatience)) << "it is of another node";
+  begin(node_.spec.container());
+  spoil();
+  EXPECT_FALSE(abort_arrival(options_, node_, kPatience));
+  ASSERT_EQ(store().set_unreadable_aside().size(), 2u);
+  const Status aside = abort_arrival(options_, node_, kPatience);
+  ASSERT_FALSE(aside);
+  EXPECT_NE(aside.error().message.find("unreadable-" + id_), std::string::npos);
 }
 
 TEST_F(AbortArrival, FinishedMigrationsAndMigrationsOfOtherNodesStayUnchanged) {

@@ -22,7 +22,7 @@ constexpr milliseconds kAlivePatience{2500};
 constexpr milliseconds kQuiet{1500};
 // The home spends about a millisecond on each question.
 constexpr size_t kQuestionsPerSecond = 64;
-// Limit for the history of a node.
+// The most moves that the history of a node keeps.
 constexpr size_t kMovesMax = 16;
 
 void step(JobHost* host, HostEvent event, const std::string& reason = "") {
@@ -63,7 +63,10 @@ void HomeJobs::ask_hosts(const std::vector<std::string>& hosts) {
 Result<json> HomeJobs::ask_host(const std::string& host, const json& request,
                                 milliseconds patience) {
   const auto asked_at = Clock::now();
-  if (request.at("op") == host_request::Alive::kName) {
+  // A host answers Alive and EpochGo within milliseconds, so a silent host is probably dead. If it
+  // lives and does not get EpochGo, its node runs on after kGoPatience of part_epochs.cc.
+  const json& op = request.at("op");
+  if (op == host_request::Alive::kName || op == host_request::EpochGo::kName) {
     patience = patience_with(contact_of_host(host).contact, patience);
   }
   auto answer = options_.ask(host, request, patience);

@@ -4,9 +4,9 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
+#include "base/whole_file.h"
 #include "jobs/agent/parallel.h"
 #include "third_party/spdlog.h"
 
@@ -270,27 +270,35 @@ void HomeJobs::remove(const JobRecord& job) {
   }
 }
 
-void HomeJobs::remove_stray_ports() {
+bool HomeJobs::is_stray_port(const std::string& name) const {
   constexpr std::string_view kBefore = "ppmr-", kBehind = "-home";
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/run/netns", error)) {
+  if (!name.starts_with(kBefore) || !name.ends_with(kBehind)) return false;
+  const size_t around = kBefore.size() + kBehind.size();
+  const std::string id =
+      name.size() > around ? name.substr(kBefore.size(), name.size() - around) : "";
+  MutexLock lock(mutex_);
+  return is_job_id(id) && !jobs_.contains(id) && absence_locked(id).errno_value == ENOENT;
+}
+
+void HomeJobs::remove_stray_ports() {
+  for (const auto& entry : list_directory("/run/netns").value_or(DirectoryEntries())) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(kBefore) || !name.ends_with(kBehind)) continue;
-    const std::string id =
-        name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size());
-    {
-      MutexLock lock(mutex_);
-      if (!is_job_id(id) || jobs_.contains(id)) continue;
-    }
+    if (!is_stray_port(name)) continue;
     if (Status removed = remove_port(name); !removed) spdlog::warn("{}", removed.error().message);
   }
 }
 
+Error HomeJobs::absence_locked(const std::string& id) const {
+  const bool may_run = !jobs_.contains(id) && !ended_.contains(id);
+  if (may_run && is_job_id(id) && records_.exists(id)) {
+    return {EIO, "the record of job " + id + " could not be read"};
+  }
+  return {ENOENT, "job " + id + " has ended"};
+}
+
 Result<JobRecord*> HomeJobs::find_locked(const std::string& job) {
   const auto found = jobs_.find(job);
-  if (found == jobs_.end() || found->second.ending) {
-    return failure(ENOENT, "job " + job + " has ended");
-  }
+  if (found == jobs_.end() || found->second.ending) return failure(absence_locked(job));
   return &found->second;
 }
 
@@ -304,11 +312,8 @@ Result<std::pair<std::string, std::string>> HomeJobs::place(const std::string& i
                                                             const std::string& asker) {
   MutexLock lock(mutex_);
   const auto found = jobs_.find(id);
-  if (found == jobs_.end() && is_job_id(id) && records_.exists(id)) {
-    return failure(EIO, "the record of job " + id + " could not be read");
-  }
   if (found == jobs_.end() || found->second.ending || index >= found->second.nodes.size()) {
-    return failure(ENOENT, "job " + id + " has ended");
+    return failure(absence_locked(id));
   }
   const JobNodePlace& node = found->second.nodes[index];
   if (asker == node.host) {
@@ -327,7 +332,7 @@ Result<LauncherNews> HomeJobs::exists(const std::string& id) const {
                         .stands_still = standing_.contains(id)};
   }
   const auto end = ended_.find(id);
-  return failure(ENOENT, end != ended_.end() ? end->second.why : "job " + id + " has ended");
+  return end != ended_.end() ? failure(ENOENT, end->second.why) : failure(absence_locked(id));
 }
 
 JobEnd HomeJobs::how_it_ended(const std::string& id) const {
@@ -386,7 +391,8 @@ std::string HomeJobs::probe(const std::string& host, const std::string& containe
   auto answer = options_.ask(host, to_request(host_request::Present{{container}}), kCheckPatience);
   if (answer && answer->value("present", true)) return "";
   if (answer) return fmt::format("host {} has lost its job node", host);
-  // A host that refuses connections lives, and so does its node: only the job agent is away.
+  // A host that refuses connections lives, and so does its node: only the job agent is away. A host
+  // whose address is not found may live.
   if (contact_of(answer.error()) != Contact::kSilent) return "";
   return fmt::format("host {} does not answer for {} s: its job node is lost", host,
                      options_.host_timeout.count());

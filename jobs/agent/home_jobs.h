@@ -42,8 +42,9 @@ struct HomeOptions {
   // A protected job is rolled back when one of its hosts has been silent for this time. First the
   // home asks the host once more, and then runs the fence.
   std::chrono::seconds dead_after{1};
-  // A program that ends with 0 only if the host that is its argument is certainly dead. Empty: a
-  // job whose host does not answer ends after `host_timeout`.
+  // A program that ends with 0 only if the host that is its argument is certainly dead. It may
+  // switch the host off. For a host whose name has had no address, it runs after `host_timeout`.
+  // Empty: a job whose host does not answer ends after `host_timeout`.
   std::string fence;
   SuspensionOptions suspension;
 };
@@ -113,7 +114,8 @@ class HomeJobs {
   // launcher receives (exists()). Idempotent. Errors: EPERM.
   Status end(const std::string& job, uid_t uid, const JobEnd& why);
   // Returns the news for the launcher. Errors: ENOENT: the job has ended; how_it_ended() returns
-  // why.
+  // why. EIO: the record of the job could not be read, so the job may run. This holds for all calls
+  // with a job.
   Result<LauncherNews> exists(const std::string& job) const;
   JobEnd how_it_ended(const std::string& job) const;
 
@@ -175,8 +177,11 @@ class HomeJobs {
   // Ends jobs whose launcher has ended, and jobs with a host that does not answer. The caller calls
   // this about once a second.
   void tend();
-  // Removes the ports of jobs that this home does not have.
+  // Removes the ports of jobs that this home does not have. Leaves the port of a job whose record
+  // could not be read.
   void remove_stray_ports();
+  // Returns whether a network namespace of this name is such a port.
+  bool is_stray_port(const std::string& name) const;
 
  private:
   Result<JobRecord> plan(const JobRequest& request);
@@ -191,7 +196,9 @@ class HomeJobs {
   Status make_nodes(const JobRecord& job) const;
   void remove(const JobRecord& job);
   Status save(const JobRecord& job) const { return records_.write(job.id, to_json(job)); }
-  // Finds a job. Errors: ENOENT, also for a job that is ending.
+  // Returns why a call cannot use a job that is not in jobs_, or is ending: ENOENT, or EIO.
+  Error absence_locked(const std::string& id) const PPMR_REQUIRES(mutex_);
+  // Finds a job. Errors: ENOENT, also for a job that is ending; EIO, see exists().
   Result<JobRecord*> find_locked(const std::string& job) PPMR_REQUIRES(mutex_);
   // Saves the changed job, then replaces the job in memory.
   Status replace_locked(JobRecord& known, JobRecord changed) PPMR_REQUIRES(mutex_);
@@ -200,7 +207,7 @@ class HomeJobs {
   // lost.
   std::string find_loss(const JobRecord& job);
   HostContact contact_of_host(const std::string& host) const;
-  // Asks a host, and notes whether it answers. The question whether it lives waits less if it is
+  // Asks a host, and notes whether it answers. Short questions wait less for a host that is
   // silent (patience_with()). Errors: those of AskHost.
   Result<nlohmann::json> ask_host(const std::string& host, const nlohmann::json& request,
                                   std::chrono::milliseconds patience);
@@ -216,6 +223,8 @@ class HomeJobs {
   // Cancels a rollback that has stopped no node yet, because all hosts of the job answer again.
   void forget_loss(const std::string& job);
   bool is_epoch_due(const JobRecord& job) const PPMR_REQUIRES(mutex_);
+  // An epoch must not be kept at a spare that does not answer now.
+  JobRecord without_absent_spares_locked(JobRecord job) const PPMR_REQUIRES(mutex_);
   // Claims the job for an epoch. Errors: why there is none now.
   Result<JobRecord> begin_epoch(const std::string& job);
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
@@ -246,9 +255,20 @@ class HomeJobs {
   void roll_back_job(const JobRecord& job);
   Status try_rollback(const JobRecord& job);
   Status note_plan(const std::string& job, const std::vector<NodeRollback>& rollbacks);
-  // Returns the hosts of the job that are certainly dead. Errors: EAGAIN: a host is silent, and the
-  // fence does not confirm that it is dead.
-  Result<std::set<std::string>> find_dead_hosts(const JobRecord& job);
+  Status stop_earlier_try(const JobRecord& job, const std::vector<NodeRollback>& rollbacks,
+                          const std::set<std::string>& dead);
+  struct MissingHosts {
+    std::set<std::string> dead;  // the fence has confirmed it
+    std::set<std::string> away;  // spares that the rollback does without, for any reason
+  };
+  // Returns the hosts of the job that a rollback cannot use. A host with a node, or a host that
+  // alone may keep the epoch of a node, must answer or be dead. Errors: EAGAIN: such a host gives
+  // no answer, and the fence does not confirm that it is dead; kNoAddress: this host does not find
+  // the address of such a host.
+  Result<MissingHosts> find_missing_hosts(const JobRecord& job);
+  // Asks the fence whether a host is dead. `error`: why the host did not answer. Errors: those of
+  // find_missing_hosts().
+  Status confirm_dead(const std::string& host, const Error& error) const;
   std::string probe(const std::string& host, const std::string& container) const;
   // Asks all of these hosts at once whether they live, and notes the answers.
   void ask_hosts(const std::vector<std::string>& hosts);

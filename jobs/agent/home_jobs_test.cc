@@ -1,12 +1,16 @@
 #include "jobs/agent/home_jobs.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "jobs/agent/parallel.h"
+#include "jobs/agent/requests.h"
+#include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
 namespace {
@@ -17,6 +21,12 @@ constexpr uid_t kOwner = 1000;
 struct HomeJobsTest : testing::Test {
   HomeJobsTest() {
     std::filesystem::remove_all(directory);
+    put_job();
+    reopen();
+  }
+
+  // Writes the record of the job, as its home began it.
+  void put_job() const {
     JobRecord job{.id = "0123abcd",
                   .user = {.uid = kOwner, .gid = 100, .groups = {100}},
                   .token = "secret",
@@ -33,20 +43,27 @@ struct HomeJobsTest : testing::Test {
       job.hosts.push_back({.name = name, .state = HostState::kSpare});
     }
     (void)RecordFiles::open(directory)->write(job.id, to_json(job));
-    reopen();
   }
 
   // Opens the records again, as a new agent does.
-  void reopen() {
+  void reopen(std::chrono::seconds host_timeout = std::chrono::seconds(300),
+              const std::string& fence = "") {
     home = std::make_unique<HomeJobs>(
-        HomeOptions{
-            .host = "a",
-            .addresses = *parse_address_range("10.0.0.0/24"),
-            .ask = [this](const std::string& host, const auto&, auto) -> Result<nlohmann::json> {
-              MutexLock lock(mutex);
-              if (failures.contains(host)) return failure(failures[host], "no answer");
-              return nlohmann::json{{"pool", to_json(pools[host])}};
-            }},
+        HomeOptions{.host = "a",
+                    .addresses = *parse_address_range("10.0.0.0/24"),
+                    .ask = [this](const std::string& host, const nlohmann::json& request,
+                                  std::chrono::milliseconds patience) -> Result<nlohmann::json> {
+                      MutexLock lock(mutex);
+                      const std::string op = request.at("op");
+                      patiences[{host, op}] = patience;
+                      requests[{host, op}] = request;
+                      if (dies_at[host] == op) failures[host] = ETIMEDOUT;
+                      if (failures.contains(host)) return failure(failures[host], "no answer");
+                      return nlohmann::json{{"pool", to_json(pools[host])}};
+                    },
+                    .host_timeout = host_timeout,
+                    .dead_after = std::chrono::seconds(0),
+                    .fence = fence},
         *RecordFiles::open(directory));
   }
   // Returns the states of the hosts as users see them.
@@ -83,6 +100,11 @@ struct HomeJobsTest : testing::Test {
   const std::string directory = testing::TempDir() + "/home_jobs_test";
   Mutex mutex;
   std::map<std::string, int> failures PPMR_GUARDED_BY(mutex);  // errno of each host that fails
+  std::map<std::string, std::string> dies_at PPMR_GUARDED_BY(mutex);  // host and operation
+  // How long the home waited at most for the last answer; for each host and operation.
+  std::map<std::pair<std::string, std::string>, std::chrono::milliseconds> patiences
+      PPMR_GUARDED_BY(mutex);
+  std::map<std::pair<std::string, std::string>, nlohmann::json> requests PPMR_GUARDED_BY(mutex);
   std::map<std::string, PoolReport> pools PPMR_GUARDED_BY(mutex);
   std::unique_ptr<HomeJobs> home;
 };
@@ -186,6 +208,40 @@ TEST_F(HomeJobsTest, EpochNoticesThatAHostDoesNotAnswer) {
   EXPECT_EQ(states(), "ready lost spare spare ");
 }
 
+TEST_F(HomeJobsTest, EpochDoesNotWaitLongForAHostThatDiesInIt) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  reopen();
+  {
+    MutexLock lock(mutex);
+    dies_at["b"] = host_request::EpochFreeze::kName;
+  }
+  home->protect();
+  home->await_protection();
+  MutexLock lock(mutex);
+  const std::string go = host_request::EpochGo::kName;
+  ASSERT_TRUE(patiences.contains({"b", go})) << "the node may still stand still";
+  EXPECT_LE((patiences[{"b", go}]), std::chrono::milliseconds(1500));
+  EXPECT_GE((patiences[{"a", go}]), std::chrono::seconds(5)) << "a host that answers may be busy";
+}
+
+TEST_F(HomeJobsTest, RollbackWaitsForTheNameServiceWithoutLimit) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  job.protection.rolling_back = "host b did not answer";
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  const auto is_there_after = [&](int error) {
+    fail("b", error);
+    reopen(std::chrono::seconds(0));
+    home->protect();
+    home->await_protection();
+    return home->exists(id).has_value();
+  };
+  EXPECT_TRUE(is_there_after(no_address_error("b:7441", EAI_AGAIN).errno_value));
+  EXPECT_FALSE(is_there_after(ECONNREFUSED));
+}
+
 TEST_F(HomeJobsTest, JobThatIsEndingHasNoNodes) {
   JobRecord job = home->list(0)[0];
   job.ending = true;
@@ -209,6 +265,26 @@ TEST_F(HomeJobsTest, JobWhoseRecordCannotBeReadHasNotEnded) {
   reopen();
   EXPECT_EQ(home->place("deadbeef", 0, "a").error().errno_value, EIO);
   EXPECT_EQ(home->place("ffffffff", 0, "a").error().errno_value, ENOENT);
+  // The host of a node removes the node if its job has ended, and the launcher of the job ends.
+  const auto settle_of = [&](const std::string& job) {
+    const Status settled = home->settle(
+        {.job = job, .index = 0, .from = "a", .moved = false, .spare_failed = false, .error = ""});
+    return settled ? 0 : settled.error().errno_value;
+  };
+  EXPECT_EQ(settle_of("deadbeef"), EIO);
+  EXPECT_EQ(settle_of("ffffffff"), ENOENT);
+  EXPECT_EQ(home->exists("deadbeef").error().errno_value, EIO);
+  EXPECT_EQ(home->exists("ffffffff").error().errno_value, ENOENT);
+}
+
+TEST_F(HomeJobsTest, PortIsStrayOnlyIfItsJobHasNoRecord) {
+  ASSERT_TRUE(RecordFiles::open(directory)->write("deadbeef", {{"job", "deadbeef"}}));
+  reopen();
+  EXPECT_TRUE(home->is_stray_port("ppmr-ffffffff-home"));
+  for (const char* name :
+       {"ppmr-0123abcd-home", "ppmr-deadbeef-home", "ppmr-home", "ppmr--home", "blue"}) {
+    EXPECT_FALSE(home->is_stray_port(name)) << name;
+  }
 }
 
 TEST_F(HomeJobsTest, LastMovesAreKept) {
@@ -279,6 +355,174 @@ TEST_F(HomeJobsTest, OnlyTheOwnerAndRootSeeAndEndAJob) {
 TEST_F(HomeJobsTest, JobWhoseLauncherLivesIsKept) {
   home->tend();
   EXPECT_EQ(place(0), "a>");
+}
+
+// The job has an epoch. Host b does not answer.
+struct Rollback : HomeJobsTest {
+  // `earlier`: the host where an earlier try may have started node b; empty: there was no earlier
+  // try. `dead`: the hosts that are dead according to the fence. `error`: why b does not answer.
+  void roll_back(const std::string& earlier, const std::string& dead, int error = ETIMEDOUT,
+                 std::chrono::seconds host_timeout = std::chrono::seconds(300)) {
+    fail("b", error);
+    JobRecord job = home->list(0).at(0);
+    job.protection.every_ms = 1000;
+    job.protection.agreed = 1;
+    job.protection.rolling_back = "host b did not answer";
+    job.protection.kept_at = {{"a"}, keepers_of_b};
+    job.nodes[1].moving_to = earlier;
+    (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+    const std::string fence = testing::TempDir() + "/home_jobs_test_fence";
+    std::ofstream(fence) << "#!/bin/sh\ncase \"" << dead << "\" in *$1*) exit 0;; esac; exit 1\n";
+    std::filesystem::permissions(fence, std::filesystem::perms::owner_all);
+    reopen(host_timeout, fence);
+    home->protect();
+    home->await_protection();
+  }
+  bool was_asked(const std::string& host, const char* op) {
+    MutexLock lock(mutex);
+    return patiences.contains({host, op});
+  }
+
+  std::vector<std::string> keepers_of_b = {"a"};  // the hosts that keep the epoch of node b
+};
+
+TEST_F(Rollback, RunsTheNodeAtASpare) {
+  roll_back("", "b");
+  EXPECT_TRUE(was_asked("c", host_request::RollbackRun::kName));
+  EXPECT_EQ(place(1), "c>");
+}
+
+TEST_F(Rollback, WaitsForTheFenceOfAHostWhereAnEarlierTryMayRunTheNode) {
+  fail("c", ETIMEDOUT);
+  roll_back("c", "b");
+  EXPECT_FALSE(was_asked("d", host_request::RollbackRun::kName)) << "the node may run at c";
+  roll_back("c", "b c");
+  EXPECT_TRUE(was_asked("d", host_request::RollbackRun::kName));
+}
+
+TEST_F(Rollback, StopsTheNodeAtTheHostOfAnEarlierTry) {
+  roll_back("d", "b");
+  EXPECT_TRUE(was_asked("d", host_request::RollbackStop::kName));
+  EXPECT_TRUE(was_asked("c", host_request::RollbackRun::kName));
+}
+
+TEST_F(Rollback, EpochIsLostOnlyIfAllHostsThatKeepItAreCertainlyDead) {
+  keepers_of_b = {"b", "c"};
+  for (const int error : {kNoAddress, ETIMEDOUT}) {
+    fail("c", error);
+    roll_back("", "b");
+    EXPECT_TRUE(home->exists(id)) << "host c, a spare, may live";
+  }
+  roll_back("", "b c");
+  EXPECT_FALSE(home->exists(id));
+}
+
+TEST_F(Rollback, DoesNotWaitForASpareThatIsAwayAndLeavesItASpare) {
+  for (const int error : {kNoAddress, ECONNREFUSED, ETIMEDOUT, EPERM}) {
+    SCOPED_TRACE(error);
+    put_job();
+    reopen();
+    fail("c", error);
+    roll_back("", "b");
+    EXPECT_TRUE(was_asked("d", host_request::RollbackRun::kName));
+    const JobRecord job = home->list(0).at(0);
+    EXPECT_EQ(job.find_host("c")->state, HostState::kSpare);
+    EXPECT_EQ(job.find_host("b")->state, HostState::kInactive);
+  }
+}
+
+TEST_F(Rollback, TakesNoEpochFromAHostThatIsAway) {
+  keepers_of_b = {"c", "a"};
+  fail("c", ECONNREFUSED);
+  roll_back("", "b");
+  EXPECT_EQ(place(1), "d>");
+}
+
+TEST_F(Rollback, DoesNotRunTheNodeIfTheFenceDoesNotConfirmThatItsHostIsDead) {
+  roll_back("", "");
+  EXPECT_FALSE(was_asked("c", host_request::RollbackRun::kName));
+}
+
+// A fence may switch off the host, which lives if only the name service fails.
+TEST_F(Rollback, AsksTheFenceAboutAHostWithoutAddressOnlyAfterTheHostTimeout) {
+  roll_back("", "b", kNoAddress);
+  EXPECT_FALSE(was_asked("c", host_request::RollbackRun::kName));
+  roll_back("", "b", kNoAddress, std::chrono::seconds(0));
+  EXPECT_TRUE(was_asked("c", host_request::RollbackRun::kName));
+}
+
+TEST_F(HomeJobsTest, RollbackBeginsAtOnceForASilentHostButNotForOneWithoutAddress) {
+  const auto begins_after = [&](int error) {
+    JobRecord job = home->list(0).at(0);
+    job.protection.every_ms = 1000;
+    job.protection.agreed = 1;
+    job.protection.kept_at = {{"a"}, {"a"}};
+    (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+    fail("b", error);
+    reopen(std::chrono::seconds(300), "/bin/false");
+    home->protect();  // the epoch asks b
+    home->await_protection();
+    home->tend();
+    return !home->list(0).at(0).protection.rolling_back.empty();
+  };
+  EXPECT_FALSE(begins_after(kNoAddress));
+  EXPECT_TRUE(begins_after(ETIMEDOUT));
+}
+
+TEST_F(HomeJobsTest, EpochIsNotKeptAtASpareThatDoesNotAnswer) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1;
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  const auto partner_of_b = [&] {
+    home->protect();
+    home->await_protection();
+    MutexLock lock(mutex);
+    return requests[{"b", host_request::EpochBegin::kName}].value("partner", "");
+  };
+  reopen();
+  EXPECT_EQ(partner_of_b(), "c");
+  reopen();
+  fail("c", ECONNREFUSED);
+  EXPECT_FALSE(home->reserve(id, 0, "a", "c"));
+  EXPECT_EQ(partner_of_b(), "d");
+}
+
+TEST_F(HomeJobsTest, JobWhoseHostsAnswerAgainIsNotRolledBackForADeadSpare) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  job.protection.agreed = 1;
+  job.protection.kept_at = {{"a"}, {"c"}};
+  job.protection.rolling_back = "host b did not answer";
+  job.protection.may_still_answer = true;
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  fail("c", ETIMEDOUT);
+  reopen();
+  home->protect();
+  home->await_protection();
+  ASSERT_TRUE(home->exists(id));
+  EXPECT_EQ(home->list(0).at(0).protection.rolling_back, "");
+  EXPECT_EQ(home->list(0).at(0).protection.rollbacks, 0u);
+}
+
+TEST_F(HomeJobsTest, JobEndsIfAHostIsSilentForTheHostTimeout) {
+  fail("b", ETIMEDOUT);
+  reopen(std::chrono::seconds(0));
+  home->tend();
+  EXPECT_FALSE(home->exists(id));
+}
+
+TEST_F(HomeJobsTest, JobDoesNotEndIfTheNameServiceFailsForTheHostTimeout) {
+  fail("b", no_address_error("b:7441", EAI_AGAIN).errno_value);
+  reopen(std::chrono::seconds(0));
+  home->tend();
+  EXPECT_TRUE(home->exists(id));
+  EXPECT_EQ(states(), "ready ready spare spare ");
+}
+
+TEST_F(HomeJobsTest, SpareWhoseAddressIsNotFoundIsPassedOver) {
+  fail("c", kNoAddress);
+  EXPECT_EQ(home->reserve(id, 0, "a", "").value(), "d");
+  EXPECT_EQ(states(), "moving ready inactive moving ");
 }
 
 TEST_F(HomeJobsTest, UsersDoNotSeeTheToken) {

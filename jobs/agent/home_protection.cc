@@ -2,6 +2,8 @@
 // the loss of a node. job_epochs.h has the steps between hosts, job_protection.h the decisions.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/without_exceptions.h"
 #include "jobs/agent/home_jobs.h"
 #include "jobs/agent/parallel.h"
@@ -21,6 +23,19 @@ constexpr milliseconds kFencePatience{120'000};
 // failure.
 constexpr milliseconds kConnectPatience{5'000};
 constexpr milliseconds kCapturePatience{30'000};
+constexpr milliseconds kStopPatience{30'000};
+
+// Adds to `needed` the hosts that keep the epoch of a node, if none of them answers. The epoch is
+// lost only if they are certainly dead.
+void add_last_keepers(const JobRecord& job, const std::set<std::string>& silent,
+                      std::set<std::string>& needed) {
+  for (const std::vector<std::string>& keepers : job.protection.kept_at) {
+    const bool one_answers =
+        std::any_of(keepers.begin(), keepers.end(),
+                    [&](const std::string& host) { return !silent.contains(host); });
+    if (!one_answers) needed.insert(keepers.begin(), keepers.end());
+  }
+}
 
 }  // namespace
 
@@ -30,9 +45,7 @@ Result<HomeJobs::NewConnection> HomeJobs::reconnect(const std::string& id, uid_t
   {
     MutexLock lock(mutex_);
     const auto found = jobs_.find(id);
-    if (found == jobs_.end() || found->second.ending) {
-      return failure(ENOENT, "job " + id + " has ended");
-    }
+    if (found == jobs_.end() || found->second.ending) return failure(absence_locked(id));
     const JobRecord& job = found->second;
     if (uid != 0 && uid != job.user.uid) {
       return failure(EPERM, "job " + id + " belongs to another user");
@@ -59,9 +72,14 @@ std::string HomeJobs::find_silent_host(const JobRecord& job) const {
   if (job.protection.every_ms == 0 || !can_roll_back(job.protection)) return "";
   for (const JobNodePlace& node : job.nodes) {
     const HostContact contact = contact_of_host(node.host);
-    const bool is_lost =
-        contact.contact == Contact::kSilent && Clock::now() - contact.since >= options_.dead_after;
-    if (!is_lost) continue;
+    // A host whose name has no address cannot be asked. Only a fence can say whether it is dead. If
+    // only the name service fails, the host lives, and a fence may switch it off. So the home waits
+    // longer.
+    const bool is_silent = contact.contact == Contact::kSilent;
+    const bool has_no_address = contact.contact == Contact::kUnknown && !options_.fence.empty();
+    if (!is_silent && !has_no_address) continue;
+    const auto patience = is_silent ? options_.dead_after : options_.host_timeout;
+    if (Clock::now() - contact.since < patience) continue;
     return fmt::format("host {} does not answer: {}", node.host, contact.reason);
   }
   return "";
@@ -110,13 +128,21 @@ bool HomeJobs::is_epoch_due(const JobRecord& job) const {
          Clock::now() - began->second >= milliseconds(job.protection.every_ms);
 }
 
+JobRecord HomeJobs::without_absent_spares_locked(JobRecord job) const {
+  for (JobHost& host : job.hosts) {
+    if (host.state != HostState::kSpare) continue;
+    host.state = shown_state(host.state, contacts_.of(host.name).contact);
+  }
+  return job;
+}
+
 Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
   MutexLock lock(mutex_);
   auto found = find_locked(id);
   if (!found) return failure(found.error());
   JobRecord job = **found;
   for (const JobNodePlace& node : job.nodes) {
-    if (!node.moving_to.empty()) return failure(EBUSY, "node " + node.name + " moves");
+    if (!node.moving_to.empty()) return failure(EBUSY, "node " + node.name + " is moving");
   }
   if (!job.protection.rolling_back.empty()) return failure(EBUSY, "the job is being rolled back");
   if (!is_epoch_due(job)) return failure(EAGAIN, "the next epoch is not due");
@@ -124,7 +150,7 @@ Result<JobRecord> HomeJobs::begin_epoch(const std::string& id) {
   ++job.protection.next;  // saved before the epoch begins, so that no number is used twice
   if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
   capturing_.insert(id);
-  return **found;
+  return without_absent_spares_locked(**found);
 }
 
 void HomeJobs::end_epoch(const std::string& id, uint64_t number, const Result<KeptEpoch>& kept) {
@@ -173,42 +199,79 @@ AskHost HomeJobs::ask_unless_ending() {
       };
 }
 
-Result<std::set<std::string>> HomeJobs::find_dead_hosts(const JobRecord& job) {
-  std::set<std::string> needed;
-  for (const JobNodePlace& node : job.nodes) needed.insert(node.host);
+Status HomeJobs::confirm_dead(const std::string& host, const Error& error) const {
+  const bool has_no_address = contact_of(error) == Contact::kUnknown;
+  const HostContact known = contact_of_host(host);
+  // A host without an address may still report to this host, and is then in contact.
+  const bool is_early =
+      known.contact != Contact::kUnknown || Clock::now() - known.since < options_.host_timeout;
+  if (has_no_address && is_early) {  // see find_silent_host()
+    return failure(error.errno_value,
+                   fmt::format("host {} cannot be asked: {}", host, error.message));
+  }
+  const int not_yet = has_no_address ? error.errno_value : EAGAIN;
+  if (options_.fence.empty()) {
+    return failure(not_yet, fmt::format("host {} does not answer ({}), and ppmr job agent has no "
+                                        "--fence that could confirm that the host is dead",
+                                        host, error.message));
+  }
+  const auto fenced = run_command({options_.fence, host}, kFencePatience);
+  if (fenced && fenced->succeeded) return {};
+  return failure(not_yet, fmt::format("host {} does not answer ({}), and the fence {} {} does not "
+                                      "confirm that the host is dead: {}",
+                                      host, error.message, options_.fence, host,
+                                      fenced ? fenced->ending : fenced.error().message));
+}
+
+Result<HomeJobs::MissingHosts> HomeJobs::find_missing_hosts(const JobRecord& job) {
+  std::set<std::string> needed, keepers;
+  for (const JobNodePlace& node : job.nodes) {
+    needed.insert(node.host);
+    // An earlier try of the rollback may have started the node at `moving_to`.
+    if (!node.moving_to.empty()) needed.insert(node.moving_to);
+  }
+  for (const auto& of_node : job.protection.kept_at) {
+    keepers.insert(of_node.begin(), of_node.end());
+  }
   std::vector<Status> answers(job.hosts.size());
   (void)for_each_in_parallel(job.hosts.size(), [&](size_t i) -> Status {
     const JobHost& host = job.hosts[i];
-    if (host.state == HostState::kInactive && !needed.contains(host.name)) return {};
+    const bool may_be_used = host.state != HostState::kInactive || needed.contains(host.name) ||
+                             keepers.contains(host.name);
+    if (!may_be_used) return {};
     const auto answer = ask_host(host.name, to_request(host_request::Alive{}), kProbePatience);
     if (!answer) answers[i] = failure(answer.error());
     return {};
   });
-  std::set<std::string> dead;
+  std::set<std::string> silent;
+  for (size_t i = 0; i < job.hosts.size(); ++i) {
+    if (!answers[i]) silent.insert(job.hosts[i].name);
+  }
+  const bool all_nodes_answer =
+      std::none_of(job.nodes.begin(), job.nodes.end(),
+                   [&](const JobNodePlace& node) { return silent.contains(node.host); });
+  // A job that goes on without a rollback needs neither an epoch nor a spare.
+  if (all_nodes_answer && job.protection.may_still_answer) return MissingHosts();
+  add_last_keepers(job, silent, needed);
+  MissingHosts missing;
   for (size_t i = 0; i < job.hosts.size(); ++i) {
     const std::string& name = job.hosts[i].name;
     if (answers[i]) continue;
+    if (!needed.contains(name)) {
+      missing.away.insert(name);
+      continue;
+    }
     const Error& error = answers[i].error();
-    if (contact_of(error) != Contact::kSilent) {
+    const Contact contact = contact_of(error);
+    if (contact != Contact::kSilent && contact != Contact::kUnknown) {
       return failure(EAGAIN, fmt::format("host {}: {}", name, error.message));
     }
-    if (needed.contains(name)) {
-      if (options_.fence.empty()) {
-        return failure(EAGAIN, fmt::format("host {} does not answer, and ppmr job agent has no "
-                                           "--fence that could confirm that it is dead",
-                                           name));
-      }
-      const auto fenced = run_command({options_.fence, name}, kFencePatience);
-      if (!fenced || !fenced->succeeded) {
-        return failure(EAGAIN, fmt::format("host {} does not answer, and the fence {} {} does not "
-                                           "say that it is dead: {}",
-                                           name, options_.fence, name,
-                                           fenced ? fenced->ending : fenced.error().message));
-      }
+    if (Status confirmed = confirm_dead(name, error); !confirmed) {
+      return failure(confirmed.error());
     }
-    dead.insert(name);
+    missing.dead.insert(name);
   }
-  return dead;
+  return missing;
 }
 
 // Notes where each node will run. The agent of each host asks the home which nodes belong to the
@@ -226,28 +289,49 @@ Status HomeJobs::note_plan(const std::string& id, const std::vector<NodeRollback
   return replace_locked(**found, std::move(job));
 }
 
+// Stops each node at the host where an earlier try may have started it, if this try uses another
+// host.
+Status HomeJobs::stop_earlier_try(const JobRecord& job, const std::vector<NodeRollback>& rollbacks,
+                                  const std::set<std::string>& dead) {
+  for (size_t i = 0; i < rollbacks.size(); ++i) {
+    const std::string& host = job.nodes[i].moving_to;
+    if (host.empty() || host == rollbacks[i].host || dead.contains(host)) continue;
+    const std::string container = job.container_of(static_cast<unsigned>(i));
+    const auto stopped =
+        ask_host(host, to_request(host_request::RollbackStop{{container}}), kStopPatience);
+    if (!stopped) return failure(stopped.error());
+  }
+  return {};
+}
+
 Status HomeJobs::try_rollback(const JobRecord& job) {
   const auto began = Clock::now();
   const auto is_suspended = finish_suspension(job);
   if (!is_suspended) return failure(is_suspended.error());
   if (*is_suspended) return {};
   if (const std::string move = unsettled_move(job); !move.empty()) return failure(EAGAIN, move);
-  const auto dead = find_dead_hosts(job);
-  if (!dead) return failure(dead.error());
-  if (dead->empty() && job.protection.may_still_answer) {
+  const auto missing = find_missing_hosts(job);
+  if (!missing) return failure(missing.error());
+  const auto is_dead = [&](const std::string& host) { return missing->dead.contains(host); };
+  // A dead spare is no reason to roll back nodes that run.
+  const bool has_lost_node =
+      std::any_of(job.nodes.begin(), job.nodes.end(),
+                  [&](const JobNodePlace& node) { return is_dead(node.host); });
+  if (!has_lost_node && job.protection.may_still_answer) {
     forget_loss(job.id);
     return {};
   }
-  const auto is_lost = [&](const std::string& host) { return dead->contains(host); };
-  const auto rollbacks = plan_rollback(job, is_lost);
+  const auto rollbacks = plan_rollback(
+      job, [&](const std::string& host) { return is_dead(host) || missing->away.contains(host); });
   if (!rollbacks) return failure(rollbacks.error());
+  if (Status stopped = stop_earlier_try(job, *rollbacks, missing->dead); !stopped) return stopped;
   if (Status noted = note_plan(job.id, *rollbacks); !noted) return noted;
   if (Status back = roll_back(job, options_.host, *rollbacks, options_.ask); !back) return back;
   MutexLock lock(mutex_);
   auto found = find_locked(job.id);
   if (!found) return {};
   JobRecord changed = **found;
-  note_rollback(changed, *rollbacks, is_lost);
+  note_rollback(changed, *rollbacks, is_dead);
   changed.suspending_to.clear();
   changed.suspension.clear();
   for (unsigned i = 0; i < changed.nodes.size(); ++i) {
@@ -268,6 +352,11 @@ void HomeJobs::roll_back_job(const JobRecord& job) {
   bool is_over = back.error().errno_value == ENODATA;
   {
     MutexLock lock(mutex_);
+    // The time does not count while this host does not find an address: the other host may live.
+    if (contact_of(back.error()) == Contact::kUnknown) {
+      stuck_since_.erase(job.id);
+      return;
+    }
     const auto since = stuck_since_.emplace(job.id, Clock::now()).first->second;
     is_over = is_over || Clock::now() - since > options_.host_timeout;
   }

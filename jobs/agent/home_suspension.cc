@@ -89,7 +89,7 @@ Result<JobRecord> HomeJobs::find_to_suspend(const SuspendRequest& request) {
   ++job.protection.next;
   if (Status saved = replace_locked(**found, std::move(job)); !saved) return failure(saved.error());
   capturing_.insert(id);
-  return **found;
+  return without_absent_spares_locked(**found);
 }
 
 Result<SuspendedState> HomeJobs::suspend(const SuspendRequest& request) {

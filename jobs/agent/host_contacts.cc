@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
 
@@ -19,19 +20,20 @@ Contact contact_of(const Error& error) {
     case ECONNRESET:
     case ENODATA:
       return Contact::kAway;
+    case kNoAddress:
+      return Contact::kUnknown;
     default:  // the host has answered, with a refusal
       return Contact::kAnswers;
   }
 }
 
 Error refusal_of_host(Error error) {
-  const bool is_refused = error.errno_value == ECONNREFUSED || error.errno_value == ECONNRESET;
-  if (is_refused || contact_of(error) == Contact::kSilent) error.errno_value = EREMOTEIO;
+  if (contact_of(error) != Contact::kAnswers) error.errno_value = EREMOTEIO;
   return error;
 }
 
 std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience) {
-  constexpr std::chrono::milliseconds kForSilent{2'500};
+  constexpr std::chrono::milliseconds kForSilent{1'500};
   return contact == Contact::kSilent ? std::min(patience, kForSilent) : patience;
 }
 
@@ -41,6 +43,12 @@ std::string explain_silence(const std::string& host, const Error& error,
     return fmt::format(
         "the job agent of host {} is away: {}; the host's job nodes run on, but "
         "cannot move: start ppmr job agent there, then evacuate the host again",
+        host, error.message);
+  }
+  if (contact_of(error) == Contact::kUnknown) {
+    return fmt::format(
+        "host {} cannot be asked: {}; its job nodes stay there: when the name has an address, "
+        "evacuate the host again",
         host, error.message);
   }
   return fmt::format(

@@ -24,13 +24,14 @@ struct HostContact {
 // Returns what the error of a request to a host shows about the host.
 Contact contact_of(const Error& error);
 
-// Returns the error of a request that the host has refused. If its number says that a host is
-// silent or away, that is another one, which this host has asked: the number becomes EREMOTEIO.
+// Returns the error of a request that the host has refused. The host may have asked a third host,
+// and its refusal may have the number of an error of that contact. contact_of() would apply this
+// number to the host that refused, so the number becomes EREMOTEIO.
 Error refusal_of_host(Error error);
 
-// Returns how long the home waits for the answer of a host to the question whether it lives:
-// `patience`, but less for a host that is silent, because all nodes of the job may stand still
-// meanwhile. Two tries to connect fit: TCP repeats a lost packet after a second.
+// Returns how long the home waits for the answer of a host to a short question: `patience`, but
+// less for a host that is silent, because all nodes of the job may stand still meanwhile. Two tries
+// to connect fit: TCP repeats a lost packet after a second.
 std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience);
 
 // Returns the error message for an operator who evacuates a host that does not answer, with what

@@ -1,6 +1,9 @@
 #include "jobs/agent/host_contacts.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
+
+#include "rdma_stream/connection/tcp_connection.h"
 
 namespace ppmr {
 namespace {
@@ -66,6 +69,18 @@ TEST_F(Contacts, SilentHostIsAskedAgain) {
   EXPECT_EQ(due(6).size(), 3u);
 }
 
+// If the host was silent before, it may have started again since then.
+TEST_F(Contacts, HostWithoutAddressIsNotSilent) {
+  fail("a", kNoAddress, 3);
+  EXPECT_EQ(contacts.of("a").contact, Contact::kUnknown);
+  EXPECT_EQ(contacts.of("a").reason, "a reason");
+  fail("b", ETIMEDOUT, 3);
+  fail("b", kNoAddress, 4);
+  EXPECT_EQ(contacts.of("b").contact, Contact::kUnknown);
+  contacts.note_answer("a", kStart + seconds(5));
+  EXPECT_EQ(contacts.of("a").contact, Contact::kAnswers);
+}
+
 // The host asked this home while the home's own question to it was on its way.
 TEST_F(Contacts, FailureThatIsOlderThanAnAnswerDoesNotCount) {
   contacts.note_answer("a", kStart + seconds(5));
@@ -77,13 +92,17 @@ TEST(ContactOf, RefusalIsAnAnswerAlsoIfTheHostHasAskedASilentOne) {
   EXPECT_EQ(contact_of(refusal_of_host({ETIMEDOUT, "no answer from its partner"})),
             Contact::kAnswers);
   EXPECT_EQ(contact_of(refusal_of_host({ECONNREFUSED, "its partner refuses"})), Contact::kAnswers);
-  EXPECT_EQ(refusal_of_host({ENODATA, "no such epoch"}).errno_value, ENODATA);
+  EXPECT_EQ(contact_of(refusal_of_host({kNoAddress, "it does not find its partner"})),
+            Contact::kAnswers);
+  EXPECT_EQ(contact_of(refusal_of_host({ENODATA, "its partner closed the connection"})),
+            Contact::kAnswers);
+  EXPECT_EQ(refusal_of_host({ENOENT, "no such epoch"}).errno_value, ENOENT);
 }
 
 TEST(Patience, IsShortWithASilentHostOnly) {
   EXPECT_EQ(patience_with(Contact::kAnswers, seconds(30)), seconds(30));
   EXPECT_EQ(patience_with(Contact::kAway, seconds(30)), seconds(30));
-  EXPECT_EQ(patience_with(Contact::kSilent, seconds(30)), milliseconds(2500));
+  EXPECT_EQ(patience_with(Contact::kSilent, seconds(30)), milliseconds(1500));
   EXPECT_EQ(patience_with(Contact::kSilent, milliseconds(200)), milliseconds(200));
 }
 
@@ -102,12 +121,20 @@ TEST(ContactOf, RefusedConnectionsShowThatTheHostLives) {
   EXPECT_EQ(contact_of({EINVAL, ""}), Contact::kAnswers);
 }
 
+TEST(ContactOf, NameServiceThatFailsShowsNothingAboutTheHost) {
+  for (const int code : {EAI_AGAIN, EAI_NONAME, EAI_FAIL}) {
+    EXPECT_EQ(contact_of(no_address_error("h2:7441", code)), Contact::kUnknown);
+  }
+}
+
 TEST(ExplainSilence, NamesWhatTheOperatorCanDo) {
   const auto dead = explain_silence("h2", {ETIMEDOUT, "timed out"}, seconds(300));
   EXPECT_NE(dead.find("300 s after the loss"), std::string::npos) << dead;
   EXPECT_NE(dead.find("timed out"), std::string::npos);
   const auto away = explain_silence("h2", {ECONNREFUSED, "refused"}, seconds(300));
   EXPECT_NE(away.find("start ppmr job agent there"), std::string::npos) << away;
+  const auto unknown = explain_silence("h2", {kNoAddress, "no answer of DNS"}, seconds(300));
+  EXPECT_NE(unknown.find("when the name has an address"), std::string::npos) << unknown;
 }
 
 }  // namespace

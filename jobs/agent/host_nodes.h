@@ -18,7 +18,8 @@ struct HostNode {
   NodeSpec spec;
   // The holder whose control group contains the node. The node ends with the holder. pid 0: none.
   StepHolder holder{};
-  bool expected = false;    // true: only prepared for a node that is on its way to this host
+  // true: the host only waits for the node, whose processes come from another host or an epoch.
+  bool expected = false;
   std::string moving_to{};  // the host to which the node moves; empty: it stays
   // The ID of the migration that moves the node away, or (`expected`) to this host; empty: none.
   std::string migration{};
@@ -30,9 +31,8 @@ class HostNodes {
   // Reads the records of an earlier agent of this host.
   HostNodes(JobNodeOptions options, RecordFiles records);
 
-  // Makes a job node and starts it. With `expected`, only prepares for a node that is on its way,
-  // in the migration with the ID `migration`.
-  // Errors: EEXIST, EADDRINUSE, EBUSY; those of JobNode.
+  // Makes a job node and starts it. With `expected`, the host only waits for the node, which the
+  // migration with the ID `migration` brings. Errors: EEXIST, EADDRINUSE, EBUSY; those of JobNode.
   Status create(const NodeSpec& spec, const StepHolder& holder, bool expected,
                 const std::string& migration = "");
   // Removes a node. Idempotent. Errors: EBUSY; those of JobNode::remove(). After an error the node
@@ -65,12 +65,12 @@ class HostNodes {
 
   // Returns whether there is a file for the node, readable or not.
   bool has_record(const std::string& container) const { return records_.exists(container); }
-  // Returns why the node has ended. Empty: it has not ended, or it moves, or it is expected.
-  // Errors: those of JobNode::has_ended().
+  // Returns why the node has ended. Empty: it has not ended, or it moves, or the host only waits
+  // for the node. Errors: those of JobNode::has_ended().
   Result<std::string> why_ended(const HostNode& node) const;
 
-  // Ends all processes of the node. Afterwards the node counts as expected. Idempotent; does
-  // nothing if the node is not here. Errors: EBUSY; those of JobNode::stop().
+  // Ends all processes of the node. Afterwards the host only waits for the node.
+  // Idempotent; does nothing if the node is not here. Errors: EBUSY; those of JobNode::stop().
   Status stop(const std::string& container);
 
   // Records that the node has arrived. Errors: ENOENT.

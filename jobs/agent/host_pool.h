@@ -25,10 +25,12 @@ nlohmann::json to_json(const PoolReport& report);
 // Throws nlohmann::json::exception.
 PoolReport parse_pool_report(const nlohmann::json& json);
 
-// The record survives a restart of the host. Threads: any.
+// The record of who has taken this host out of the pool survives a restart of the host.
+//
+// Threads: any.
 class HostPool {
  public:
-  // Reads the record. With an unreadable record, the host is out for all jobs.
+  // Reads this record from `records`. If it is unreadable, the host is out for all jobs.
   explicit HostPool(RecordFiles records);
 
   // Take the host out of the pool, or give it back. Both are idempotent, and durable on return. A

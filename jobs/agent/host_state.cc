@@ -91,7 +91,8 @@ Result<HostState> host_step(HostState recorded, HostEvent event) {
 HostState shown_state(HostState recorded, Contact contact) {
   const bool in_use = recorded == kReady || recorded == kSpare || recorded == kMoving;
   if (contact == Contact::kSilent && in_use) return kLost;
-  if (contact == Contact::kAway && recorded == kSpare) return kInactive;
+  const bool takes_no_node = contact == Contact::kAway || contact == Contact::kUnknown;
+  if (takes_no_node && recorded == kSpare) return kInactive;
   return recorded;
 }
 

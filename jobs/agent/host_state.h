@@ -15,7 +15,8 @@ enum class HostState {
   kSpare,     // can take a node
   kMoving,    // its node leaves, or a node is on its way to it
   kOut,       // was evacuated: takes no node until `ppmr job return`
-  kInactive,  // takes no node: it could not prepare for one, or its job agent is away
+  kInactive,  // takes no node: it could not prepare for one, its job agent is away, or the home
+              // does not find its address
   kLost,      // does not answer; never in a record
 };
 
@@ -38,6 +39,7 @@ enum class Contact {
   kAnswers,  // answers, or was never asked
   kAway,     // refuses connections: the host lives, but its job agent does not run
   kSilent,   // does not answer
+  kUnknown,  // cannot be asked, because this node does not find its address
 };
 
 enum class NodeState {

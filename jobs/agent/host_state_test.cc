@@ -90,6 +90,13 @@ TEST(HostState, WithoutItsJobAgentASpareIsInactiveAndAHostWithANodeIsReady) {
   EXPECT_EQ(shown_state(kMoving, Contact::kAway), kMoving);
 }
 
+// The failure of a name service does not show that a host is dead.
+TEST(HostState, SpareThatCannotBeAskedIsInactiveAndAHostWithANodeIsReady) {
+  EXPECT_EQ(shown_state(kSpare, Contact::kUnknown), kInactive);
+  EXPECT_EQ(shown_state(kReady, Contact::kUnknown), kReady);
+  EXPECT_EQ(shown_state(kMoving, Contact::kUnknown), kMoving);
+}
+
 TEST(NodeState, NodeIsLostWithItsHostEvenIfItMoves) {
   EXPECT_EQ(node_state(false, kReady), NodeState::kReady);
   EXPECT_EQ(node_state(true, kMoving), NodeState::kMoving);

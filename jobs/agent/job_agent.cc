@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTendInterval{1};
 constexpr unsigned kOrphanRounds = 10;  // rounds of run() between two checks
-// In one check, the hosts of a job ask its home about this many questions. A home answers about a
-// thousand questions per second and core.
+// The hosts of a large job take turns, so that the job's home gets about this many questions in one
+// check. A home answers about a thousand questions per second and core.
 constexpr size_t kQuestionsPerCheck = 1000;
 constexpr std::chrono::seconds kTargetPatience{60};
 constexpr std::chrono::milliseconds kTargetAnswerTimeout{2000};
@@ -196,7 +196,7 @@ void JobAgent::run() {
   tidier.join();
 }
 
-// Returns whether the agent must stop.
+// Waits for at most `time`. Returns whether the agent must stop.
 bool JobAgent::wait(std::chrono::milliseconds time) {
   MutexLock lock(mutex_);
   return stopping_.wait_for(mutex_, time, [this]() PPMR_REQUIRES(mutex_) { return stopped_; });
@@ -220,7 +220,7 @@ void JobAgent::finish_moves() {
     const MoveReport report = move_result(options_.evacuation, *now);
     if (report.result == MoveResult::kOpen) continue;
     const auto concluded = conclude_move(*now, report, false);
-    note_answer(node.spec.home, concluded.has_value());
+    note_answer(node.spec.home, concluded ? nullptr : &concluded.error());
     if (!concluded) {
       spdlog::warn("{}: {}", node.spec.container(), concluded.error().message);
       if (is_orphaned(node.spec.home)) forget_move(*now);
@@ -228,8 +228,9 @@ void JobAgent::finish_moves() {
   }
 }
 
-void JobAgent::note_answer(const std::string& home, bool answered) {
-  if (answered) {
+void JobAgent::note_answer(const std::string& home, const Error* error) {
+  // A name service that fails does not show that the home is lost.
+  if (error == nullptr || contact_of(*error) == Contact::kUnknown) {
     silent_since_.erase(home);
   } else {
     silent_since_.emplace(home, Clock::now());
@@ -301,7 +302,7 @@ void JobAgent::remove_orphans(unsigned round) {
                                                          .asker = options_.host,
                                                          .pool = to_json(pool_.report())}),
                           kPlacePatience);
-    note_answer(home, place.has_value());
+    note_answer(home, place ? nullptr : &place.error());
     // Asks this home about no further node, because each question may take long.
     if (!place) silent.insert(home);
     // If the node moves, finish_moves() decides what happens to it. The question has only shown the

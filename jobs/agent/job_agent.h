@@ -13,6 +13,7 @@
 #include "daemon/metrics/metrics_server.h"
 #include "jobs/agent/evacuation.h"
 #include "jobs/agent/home_jobs.h"
+#include "jobs/agent/hook_request.h"
 #include "jobs/agent/host_nodes.h"
 #include "jobs/agent/host_pool.h"
 #include "jobs/agent/job_metrics.h"
@@ -145,7 +146,7 @@ class JobAgent {
   std::string target_mount() const { return options_.directory + "/in"; }
   std::string hooks_directory() const { return options_.directory + "/hooks"; }
   void serve_hooks();
-  nlohmann::json answer_hook(const std::string& text);
+  nlohmann::json answer_hook(const HookRequest& request);
   void finish_moves();
   void remove_orphans(unsigned round);
   // Returns whether this host asks the home in this round to which host the node belongs.
@@ -154,8 +155,8 @@ class JobAgent {
   // Removes a node, even if it is still on its way here. Idempotent. Errors: those of
   // abort_arrival() and HostNodes::remove(). After an error the node is still there.
   Status remove_node(const std::string& container);
-  // Notes whether a home has answered a question.
-  void note_answer(const std::string& home, bool answered);
+  // Notes whether a home has answered a question. `error`: null if it has answered.
+  void note_answer(const std::string& home, const Error* error);
   bool is_orphaned(const std::string& home) const;
   void forget_move(const HostNode& node);
   // Reports to the home that the node has arrived here, if the host `from` has not reported it.

@@ -100,7 +100,7 @@ Result<std::vector<std::string>> choose_partners(const JobRecord& job) {
     }
     if (partner.empty()) {
       return failure(ENOSPC, fmt::format("node {} on host {} has no partner: a protected job needs "
-                                         "two hosts, or a spare",
+                                         "two hosts, or a spare, that answer",
                                          node.name, node.host));
     }
     partners.push_back(std::move(partner));

@@ -7,6 +7,7 @@
 #include <array>
 #include <csignal>
 
+#include "base/ended_child.h"
 #include "base/json_message.h"
 #include "base/line_socket.h"
 #include "base/parse_json.h"
@@ -104,9 +105,8 @@ void NodeEpochs::end(const std::string& container) {
 
 Status NodeEpochs::begin(const std::string& container, const EpochOrder& order) {
   std::shared_ptr<Part> part = find(container).value_or(nullptr);
-  const bool has_ended = part && waitpid(part->pid, nullptr, WNOHANG | WNOWAIT) == part->pid;
   // Destroys the old part before start() makes a new one, because both use the same mount points.
-  if (part && (has_ended || part->partner_host != order.partner)) part.reset();
+  if (part && (has_ended(part->pid) || part->partner_host != order.partner)) part.reset();
   if (!part) {
     end(container);
     auto started = start(container, order.partner);

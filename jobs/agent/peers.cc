@@ -18,8 +18,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds kHelloTimeout{10'000};
-// This is long enough for a busy host, and short compared with the time of a rollback.
-constexpr std::chrono::milliseconds kSilenceMax{5'000};
+// This is long enough for three tries of TCP to connect (after 0, 1 and 3 s), and short compared
+// with the time of a rollback.
+constexpr std::chrono::milliseconds kSilenceMax{3'500};
 // A peer sends its request without delay.
 constexpr std::chrono::milliseconds kRequestTimeout{10'000};
 
@@ -109,7 +110,7 @@ Status PeerServer::serve(Connection& connection, const Handshake& hello) const {
   if (!request.is_object()) {
     const Error malformed{EINVAL,
                           "malformed request: not a JSON object, or with a number out of range "
-                          "(version mismatch?)"};
+                          "(install the same ppmr on both nodes)"};
     return write_agent_frame(connection, json_text(refusal(malformed)));
   }
   const json answer = answer_safely([&] { return answer_(request); });

@@ -21,7 +21,7 @@ struct PeerOptions {
 // Sends a request to the agent of `host`, and returns its answer {"ok":true,...}. An agent with
 // another name refuses. A refusal is an Error, which the caller cannot distinguish from the errors
 // of AgentClient::ask(). So an agent sends a refusal on which the caller acts in a field of the
-// answer. Fails 5 s after a host has died, however long `patience` is.
+// answer. Fails within 4 s after a host has died, however long `patience` is.
 // Threads: any.
 Result<nlohmann::json> ask_peer(const PeerOptions& options, const std::string& host,
                                 const nlohmann::json& request, std::chrono::milliseconds patience);

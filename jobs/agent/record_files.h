@@ -20,8 +20,9 @@ class RecordFiles {
   // open(2), write(2), fsync(2) and rename(2).
   Status write(const std::string& name, const nlohmann::json& record) const;
   void remove(const std::string& name) const;
+  // Returns whether there is a file, readable or not. Returns true if the disk does not tell.
   bool exists(const std::string& name) const;
-  // Returns all records. Logs and skips a file that is not valid JSON.
+  // Returns all records. Logs and skips what cannot be read, and files that are not valid JSON.
   std::vector<nlohmann::json> read_all() const;
 
  private:

@@ -100,7 +100,7 @@ struct Exists : OfJob {
   static constexpr const char* kName = "exists";
 };
 
-// Asks for a new connection to the first node of the job, which comes with the answer.
+// Asks for a new connection to the first node of the job. The answer carries the connection.
 struct Reconnect : OfJob {
   static constexpr const char* kName = "reconnect";
 };

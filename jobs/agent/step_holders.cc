@@ -3,21 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "jobs/node/control_group.h"
 #include "jobs/node/node_spec.h"
+#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
 
 constexpr size_t kHoldersPerUserMax = 64;
-
-std::string read_groups(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/cgroup", process));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 }  // namespace
 
@@ -38,8 +33,9 @@ Status StepHolders::add(uid_t uid, const std::string& allocation, pid_t process)
   }
   const auto identity = identify(process);
   if (!identity) return failure(identity.error());
-  const StepHolder holder{.process = *identity,
-                          .group = step_group(read_groups(process), allocation)};
+  const auto groups = read_process_file(process, "cgroup");
+  if (!groups) return failure(groups.error());
+  const StepHolder holder{.process = *identity, .group = step_group(*groups, allocation)};
   MutexLock lock(mutex_);
   std::erase_if(holders_, [](const auto& entry) { return !is_alive(entry.second.process); });
   const auto of_user = std::count_if(holders_.begin(), holders_.end(),

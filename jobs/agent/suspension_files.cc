@@ -59,10 +59,12 @@ Status take_rights(const JobUser& user) {
 }
 
 // Returns whether the file exists. Does not use access(2), which checks with the process's real
-// IDs.
-bool is_there(const std::string& path) {
+// IDs. Errors: those of lstat(2) other than ENOENT, because then the file may exist.
+Result<bool> is_there(const std::string& path) {
   struct stat status {};
-  return lstat(path.c_str(), &status) == 0;
+  if (lstat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT) return false;
+  return system_failure("look for", path);
 }
 
 // Returns the first line of the file, at most kClaimMaxBytes. Does not block or fail, because users
@@ -161,7 +163,9 @@ Status SuspensionFiles::prepare() const {
     if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST) {
       return system_failure("create", directory_);
     }
-    is_complete = is_there(path(kComplete));
+    const auto there = is_there(path(kComplete));
+    if (!there) return failure(there.error());
+    is_complete = *there;
     return {};
   });
   if (!made || !is_complete) return made;
@@ -172,11 +176,13 @@ Status SuspensionFiles::prepare() const {
                                        directory_, earlier.error().message));
   }
   bool has_gone_on = false;
-  (void)with_rights_of(user_, [&]() -> Status {
-    has_gone_on = is_there(path(claim_file(earlier->suspension)));
+  const Status looked = with_rights_of(user_, [&]() -> Status {
+    const auto claimed = is_there(path(claim_file(earlier->suspension)));
+    if (!claimed) return failure(claimed.error());
+    has_gone_on = *claimed;
     return {};
   });
-  if (has_gone_on) return {};
+  if (!looked || has_gone_on) return looked;
   return failure(EEXIST,
                  fmt::format("{} has job {}, which is suspended and has not gone on: choose "
                              "another directory, or remove it",
@@ -204,8 +210,10 @@ Status SuspensionFiles::publish(const std::string& suspension) const {
 Result<SuspendedJob> SuspensionFiles::read() const {
   if (const auto key = suspension_key_id(options_); !key) return failure(key.error());
   Status there = with_rights_of(user_, [&]() -> Status {
-    if (is_there(path(kComplete))) return {};
-    return failure(errno, "there is no suspended job in " + directory_);
+    const auto found = is_there(path(kComplete));
+    if (!found) return failure(found.error());
+    if (*found) return {};
+    return failure(ENOENT, "there is no suspended job in " + directory_);
   });
   if (!there) return failure(there.error());
   char name[] = "/read-XXXXXX";
@@ -226,16 +234,14 @@ void SuspensionFiles::remove_matching(
     const std::function<bool(const std::string& name)>& matches) const {
   (void)with_rights_of(user_, [&]() -> Status {
     std::error_code ignored;
-    std::vector<fs::path> found;
-    for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    for (const auto& entry : list_directory(directory_).value_or(DirectoryEntries())) {
       const std::string name = entry.path().filename();
       // Files of users may be in the directory, too.
       const bool is_ours = name.size() > 16 && is_suspension_id(name.substr(0, 16)) &&
                            (name.substr(16).starts_with("-node-") ||
                             name.substr(16) == "-job.part" || name.substr(16) == ".resumed");
-      if (is_ours && matches(name)) found.push_back(entry.path());
+      if (is_ours && matches(name)) fs::remove(entry.path(), ignored);
     }
-    for (const fs::path& file : found) fs::remove(file, ignored);
     return {};
   });
 }
@@ -252,19 +258,21 @@ Status SuspensionFiles::claim(const std::string& suspension, const std::string& 
                               bool again) const {
   return with_rights_of(user_, [&]() -> Status {
     const std::string file = path(claim_file(suspension));
-    if (again) unlink(file.c_str());
-    const UniqueFd claim(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!claim && errno == EEXIST) {
+    if (again && unlink(file.c_str()) != 0 && errno != ENOENT) {
+      return system_failure("remove the earlier claim", file);
+    }
+    Status claimed = write_whole_file(file, by, O_EXCL, 0600);
+    if (!claimed && claimed.error().errno_value == EEXIST) {
       return failure(EALREADY,
                      fmt::format("resume the job in {}: it goes on already, or has ended: {}. If "
                                  "that run is certainly lost, use --again",
                                  directory_, first_line(file)));
     }
-    if (!claim) return system_failure("create", file);
-    if (::write(claim.get(), by.data(), by.size()) != static_cast<ssize_t>(by.size())) {
-      return system_failure("write", file);
-    }
-    return sync_directory(directory_);
+    if (!claimed) return claimed;
+    claimed = sync_directory(directory_);
+    // If the claim stayed, this suspension would count as resumed: a later one could replace it.
+    if (!claimed) unlink(file.c_str());
+    return claimed;
   });
 }
 

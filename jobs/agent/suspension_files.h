@@ -47,7 +47,7 @@ std::string node_file(const std::string& suspension, unsigned index);
 // Threads: any.
 class SuspensionFiles {
  public:
-  // Uses the rights of `user` to files.
+  // Accesses files with the rights of `user`.
   SuspensionFiles(const SuspensionOptions& options, JobUser user, std::string directory)
       : options_(options), user_(std::move(user)), directory_(std::move(directory)) {}
 
@@ -58,7 +58,8 @@ class SuspensionFiles {
   Status write(const SuspendedJob& job) const;
   // Completes the suspension, durably. Errors: of the file system.
   Status publish(const std::string& suspension) const;
-  // Returns the complete suspension. Errors: ENOENT; EKEYREJECTED; EBADMSG; EPROTO.
+  // Returns the complete suspension. Errors: ENOENT; EKEYREJECTED; EBADMSG; EPROTO; those of the
+  // file system.
   Result<SuspendedJob> read() const;
   // Removes the files of a suspension that is not complete. Idempotent.
   void discard(const std::string& suspension) const;
@@ -67,7 +68,8 @@ class SuspensionFiles {
 
   // Claims the suspension, so that only one caller can resume it. `by`: a line about this caller,
   // for the error of later callers. `again`: removes an earlier claim first. Errors: EALREADY with
-  // the line of the earlier caller; those of the file system.
+  // the line of the earlier caller; those of the file system, after which there is no claim of this
+  // caller.
   Status claim(const std::string& suspension, const std::string& by, bool again) const;
   void give_back(const std::string& suspension) const;
 

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "base/descriptor_limit.h"
+#include "base/own_path.h"
 #include "daemon/audit/audit_trail.h"
 #include "daemon/background/daemon.h"
 #include "daemon/background/reload.h"
@@ -36,6 +38,8 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
   if (Status checked = check(command); !checked) {
     return daemon.failed(checked.error(), ExitCode::kUsage);
   }
+  const auto program = own_path();
+  if (!program) return daemon.failed(program.error(), ExitCode::kFailure);
   JobAgentOptions& agent = command.agent;
   const auto addresses = command.addresses.empty() ? default_address_range(agent.host)
                                                    : parse_address_range(command.addresses);
@@ -44,7 +48,7 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
                          .prefix_bits = command.network_bits,
                          .mtu_bytes = command.mtu_bytes};
   agent.nodes.shares = command.shares;
-  agent.nodes.program = std::filesystem::canonical("/proc/self/exe").string();
+  agent.nodes.program = *program;
   // A host without this library has no RDMA for jobs. The agent reports that when a job wants RDMA.
   const auto directory = std::filesystem::path(agent.nodes.program).parent_path();
   agent.nodes.verbs_library = find_verbs_library(directory.string()).value_or("");
@@ -81,6 +85,7 @@ ExitCode serve(Daemon& daemon, AgentCommand& command) {
 }  // namespace
 
 int AgentCommand::run() {
+  raise_descriptor_limit();  // each connection, command and file of a suspension needs some
   return run_daemon({.name = "ppmr job agent", .foreground = foreground, .log_file = log_file},
                     [this](Daemon& daemon) { return serve(daemon, *this); });
 }

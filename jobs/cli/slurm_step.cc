@@ -7,11 +7,11 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
+#include "base/own_path.h"
 #include "daemon/command_line/command_error.h"
 #include "daemon/control/control_client.h"
 #include "jobs/agent/requests.h"
@@ -79,8 +79,9 @@ Result<SlurmStep> SlurmStep::start(const SlurmAllocation& allocation) {
   if (allocation.has_more_hosts) {
     argv.push_back(fmt::format("--nodelist={}", fmt::join(allocation.hosts, ",")));
   }
-  const std::string program = std::filesystem::canonical("/proc/self/exe").string();
-  argv.insert(argv.end(), {"--", program, "job", "hold", allocation.number});
+  const auto program = own_path();
+  if (!program) return failure(program.error());
+  argv.insert(argv.end(), {"--", *program, "job", "hold", allocation.number});
   // srun gets its own process group, so that Ctrl-C reaches only the job.
   auto srun = ChildProcess::start({.argv = argv,
                                    .files = {{.ours = theirs.get(), .theirs = STDIN_FILENO}},

@@ -15,7 +15,7 @@
 namespace ppmr {
 namespace {
 
-// Token, directory, ID, patience, output, errors, number of arguments.
+// Every request has: token, directory, ID, patience, output, errors, number of arguments.
 constexpr size_t kFieldsMin = 7;
 constexpr size_t kIdBytes = 16;
 constexpr std::string_view kDigits = "0123456789abcdef";
@@ -111,7 +111,9 @@ Result<CommandEnd> parse_command_end(const std::string& text) {
   } catch (const json::exception& error) {
     return failure(
         EPROTO,
-        std::string("malformed report of the command's end (version mismatch?): ") + error.what());
+        std::string(
+            "malformed report of the command's end (install the same ppmr on both nodes): ") +
+            error.what());
   }
 }
 
@@ -128,8 +130,10 @@ Result<InputPositions> parse_input_positions(const std::string& text) {
                           .input_passed_on = parsed.at("input_passed_on"),
                           .signals = parsed.at("signals")};
   } catch (const json::exception& error) {
-    return failure(EPROTO, std::string("malformed answer of the job node (version mismatch?): ") +
-                               error.what());
+    return failure(
+        EPROTO,
+        std::string("malformed answer of the job node (install the same ppmr on both nodes): ") +
+            error.what());
   }
 }
 

@@ -48,7 +48,9 @@ Result<CommandRequest> await_request(FrameSocket& socket, const std::string& tok
     if (!frame) return failure(frame.error());
     if (*frame) {
       if ((*frame)->type != FrameType::kStart) {
-        return failure(EPROTO, "the client's first message names no command (version mismatch?)");
+        return failure(
+            EPROTO,
+            "the client's first message names no command (install the same ppmr on both nodes)");
       }
       auto request = parse_command_request((*frame)->payload);
       if (request && !equal_tokens(request->token, token)) {

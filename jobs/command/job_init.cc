@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/exit_code.h"
+#include "base/whole_file.h"
 #include "jobs/command/command.h"
 #include "jobs/command/command_server.h"
 #include "jobs/command/peer_directory_server.h"
@@ -32,14 +33,6 @@ constexpr const char* kRshScript = "#!/bin/sh\nexec /run/ppmr-program job rsh \"
 constexpr size_t kClientsMax = 1024;
 
 void on_child_end(int) {}  // the handler makes poll(2) return
-
-Status write_file(const char* path, const std::string& text, mode_t mode) {
-  const UniqueFd file(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return system_failure("write", path);
-  }
-  return {};
-}
 
 // Other job nodes of the same network can connect, too, but they do not have the token.
 Result<UniqueFd> listen_for_clients() {
@@ -111,8 +104,8 @@ int JobInit::run() {
   // CRIU dumps a session only together with its leader, but the leader of the session from runc is
   // outside of the container. So this process begins a session.
   setsid();
-  if (token.empty() || !write_file(kTokenFile, token, 0400) ||
-      !write_file(kRshFile, kRshScript, 0500)) {
+  if (token.empty() || !write_whole_file(kTokenFile, token, O_EXCL, 0400) ||
+      !write_whole_file(kRshFile, kRshScript, O_EXCL, 0500)) {
     return to_int(ExitCode::kFailure);
   }
   const auto for_commands = take_environment_for_commands();

@@ -90,8 +90,8 @@ class SentStream {
   Status resume(uint64_t received, uint64_t passed_on) {
     if (passed_on > received) return failure(EPROTO, "the command's peer named a wrong position");
     if (received < base_) {
-      return failure(ENOBUFS, std::to_string(base_ - received) +
-                                  " bytes that the command's peer lacks are no longer kept");
+      return failure(ENOBUFS, "the sender no longer keeps " + std::to_string(base_ - received) +
+                                  " bytes that the receiver lacks");
     }
     if (received > produced()) {
       base_ = produced();
@@ -140,11 +140,11 @@ class ReceivedStream {
     received_ += bytes;
     return {};
   }
-  // The caller has passed on all bytes.
+  // Notes that the caller has passed on all bytes that it has received.
   void pass_on() { passed_on_ = received_; }
 
-  // Returns the position to confirm now, or nullopt. Confirms so early that the sender need not
-  // stop, and so seldom that not every short line is confirmed.
+  // Returns the position to confirm now, or nullopt. Confirms each quarter of the sender's window:
+  // before the sender has to stop, but not after each short line.
   std::optional<uint64_t> take_confirmation() {
     if (passed_on_ - confirmed_ < kStreamWindowBytes / 4) return std::nullopt;
     confirmed_ = passed_on_;

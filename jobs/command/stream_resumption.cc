@@ -65,7 +65,8 @@ std::string to_text(const ClientState& state) {
 
 Result<ClientState> parse_client_state(const std::string& text) {
   const json packed = parse_json(text);
-  if (!packed.is_object()) return failure(EPROTO, "the state of a command's client is no object");
+  if (!packed.is_object())
+    return failure(EPROTO, "the state of a command's client is not a JSON object");
   try {
     const auto input = from_hexadecimal(packed.at("input"));
     const auto signals = from_hexadecimal(packed.at("signals"));
@@ -101,7 +102,8 @@ Status ClientResumption::attached(const InputPositions& job_node) {
   }
   if (Status resumed = input_.resume(job_node.input, job_node.input_passed_on); !resumed) {
     return failure(resumed.error().errno_value,
-                   "the job node was rolled back too far: of its input, " +
+                   "continue the standard input of the command after the job node was rolled "
+                   "back: " +
                        resumed.error().message + " (give large input in files)");
   }
   if (Status resumed = signals_.resume(job_node.signals, job_node.signals); !resumed) {

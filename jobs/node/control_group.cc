@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
-#include <filesystem>
 #include <sstream>
 #include <string_view>
+
+#include "base/whole_file.h"
 
 namespace ppmr {
 namespace {
@@ -53,7 +54,7 @@ std::string step_group(const std::string& process_groups, const std::string& all
 void remove_empty_groups(const std::string& group) {
   remove_upwards(kHierarchies, group);  // for cgroup v2
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(kHierarchies, error)) {
+  for (const auto& entry : list_directory(kHierarchies).value_or(DirectoryEntries())) {
     if (entry.is_directory(error)) remove_upwards(entry.path(), group);
   }
 }

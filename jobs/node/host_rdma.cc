@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/whole_file.h"
+
 namespace ppmr {
 namespace {
 
@@ -20,8 +22,7 @@ std::string first_line(const fs::path& path) {
 
 // Returns whether a port of the device is active: its state begins with the number 4.
 bool is_active(const fs::path& device) {
-  std::error_code error;
-  for (const auto& port : fs::directory_iterator(device / "ports", error)) {
+  for (const auto& port : list_directory(device / "ports").value_or(DirectoryEntries())) {
     if (first_line(port.path() / "state").starts_with("4:")) return true;
   }
   return false;
@@ -31,8 +32,7 @@ bool is_active(const fs::path& device) {
 
 std::vector<VerbsDevice> find_verbs_devices(const std::string& nodes) {
   std::vector<VerbsDevice> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(nodes, error)) {
+  for (const auto& entry : list_directory(nodes).value_or(DirectoryEntries())) {
     struct stat status = {};
     if (!entry.path().filename().string().starts_with("uverbs")) continue;
     if (stat(entry.path().c_str(), &status) != 0 || !S_ISCHR(status.st_mode)) continue;
@@ -42,9 +42,8 @@ std::vector<VerbsDevice> find_verbs_devices(const std::string& nodes) {
 }
 
 std::string why_no_rdma(const RdmaPlaces& places) {
-  std::error_code error;
   bool has_device = false, has_active = false;
-  for (const auto& device : fs::directory_iterator(places.devices, error)) {
+  for (const auto& device : list_directory(places.devices).value_or(DirectoryEntries())) {
     has_device = true;
     has_active = has_active || is_active(device.path());
   }

@@ -3,15 +3,16 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/descriptor_limit.h"
+#include "base/whole_file.h"
 #include "jobs/command/command.h"
 #include "jobs/command/job_init.h"
 #include "jobs/node/control_group.h"
@@ -128,12 +129,10 @@ Status mount_root(const std::string& path) {
 }
 
 Status write_file(const std::string& path, const std::string& text, mode_t mode) {
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!file || fchmod(file.get(), mode) != 0 ||
-      write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return system_failure("write", path);
-  }
-  return {};
+  Status written = write_whole_file(path, text, O_EXCL, mode);
+  // The umask may have taken away some of the rights.
+  if (written && chmod(path.c_str(), mode) != 0) return system_failure("set the mode of", path);
+  return written;
 }
 
 }  // namespace
@@ -169,12 +168,17 @@ std::string job_node_config(const JobNodeOptions& options, const NodeSpec& spec,
           {{"type", "ipc"}},
           {{"type", "network"}, {"path", port.network_namespace}}}}}},
   };
+  // The job agent has raised its own limit. A program that uses select(2) needs the usual one.
+  const rlimit descriptors = initial_descriptor_limit();
+  config["process"]["rlimits"] = json::array({{{"type", "RLIMIT_NOFILE"},
+                                               {"hard", descriptors.rlim_max},
+                                               {"soft", descriptors.rlim_cur}}});
   if (spec.rdma) {
     config["linux"]["resources"] = {{"devices", device_rights()}};
     // The device locks the memory that a program registers with it.
     constexpr uint64_t kUnlimited = ~uint64_t{0};
-    config["process"]["rlimits"] = {
-        {{"type", "RLIMIT_MEMLOCK"}, {"hard", kUnlimited}, {"soft", kUnlimited}}};
+    config["process"]["rlimits"].push_back(
+        {{"type", "RLIMIT_MEMLOCK"}, {"hard", kUnlimited}, {"soft", kUnlimited}});
   }
   return config.dump(2);
 }
@@ -239,8 +243,7 @@ Status JobNode::start() const {
                         "--log", log, "run", "--detach", "--bundle", bundle(), spec_.container()},
                        kStartPatience);
   if (started) return {};
-  std::ifstream file(log);
-  const std::string reason{std::istreambuf_iterator<char>(file), {}};
+  const std::string reason = read_whole_file(log).value_or("");
   return failure(started.error().errno_value,
                  fmt::format("runc did not start the job node {} ({}): {}", spec_.name,
                              started.error().message, reason));

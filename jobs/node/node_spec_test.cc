@@ -1,9 +1,11 @@
 #include "jobs/node/node_spec.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 
+#include "base/descriptor_limit.h"
 #include "jobs/node/job_node.h"
 
 namespace ppmr {
@@ -107,6 +109,18 @@ TEST(JobNodeConfig, GivesProcessesNoPrivilegeBeyondTheirUser) {
     const bool writable = mount.at("options").at(1) == "rw";
     EXPECT_EQ(writable, mount.at("destination") == "/home") << mount;
   }
+}
+
+TEST(JobNodeConfig, GivesProgramsTheDescriptorLimitWithWhichTheJobAgentWasStarted) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  raise_descriptor_limit();
+  const json config = json::parse(job_node_config({}, valid_spec(), ""));
+  const json& limit = config.at("process").at("rlimits").at(0);
+  EXPECT_EQ(limit.at("type"), "RLIMIT_NOFILE");
+  EXPECT_EQ(limit.at("soft"), before.rlim_cur);
+  EXPECT_EQ(limit.at("hard"), before.rlim_max);
+  (void)setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(JobNetwork, MacAddressIsLocallyAdministeredAndFollowsFromTheIpAddress) {

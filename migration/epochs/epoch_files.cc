@@ -1,11 +1,9 @@
 #include "migration/epochs/epoch_files.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/json_text.h"
 #include "base/parse_json.h"
-#include "base/unique_fd.h"
 #include "base/whole_file.h"
 
 namespace ppmr {
@@ -22,13 +20,8 @@ Status note_state_of(const LockedEpochs& locked, uint64_t number) {
   state.newest = *epoch;
   state.older.clear();
   state.takeover.clear();
-  const std::string path = locked.epoch_directory(number) + kStateFile;
-  const std::string text = json_text(to_json(state));
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return system_failure("write", path);
-  }
-  return {};
+  return write_whole_file(locked.epoch_directory(number) + kStateFile, json_text(to_json(state)),
+                          O_TRUNC, 0600);
 }
 
 Result<EpochState> read_noted_state(const std::string& directory) {

@@ -166,6 +166,7 @@ json to_json(const TreeManager& manager) {
 }
 
 Result<TreeManager> parse_tree_manager(const json& packed) {
+  if (!packed.is_object()) return failure(EPROTO, "the manager of a tree is not an object");
   TreeManager manager;
   if (const auto found = packed.find("container"); found != packed.end()) {
     ContainerRecord& container = manager.container;
@@ -173,7 +174,7 @@ Result<TreeManager> parse_tree_manager(const json& packed) {
     if (!is_container_name(container.name) || !container.bundle.starts_with('/') ||
         container.bundle.find('\0') != std::string::npos) {
       return failure(EPROTO, fmt::format("'{}' is not the name of a container, or its bundle "
-                                         "'{}' is no absolute path",
+                                         "'{}' is not an absolute path",
                                          container.name, container.bundle));
     }
   }
@@ -207,6 +208,7 @@ json to_json(const EpochState& state) {
           {"criu_options", state.criu_options},
           {"restart_policy", state.restart_policy},
           {"takeover", state.takeover},
+          {"completed_takeover", state.completed_takeover},
           {"first_partner", state.first_partner},
           {"rolls_back", state.rolls_back},
           {"is_copy", state.is_copy}};
@@ -233,6 +235,7 @@ Result<EpochState> parse_epoch_state(const json& packed) {
     state.criu_options = packed.at("criu_options").get<std::vector<std::string>>();
     state.restart_policy = packed.at("restart_policy");
     state.takeover = packed.at("takeover");
+    state.completed_takeover = packed.value("completed_takeover", "");
     state.first_partner = packed.value("first_partner", "");
     state.rolls_back = packed.value("rolls_back", false);
     state.is_copy = packed.value("is_copy", false);
@@ -262,6 +265,13 @@ SourceMay judge_source(std::optional<MigrationState> takeover) {
     return SourceMay::kGoOnAfterAbort;
   }
   return SourceMay::kNotRun;
+}
+
+std::optional<MigrationState> judge_without_record(const EpochState& state, bool is_lost) {
+  const bool is_completed = !state.takeover.empty() && state.completed_takeover == state.takeover;
+  // The leader of the whole decides where a tree that rolls back runs.
+  if (is_completed || (state.rolls_back && is_lost)) return MigrationState::kFinished;
+  return std::nullopt;
 }
 
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
@@ -358,8 +368,8 @@ Status check_precedence(const EpochState& state, bool is_alone, const std::strin
   }
   if (is_alone) {
     return failure(EPERM,
-                   fmt::format("{} is also kept by {}, and only that partner takes it over alone: "
-                               "two that do would run it twice",
+                   fmt::format("{} is also kept by {}, and only that partner takes it over without "
+                               "a person: two partners that do so would run the process twice",
                                state.name, first));
   }
   if (instead_of == first) return {};
@@ -383,6 +393,14 @@ Status check_source(const EpochState& known, std::optional<MigrationState> takeo
                           "run ppmr takeover {} or ppmr takeover --discard {} at the partner, or "
                           "choose another name",
                           known.name, known.tree.program, known.tree.root, known.name, known.name));
+}
+
+Status check_replaceable(const EpochState& known, std::optional<MigrationState> takeover) {
+  if (takeover != MigrationState::kRunning) return {};
+  return failure(EBUSY, fmt::format("{} was taken over, and that process still reads its memory "
+                                    "from its epochs: try again when migration {} has finished "
+                                    "(ppmr history at the partner), or choose another name",
+                                    known.name, known.takeover));
 }
 
 Status check_leader(const EpochState& known, std::optional<MigrationState> takeover) {

@@ -76,6 +76,9 @@ struct EpochState {
   std::vector<std::string> criu_options;
   nlohmann::json restart_policy = nlohmann::json::object();
   std::string takeover;  // ID of the migration that takes the tree over; empty: none
+  // ID of the takeover that has let the tree run here with all of its memory; empty: none. Shows
+  // that the source was replaced, even when the record of the takeover is removed.
+  std::string completed_takeover;
   // The source's name for the first partner, which takes this tree over before this partner may;
   // empty: this is the only or the first partner.
   std::string first_partner;
@@ -93,8 +96,8 @@ std::vector<SealedEpoch> kept_epochs(const EpochState& state);
 // Finds a kept epoch. `number`: 0 means the newest. Errors: ENOENT; the message names the kept
 // epochs.
 Result<SealedEpoch> find_epoch(const EpochState& state, uint64_t number);
-// Returns the state after `epoch` has been sealed. It has neither epochs before `oldest`, nor
-// earlier epochs with the number of `epoch` or a higher one.
+// Returns the state after `epoch` has been sealed. Keeps those earlier epochs whose numbers are at
+// least `oldest` and below the number of `epoch`.
 EpochState with_newest(EpochState state, const SealedEpoch& epoch, uint64_t oldest);
 // Removes all epochs from the state: the name now belongs to another tree, or to none.
 void forget_all_epochs(EpochState& state);
@@ -129,6 +132,11 @@ enum class SourceMay {
 // does not apply to a tree that rolls back: its source may always go on.
 SourceMay judge_source(std::optional<MigrationState> takeover);
 
+// Returns the state of a takeover whose record cannot be read, as far as this state shows it;
+// nullopt: it is unknown whether the source may run the tree. `is_lost`: the record is missing or
+// is set aside. Then no process can continue the takeover.
+std::optional<MigrationState> judge_without_record(const EpochState& state, bool is_lost);
+
 // Checks whether this node may take the tree over from epoch `number`; 0: the newest. Errors:
 // ENOENT: the epoch is not kept; EALREADY: the tree was taken over.
 Status check_takeover(const EpochState& state, std::optional<MigrationState> takeover,
@@ -158,8 +166,9 @@ EpochState copy_of(const EpochState& state, const SealedEpoch& epoch, const std:
 
 // Checks whether this partner may take the tree over if another partner also keeps it. Only the
 // first partner may do so without a person: two partners that both find the source dead would both
-// run the tree. `is_alone`: without a person. `instead_of`: the name of the first partner, if a
-// person vouches that it will not take over; else empty. Errors: EPERM.
+// run the tree. `is_alone`: no person has decided this takeover. `instead_of`: the name of the
+// first partner, if a person vouches that the first partner will not take over; else empty. Errors:
+// EPERM.
 Status check_precedence(const EpochState& state, bool is_alone, const std::string& instead_of);
 
 nlohmann::json to_json(const TreeManager& manager);
@@ -170,6 +179,10 @@ Result<TreeManager> parse_tree_manager(const nlohmann::json& json);
 // belongs to another source; EEXIST: another tree has this name, and its epoch is kept.
 Status check_source(const EpochState& known, std::optional<MigrationState> takeover,
                     const std::string& peer, const ProtectedTree& tree);
+
+// Checks whether another tree may get the name of the known one, whose epochs are then removed.
+// Errors: EBUSY: the known tree was taken over, and still reads its memory from these epochs.
+Status check_replaceable(const EpochState& known, std::optional<MigrationState> takeover);
 
 // Replaces check_source() for a tree that rolls back, which another process at another source may
 // continue. Errors: EEXIST: a tree that does not roll back has this name; EBUSY: the tree is being

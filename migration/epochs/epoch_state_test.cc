@@ -180,6 +180,17 @@ TEST(TreeManager, RefusesInvalidNamesAndTooManySockets) {
   EXPECT_FALSE(parse_tree_manager(to_json(manager)));
 }
 
+TEST(TreeManager, RefusesAManagerThatIsNotAnObject) {
+  for (const char* text : {"[]", "null", "7", "\"web.service\"", "true"}) {
+    const auto parsed = parse_tree_manager(nlohmann::json::parse(text));
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_EQ(parsed.error().errno_value, EPROTO) << text;
+  }
+  nlohmann::json packed = to_json(some_state());
+  packed["manager"] = nlohmann::json::array();
+  EXPECT_FALSE(parse_epoch_state(packed));
+}
+
 TEST(EpochState, RefusesWhatPpmrHasNotWritten) {
   for (const char* field : {"name", "peer", "tree", "run", "newest", "takeover"}) {
     nlohmann::json packed = to_json(some_state());
@@ -201,6 +212,30 @@ TEST(JudgeSource, MayGoOnUntilTheTakeoverIsDecided) {
   EXPECT_EQ(judge_source(kReady), SourceMay::kGoOnAfterAbort);
   EXPECT_EQ(judge_source(kRunning), SourceMay::kNotRun);
   EXPECT_EQ(judge_source(kFinished), SourceMay::kNotRun);
+}
+
+// A takeover that was aborted, or never decided, would end the source otherwise.
+TEST(JudgeWithoutRecord, OnlyACompletedTakeoverHasReplacedTheSource) {
+  EpochState state = some_state();
+  state.takeover = std::string(32, 'e');
+  for (const bool is_lost : {false, true}) {
+    EXPECT_FALSE(judge_without_record(state, is_lost)) << is_lost;
+  }
+  state.completed_takeover = std::string(32, 'd');  // of the process that had the name before
+  EXPECT_FALSE(judge_without_record(state, true));
+  state.completed_takeover = state.takeover;
+  EXPECT_EQ(judge_without_record(state, false), kFinished);
+  const auto read = parse_epoch_state(to_json(state));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(judge_without_record(*read, true), kFinished);
+}
+
+TEST(JudgeWithoutRecord, LeaderDecidesAboutATreeThatRollsBack) {
+  EpochState state = some_state();
+  state.takeover = std::string(32, 'e');
+  state.rolls_back = true;
+  EXPECT_EQ(judge_without_record(state, true), kFinished);
+  EXPECT_FALSE(judge_without_record(state, false)) << "a supervisor may act on the record";
 }
 
 TEST(CheckTakeover, NeedsOneCompleteEpochAndNoEarlierTakeover) {
@@ -246,6 +281,15 @@ TEST(CheckSource, NameBelongsToOneTreeOfOneSource) {
   EpochState empty = state;
   empty.newest = {};
   EXPECT_TRUE(check_source(empty, std::nullopt, state.peer, other));
+}
+
+TEST(CheckReplaceable, TreeThatStillReadsItsEpochsIsNotReplaced) {
+  EpochState state = some_state();
+  for (const auto takeover :
+       {std::optional<MigrationState>(), std::optional(kAborted), std::optional(kFinished)}) {
+    EXPECT_TRUE(check_replaceable(state, takeover));
+  }
+  EXPECT_EQ(check_replaceable(state, kRunning).error().errno_value, EBUSY);
 }
 
 TEST(CheckSequence, PagesOfAnEpochFollowThePagesOfTheNewestKeptOne) {

@@ -35,17 +35,6 @@ constexpr const char* kMemoryPrefix = "memory-";
 constexpr const char* kEpochPrefix = "epoch-";
 constexpr uint64_t kCopyBytes = uint64_t{1} << 20;
 
-Status write_file(const std::string& path, const std::string& text) {
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return system_failure("create", path);
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
-    if (count < 0 && errno != EINTR) return system_failure("write", path);
-    done += static_cast<size_t>(std::max<ssize_t>(count, 0));
-  }
-  return {};
-}
-
 Result<EpochState> read_state(const std::string& directory) {
   const std::string path = directory + kStateFile;
   auto text = read_whole_file(path);
@@ -60,7 +49,7 @@ Result<EpochState> read_state(const std::string& directory) {
 // Replaces the file with rename(2): a reader sees it whole.
 Status replace_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".new";
-  if (Status written = write_file(temporary, text); !written) return written;
+  if (Status written = write_whole_file(temporary, text, O_TRUNC, 0600); !written) return written;
   if (rename(temporary.c_str(), path.c_str()) == 0) return {};
   return system_failure("rename", temporary);
 }
@@ -74,18 +63,21 @@ Result<EpochOnDisk> read_on_disk(const std::string& directory) {
 // Makes the directory `to` with hard links to all files below `from`.
 Status link_files(const std::string& from, const std::string& to) {
   if (mkdir(to.c_str(), 0700) != 0) return system_failure("create", to);
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(from, error)) {
+  const auto entries = list_directory(from);
+  if (!entries) return failure(entries.error());
+  for (const auto& entry : *entries) {
     const std::string path = entry.path();
     const std::string linked = to + "/" + entry.path().filename().string();
-    if (entry.is_directory() && !entry.is_symlink()) {
+    std::error_code error;
+    const bool is_directory = entry.symlink_status(error).type() == fs::file_type::directory;
+    if (error) return system_failure("read the attributes of", path, error.value());
+    if (is_directory) {
       if (Status done = link_files(path, linked); !done) return done;
     } else if (link(path.c_str(), linked.c_str()) != 0) {
       return system_failure("create the link", linked);
     }
   }
-  if (!error) return {};
-  return failure(error.value(), "list " + from + ": " + error.message());
+  return {};
 }
 
 // Returns whether a tmpfs of this user is mounted at the directory. Other users must be able
@@ -136,22 +128,10 @@ bool is_zero(std::span<const std::byte> bytes) {
 
 Status write_at(const UniqueFd& file, const std::string& path, std::span<const std::byte> bytes,
                 uint64_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int why = errno;
-      return failure(
-          why, fmt::format("write the memory of an epoch to {}: {}{}", path, std::strerror(why),
-                           why == ENOSPC ? " (the tmpfs of the epochs is full: remount "
-                                           "it with a larger size=)"
-                                         : ""));
-    }
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    offset += static_cast<uint64_t>(count);
-  }
-  return {};
+  Status written = write_all(file, bytes, offset, "the memory of an epoch to " + path);
+  if (written || written.error().errno_value != ENOSPC) return written;
+  return failure(ENOSPC, written.error().message +
+                             " (the tmpfs of the epochs is full: remount it with a larger size=)");
 }
 
 // Copies the memory of an epoch. Parts that are all zeros become holes, which take no memory.
@@ -340,11 +320,11 @@ Result<EpochState> EpochStore::read(const std::string& name) const {
 
 Result<std::vector<EpochState>> EpochStore::list() const {
   std::vector<EpochState> all;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+  const auto entries = list_directory(directory_);
+  if (!entries) return failure(entries.error());
+  for (const auto& entry : *entries) {
     if (auto state = read_state(entry.path())) all.push_back(std::move(*state));
   }
-  if (error) return failure(error.value(), "list " + directory_ + ": " + error.message());
   std::sort(all.begin(), all.end(),
             [](const EpochState& left, const EpochState& right) { return left.name < right.name; });
   return all;
@@ -352,8 +332,7 @@ Result<std::vector<EpochState>> EpochStore::list() const {
 
 std::vector<std::string> EpochStore::copies() const {
   std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+  for (const auto& entry : list_directory(directory_).value_or(DirectoryEntries())) {
     const std::string name = entry.path().filename();
     if (is_protection_name(name) && is_copy_name(name)) names.push_back(name);
   }
@@ -377,7 +356,7 @@ Result<EpochOnDisk> EpochStore::on_disk(const std::string& name) const {
 std::vector<std::string> EpochStore::unreadable() const {
   std::vector<std::string> names;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+  for (const auto& entry : list_directory(directory_).value_or(DirectoryEntries())) {
     if (fs::exists(entry.path().string() + kStateFile, ignored)) continue;
     const auto on_disk = read_on_disk(entry.path());
     if (on_disk && !on_disk->error.empty()) names.push_back(entry.path().filename());
@@ -402,7 +381,9 @@ Status LockedEpochs::write(const EpochState& state) {
   return {};
 }
 
-void LockedEpochs::note_contact() const { (void)write_file(directory_ + kContactFile, ""); }
+void LockedEpochs::note_contact() const {
+  (void)write_whole_file(directory_ + kContactFile, "", O_TRUNC, 0600);
+}
 
 void LockedEpochs::remove_others() const {
   std::set<std::string> kept;
@@ -411,32 +392,33 @@ void LockedEpochs::remove_others() const {
   }
   const std::string memory = kMemoryPrefix + state_.run;
   std::error_code ignored;
-  std::vector<fs::path> outdated;
-  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+  for (const auto& entry : list_directory(directory_).value_or(DirectoryEntries())) {
     const std::string name = entry.path().filename();
     const bool is_epoch = name.starts_with(kEpochPrefix) && !kept.contains(name);
     const bool is_memory = name.starts_with(kMemoryPrefix) && name != memory;
-    if (is_epoch || is_memory) outdated.push_back(entry.path());
+    if (is_epoch || is_memory) fs::remove_all(entry.path(), ignored);
   }
-  for (const fs::path& path : outdated) fs::remove_all(path, ignored);
 }
 
 Status LockedEpochs::remove_epochs() const {
   const Status forgotten = remove_from_disk();
   std::error_code ignored;
   fs::remove_all(directory_ + kHeld, ignored);
-  std::vector<fs::path> epochs;
-  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+  for (const auto& entry : list_directory(directory_).value_or(DirectoryEntries())) {
     const std::string name = entry.path().filename();
     if (name.starts_with(kEpochPrefix) || name.starts_with(kMemoryPrefix)) {
-      epochs.push_back(entry.path());
+      fs::remove_all(entry.path(), ignored);
     }
   }
-  for (const fs::path& path : epochs) fs::remove_all(path, ignored);
   return forgotten;
 }
 
 Result<EpochOnDisk> LockedEpochs::on_disk() const { return read_on_disk(directory_); }
+
+bool LockedEpochs::may_be_on_disk() const {
+  const auto known = on_disk();
+  return known || known.error().errno_value != ENOENT;
+}
 
 std::string LockedEpochs::returning_directory() const { return directory_ + kReturning; }
 

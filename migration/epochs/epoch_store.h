@@ -58,6 +58,9 @@ class LockedEpochs {
   // Returns what the disk has of the tree. Errors: ENOENT: epochs are not written to a disk;
   // EPROTO.
   Result<EpochOnDisk> on_disk() const;
+  // Returns whether the disk has an epoch of the tree, or may have one because on_disk() fails with
+  // another error than ENOENT.
+  bool may_be_on_disk() const;
   Status note_on_disk(const EpochOnDisk& on_disk) const;
   // Removes the epoch's file from the disk, durably. Succeeds if there is none.
   Status remove_from_disk() const;

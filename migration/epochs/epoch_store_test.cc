@@ -256,7 +256,7 @@ TEST_F(EpochStoreTest, PagesOfZerosTakeNoMemory) {
   EXPECT_EQ(memory_pages(1), 2u);
 }
 
-TEST_F(EpochStoreTest, EpochThatCannotBeReadLeavesTheOneBefore) {
+TEST_F(EpochStoreTest, KeepsTheEarlierEpochIfTheNewOneCannotBeRead) {
   ASSERT_TRUE(seal(state(1), 0, "abcd", {0, 1, 2, 3}));
   EXPECT_EQ(seal(state(2), 4, "X!", {0, 4, 2, 5}).error().errno_value, EIO);
   EXPECT_EQ(kept(), "abcd");

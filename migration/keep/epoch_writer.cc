@@ -20,6 +20,7 @@
 #include "base/exit_code.h"
 #include "base/sync_directory.h"
 #include "base/unique_fd.h"
+#include "base/whole_file.h"
 #include "daemon/command_line/output.h"
 #include "migration/epochs/epoch_files.h"
 #include "migration/epochs/epoch_store.h"
@@ -132,8 +133,9 @@ Status EpochWriter::convert(Direction direction, const std::string& name,
 
 void EpochWriter::bring_back_all() {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+  const auto entries = list_directory(directory_);
+  if (!entries) return say(entries.error().message);
+  for (const auto& entry : *entries) {
     const fs::path& path = entry.path();
     const std::string name = path.stem();
     if (!is_protection_name(name)) continue;
@@ -141,7 +143,6 @@ void EpochWriter::bring_back_all() {
     std::error_code ignored;
     if (path.extension() == kPart) fs::remove(path, ignored);
   }
-  if (error) say("list " + directory_ + ": " + error.message());
   for (const std::string& name : names) {
     if (Status done = bring_back(name); !done) say(done.error().message);
   }
@@ -237,10 +238,11 @@ Status EpochWriter::write(const std::string& name) {
     if (!locked->exists()) return locked->discard();  // it was forgotten meanwhile
     state = locked->state();
     const auto takeover = takeover_state(records_, state);
+    if (!takeover) return failure(takeover.error());
     const auto known = locked->on_disk();
-    const bool has_moved = judge_source(takeover) == SourceMay::kNotRun && !state.rolls_back;
+    const bool has_moved = judge_source(*takeover) == SourceMay::kNotRun && !state.rolls_back;
     if (has_moved && known) return locked->remove_from_disk();
-    if (!is_to_write(state, takeover, known.value_or(EpochOnDisk()))) return {};
+    if (!is_to_write(state, *takeover, known.value_or(EpochOnDisk()))) return {};
     // on-disk.json names the file before the file exists, so the file is removed with the epochs at
     // any moment.
     if (!known) {
@@ -293,7 +295,12 @@ Status EpochWriter::write_part(const EpochState& state, const std::string& held)
 Status EpochWriter::publish(const std::string& name, const LockedEpochs& locked,
                             const EpochState& written) {
   const auto now = locked.exists() ? std::optional(locked.state()) : std::nullopt;
-  const auto takeover = now ? takeover_state(records_, *now) : std::nullopt;
+  std::optional<MigrationState> takeover;
+  if (now) {
+    const auto known = takeover_state(records_, *now);
+    if (!known) return failure(known.error());
+    takeover = *known;
+  }
   if (!may_replace(written, now, takeover)) return {};
   const std::string file = path_of(name, kComplete);
   const std::string part = path_of(name, kPart);

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/whole_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "migration/source/memory_file.h"
@@ -20,18 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kMemorySuffix = ".memory";
 constexpr size_t kCopyBytes = size_t{1} << 20;
-
-Status write_all(const UniqueFd& file, std::span<const std::byte> bytes, uint64_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("send", "the memory of an epoch");
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    offset += static_cast<uint64_t>(count);
-  }
-  return {};
-}
 
 // Copies [begin, end) of `from` to the start of `to`. Copies holes as holes. Returns the number of
 // bytes outside of holes.
@@ -50,7 +39,8 @@ Result<uint64_t> copy_part(const UniqueFd& from, uint64_t begin, uint64_t end, c
     if (count < 0) return system_failure("read", "the memory of an epoch");
     if (count == 0) return failure(EIO, "the memory of the epoch is shorter than it says");
     const auto part = std::span(bytes).first(static_cast<size_t>(count));
-    if (Status sent = write_all(to, part, at - begin); !sent) return failure(sent.error());
+    const Status sent = write_all(to, part, at - begin, "the memory of an epoch");
+    if (!sent) return failure(sent.error());
     at += part.size();
     copied += part.size();
   }

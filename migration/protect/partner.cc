@@ -62,12 +62,12 @@ Result<KeptAtPartner> Partner::open(const RunOfEpochs& run) {
   if (opened->value("manager", json::object()).size() != to_json(run.manager).size()) {
     return failure(EINVAL,
                    "the version of ppmr at the partner takes over no units and containers: update "
-                   "it");
+                   "ppmr there");
   }
   if (opened->value("first_partner", "") != first_partner_) {
     return failure(EINVAL,
                    "the version of ppmr at the partner does not know that another partner takes "
-                   "over before it: update it");
+                   "over before it: update ppmr there");
   }
   return KeptAtPartner{.newest = opened->value("newest", uint64_t{0}),
                        .run = opened->value("run", ""),

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/whole_file.h"
 #include "daemon/control/mount_daemon.h"
 
 namespace ppmr {
@@ -34,11 +35,11 @@ request::NoteEpoch to_note(const EpochReport& report, const std::string& name,
 
 void remove_leftovers(const MountEntry& mount, const std::string& name) {
   std::error_code ignored;
-  std::vector<std::filesystem::path> found;
-  for (const auto& entry : std::filesystem::directory_iterator(mount.mountpoint, ignored)) {
-    if (is_epoch_checkpoint(entry.path().filename(), name)) found.push_back(entry.path());
+  for (const auto& entry : list_directory(mount.mountpoint).value_or(DirectoryEntries())) {
+    if (is_epoch_checkpoint(entry.path().filename(), name)) {
+      std::filesystem::remove_all(entry.path(), ignored);
+    }
   }
-  for (const auto& path : found) std::filesystem::remove_all(path, ignored);
 }
 
 Result<KeptAtPartner> PartnerPlace::open(const RunOfEpochs& run) {

@@ -298,13 +298,18 @@ ProtectionEnd Protection::end_own_copy(const std::string& why) {
   return {ExitCode::kReplaced, why + "; the copy here was ended"};
 }
 
-// Stops the tasks first, so that none can start another task before it is killed.
+// Stops the tasks first, so that none can start another task before it is killed. Tries again while
+// the node is short of descriptors or memory, even after an interrupt: the partner's copy runs, so
+// no task may go on here.
 Status Protection::kill_own_copy() const {
   const ProcessIdentity root{settings_.tree.root, settings_.tree.root_start_time};
-  if (const auto tasks = stop_trees({root})) {
-    tasks->kill();
-    if (!tasks->await_end(kKillPatience)) warn("a process here was killed, but has not ended yet");
+  auto tasks = stop_trees({root});
+  if (!tasks) {
+    warn("the copy here cannot be ended yet, ppmr tries again: " + tasks.error().message);
+    tasks = insist_on_tasks(stop_trees, {root});
   }
+  tasks->kill();
+  if (!tasks->await_end(kKillPatience)) warn("a process here was killed, but has not ended yet");
   if (manager_.container.name.empty()) return {};
   const auto runc = Runc::find();
   if (!runc) return failure(runc.error());

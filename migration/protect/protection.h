@@ -96,8 +96,8 @@ class Protection {
  private:
   struct Run;
 
-  // Why the protection ends. ends() sets it where the reason is certain. An error number is not
-  // certain enough, because it may come from anywhere, and kReplaced ends the tree.
+  // Why the protection ends. Only ends() sets it, where the code knows the reason. An errno would
+  // not be enough: other steps fail with the same errno, and kReplaced ends the tree.
   enum class Ending { kReplaced, kTreeEnded, kInterrupted, kRefused };
 
   tl::unexpected<Error> ends(Ending why, std::string message);

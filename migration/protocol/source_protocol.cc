@@ -67,6 +67,8 @@ class Step : private ProtocolStep<SourceFacts> {
   Status on(const source_event::Prepared& event) {
     if (is_over(record_.state()) || node_was_restarted()) return failure(over(record_));
     record_.peer = event.peer;
+    record_.peer_node_id = event.node_id;
+    record_.peer_state_directory = event.state_directory;
     record_.incarnation = event.incarnation;
     return move_to(kDumping);
   }

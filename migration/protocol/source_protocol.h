@@ -19,11 +19,11 @@
 
 namespace ppmr {
 
-// Whose record it is.
+// The node and the boot that have written the record.
 enum class Home {
-  kThisBoot,     // of this node and this boot: its processes may be alive
-  kEarlierBoot,  // of this node before it was restarted: none of its processes is alive
-  kOtherNode,    // of another node that shares the state directory: refused
+  kThisBoot,     // this node in this boot: the processes of the record may be alive
+  kEarlierBoot,  // this node before it was restarted: none of the processes is alive
+  kOtherNode,    // another node that shares the state directory: its records are refused
 };
 
 struct SourceFacts {
@@ -53,6 +53,8 @@ namespace source_event {
 struct Prepared {  // the target has accepted the migration
   std::string peer;
   std::string incarnation;
+  std::string node_id = {};          // of the target; see check_denial()
+  std::string state_directory = {};  // where the target has its records
 };
 struct DumpBegins {
   size_t tree = 0;

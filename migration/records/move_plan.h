@@ -25,7 +25,7 @@ enum class MemoryPath {
 // When a tree may run at the target.
 enum class MayRun {
   kArrived,  // all of its memory is at the target; the pager puts it in place while the tree runs
-  kDecided,  // the decision is made; its memory follows, and the original stays frozen until then
+  kDecided,  // the decision is made; the original stays frozen until all memory has followed
   kInPlace,  // CRIU has put all of its memory in place
 };
 

@@ -158,6 +158,7 @@ Result<OwnershipRecord> unpack(const json& packed) {
   record.endpoint = packed.at("endpoint");
   if (!record.endpoint.is_object()) return failure(EPROTO, "'endpoint' is not a JSON object");
   record.peer_node_id = packed.value("peer_node_id", "");
+  record.peer_state_directory = packed.value("peer_state_directory", "");
   record.node_id = packed.at("node_id");
   record.boot_id = packed.at("boot_id");
   record.incarnation = packed.at("incarnation");
@@ -449,6 +450,9 @@ void to_json(json& packed, const OwnershipRecord& record) {
             {"error", record.error},
             {"history", history}};
   if (!record.peer_node_id.empty()) packed["peer_node_id"] = record.peer_node_id;
+  if (!record.peer_state_directory.empty()) {
+    packed["peer_state_directory"] = record.peer_state_directory;
+  }
   // The record of a unit's rehearsal has the sockets of the unit, but not its name.
   if (!record.unit.name.empty() || !record.unit.journal_sockets.empty()) {
     packed["unit"] = {{"name", record.unit.name},
@@ -473,14 +477,14 @@ Result<OwnershipRecord> parse_record(const json& packed) {
     }
     auto record = unpack(format == kFormatOf01 ? upgrade(packed) : packed);
     if (!record) {
-      return failure(EPROTO, "cannot parse the record of a migration (version mismatch?): " +
+      return failure(EPROTO, "cannot parse the record of a migration (update ppmr on this node): " +
                                  record.error().message);
     }
     return record;
   } catch (const json::exception& error) {
     return failure(
-        EPROTO,
-        std::string("cannot parse the record of a migration (version mismatch?): ") + error.what());
+        EPROTO, std::string("cannot parse the record of a migration (update ppmr on this node): ") +
+                    error.what());
   }
 }
 

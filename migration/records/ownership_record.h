@@ -154,9 +154,11 @@ struct OwnershipRecord {
   uint64_t version = 0;  // set by RecordStore, counts from 1
   std::string peer;  // source: name of the target; target: identity of the source, and the owner
                      // of the checkpoints that this migration may use
-  std::string peer_node_id;  // target: `node_id` of the source; see is_same_source()
-  nlohmann::json endpoint;   // source: the target's agent, see parse_endpoint()
-  std::string node_id;       // of the record's node, see read_node_id()
+  // `node_id` of the other node; see is_same_source() and check_denial().
+  std::string peer_node_id;
+  std::string peer_state_directory;  // source: where the target has its records; check_denial()
+  nlohmann::json endpoint;           // source: the target's agent, see parse_endpoint()
+  std::string node_id;               // of the record's node, see read_node_id()
   std::string boot_id;  // of the record's node: the ProcessIdentities are valid in this boot only
   std::string incarnation;  // of the target, see TargetFacts; source: of the target that prepared
   std::string mountpoint;   // on this node

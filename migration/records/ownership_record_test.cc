@@ -55,10 +55,13 @@ TEST(OwnershipRecord, SurvivesConversionToJsonAndBack) {
 TEST(OwnershipRecord, KeepsTheNodeOfItsPeerIfItIsKnown) {
   OwnershipRecord record = record_of_two_trees();
   EXPECT_FALSE(nlohmann::json(record).contains("peer_node_id"));
+  EXPECT_FALSE(nlohmann::json(record).contains("peer_state_directory"));
   record.peer_node_id = "f00d";
+  record.peer_state_directory = "/var/lib/ppmr";
   const auto back = parse_record(nlohmann::json(record));
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_EQ(back->peer_node_id, "f00d");
+  EXPECT_EQ(back->peer_state_directory, "/var/lib/ppmr");
 }
 
 TEST(OwnershipRecord, PausesSurviveConversionAndOthersHaveNone) {

@@ -1,6 +1,5 @@
 #include "migration/records/record_store.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/inotify.h>
@@ -9,8 +8,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <memory>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <unordered_set>
 
@@ -18,6 +18,7 @@
 #include "base/json_text.h"
 #include "base/parse_json.h"
 #include "base/sync_directory.h"
+#include "base/whole_file.h"
 #include "migration/records/pause_point.h"
 
 namespace ppmr {
@@ -50,29 +51,40 @@ uint64_t version_of(const std::string& name) {
   return std::stoull(name);
 }
 
-// Returns the number of the latest version; 0 if there is none, or if the directory cannot be read
-// (then errno says why).
-uint64_t latest_version(const std::string& path) {
+// Returns the number of the latest version; 0 if there is none. Errors: those of list_directory(),
+// except ENOENT.
+Result<uint64_t> latest_version(const std::string& path) {
+  const auto entries = list_directory(path);
+  if (!entries && entries.error().errno_value == ENOENT) return 0;
+  if (!entries) return failure(entries.error());
   uint64_t latest = 0;
-  errno = 0;
-  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
-  if (!directory) return 0;
-  while (const dirent* entry = readdir(directory.get())) {
-    latest = std::max(latest, version_of(entry->d_name));
+  for (const auto& entry : *entries) {
+    latest = std::max(latest, version_of(entry.path().filename()));
   }
   return latest;
 }
 
-Status write_file(const std::string& path, const std::string& text) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return system_failure("create", path);
-  for (size_t written = 0; written < text.size();) {
-    const ssize_t count = ::write(file.get(), text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("write", path);
-    written += static_cast<size_t>(count);
+constexpr std::string_view kAside = "unreadable-";
+
+// Where an unreadable record is set aside; random digits follow. `path`: of the record.
+std::string prefix_of_aside(const fs::path& path) {
+  return path.parent_path() / (std::string(kAside) + path.filename().string() + "-");
+}
+
+Error set_aside_error(const std::string& path) {
+  return {EPROTO, "a record of a migration cannot be read, and is set aside in " + path +
+                      ": when none of its processes is left on this node, remove that directory"};
+}
+
+// Checks that the record is not set aside. `path`: of the record. Errors: EPROTO.
+Status check_not_set_aside(const fs::path& path) {
+  const auto entries = list_directory(path.parent_path());
+  if (!entries) return failure(entries.error());
+  for (const auto& entry : *entries) {
+    if (entry.path().string().starts_with(prefix_of_aside(path))) {
+      return failure(set_aside_error(entry.path()));
+    }
   }
-  if (fsync(file.get()) != 0) return system_failure("sync", path);
   return {};
 }
 
@@ -81,6 +93,37 @@ bool is_record(const std::string& name, MigrationRole role) {
   constexpr size_t kIdLength = 32;
   return name.size() > kIdLength && is_migration_id(name.substr(0, kIdLength)) &&
          name[kIdLength] == '.' && name.substr(kIdLength + 1) == to_string(role);
+}
+
+// Reads a version of the record in directory `path`. Errors: EIO; those of parse_record().
+Result<OwnershipRecord> read_version(const std::string& path, uint64_t version) {
+  const std::string name = path + "/" + std::to_string(version) + ".json";
+  const auto text = read_whole_file(name);
+  // EIO even if the file is missing: ENOENT would mean that there is no record.
+  if (!text) return failure(EIO, "read record: " + text.error().message);
+  if (text->size() > kRecordMaxBytes) {
+    return failure(EIO, "read record " + name + ": it is longer than any that ppmr writes");
+  }
+  auto record = parse_record(parse_json(*text));
+  if (!record) {
+    return failure(record.error().errno_value,
+                   "read record " + name + ": " + record.error().message);
+  }
+  record->version = version;
+  return record;
+}
+
+// Returns the latest version that can be read. nullopt: there is none.
+std::optional<OwnershipRecord> read_any_version(const std::string& path) {
+  std::set<uint64_t, std::greater<>> versions;
+  for (const auto& entry : list_directory(path).value_or(DirectoryEntries())) {
+    versions.insert(version_of(entry.path().filename()));
+  }
+  versions.erase(0);
+  for (const uint64_t version : versions) {
+    if (auto record = read_version(path, version)) return std::move(*record);
+  }
+  return std::nullopt;
 }
 
 void sort_by_age(std::vector<OwnershipRecord>& records) {
@@ -177,6 +220,7 @@ Result<OwnershipRecord> RecordStore::create_aborted(OwnershipRecord record) cons
 // may have died before it wrote a version.
 Result<OwnershipRecord> RecordStore::write_first(OwnershipRecord record) const {
   const std::string path = path_of(record.id, record.role);
+  if (Status known = check_not_set_aside(path); !known) return failure(known.error());
   if (auto made = make_private_directory(path); !made) return failure(made.error());
   record.version = 1;
   if (auto written = write(path, record); !written) {
@@ -191,7 +235,7 @@ Result<OwnershipRecord> RecordStore::write_first(OwnershipRecord record) const {
 Status RecordStore::write(const std::string& path, OwnershipRecord& record) const {
   const std::string temporary = path + "/new-" + random_migration_id();
   const std::string final_name = path + "/" + std::to_string(record.version) + ".json";
-  Status written = write_file(temporary, json_text(record) + "\n");
+  Status written = write_whole_file(temporary, json_text(record) + "\n", O_EXCL | O_SYNC, 0600);
   if (written && link(temporary.c_str(), final_name.c_str()) != 0) {
     written = system_failure("write record", final_name);
   }
@@ -202,37 +246,63 @@ Status RecordStore::write(const std::string& path, OwnershipRecord& record) cons
 
 Result<OwnershipRecord> RecordStore::read(const std::string& id, MigrationRole role) const {
   if (!is_migration_id(id)) return failure(EINVAL, "'" + id + "' is not the id of a migration");
-  return read_directory(path_of(id, role));
+  auto record = read_directory(path_of(id, role));
+  if (record || record.error().errno_value != ENOENT) return record;
+  if (Status known = check_not_set_aside(path_of(id, role)); !known) return failure(known.error());
+  return record;
+}
+
+// Looks for records that are set aside after it has looked at the others, so it does not miss one
+// that is set aside meanwhile.
+Result<std::vector<UnreadableRecord>> RecordStore::list_unreadable(MigrationRole role) const {
+  std::vector<UnreadableRecord> found;
+  const auto in_place = list_directory(directory_);
+  if (!in_place) return failure(in_place.error());
+  for (const auto& entry : *in_place) {
+    const std::string path = entry.path();
+    if (!is_record(entry.path().filename(), role)) continue;
+    const auto record = read_directory(path);
+    if (record || record.error().errno_value == ENOENT) continue;
+    std::error_code failed;
+    const bool is_gone = !fs::exists(path, failed) && !failed;  // pruned, or set aside
+    if (is_gone) continue;
+    Error error = record.error();
+    if (error.errno_value == EPROTO) error.message += "; ppmr migrate --recover sets it aside";
+    found.push_back({std::move(error), read_any_version(path)});
+  }
+  const auto aside = list_directory(directory_);
+  if (!aside) return failure(aside.error());
+  for (const auto& entry : *aside) {
+    const std::string path = entry.path();
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kAside)) continue;
+    const std::string record = name.substr(kAside.size());
+    if (!is_record(record.substr(0, record.rfind('-')), role)) continue;
+    found.push_back({set_aside_error(path), read_any_version(path)});
+  }
+  return found;
 }
 
 Result<OwnershipRecord> RecordStore::read_directory(const std::string& path,
                                                     Reading reading) const {
-  const uint64_t version = latest_version(path);
-  if (version == 0 && errno != 0 && errno != ENOENT) return system_failure("read record", path);
-  if (version == 0) return failure(ENOENT, "no record " + path);
+  const auto version = latest_version(path);
+  if (!version) {
+    return failure(version.error().errno_value,
+                   "read record " + path + ": " + version.error().message);
+  }
+  if (*version == 0) return failure(ENOENT, "no record " + path);
   // Makes this version durable: the process that wrote it may not have synced the directory yet.
   if (reading == Reading::kSynced) {
     if (auto synced = sync_directory(path); !synced) return failure(synced.error());
   }
-  const std::string name = path + "/" + std::to_string(version) + ".json";
-  std::ifstream file(name);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) return failure(EIO, "read record " + name + ": it cannot be opened");
-  if (text.size() > kRecordMaxBytes) {
-    return failure(EIO, "read record " + name + ": it is longer than any that ppmr writes");
-  }
-  auto record = parse_record(parse_json(text));
-  if (!record) {
-    return failure(record.error().errno_value,
-                   "read record " + name + ": " + record.error().message);
-  }
-  record->version = version;
-  return record;
+  return read_version(path, *version);
 }
 
-std::vector<std::string> RecordStore::record_directories(std::error_code& error) const {
+Result<std::vector<std::string>> RecordStore::record_directories() const {
+  const auto entries = list_directory(directory_);
+  if (!entries) return failure(entries.error());
   std::vector<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+  for (const auto& entry : *entries) {
     const std::string name = entry.path().filename();
     if (is_record(name, MigrationRole::kSource) || is_record(name, MigrationRole::kTarget)) {
       paths.push_back(entry.path());
@@ -243,20 +313,19 @@ std::vector<std::string> RecordStore::record_directories(std::error_code& error)
 
 Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unreadable,
                                                        const std::set<std::string>& without) const {
+  const auto paths = record_directories();
+  if (!paths) return failure(paths.error());
   std::vector<OwnershipRecord> records;
-  std::error_code error;
-  for (const std::string& path : record_directories(error)) {
+  for (const std::string& path : *paths) {
     if (without.contains(fs::path(path).filename())) continue;
-    // The record has no version yet: its creator is still at work, or has died.
-    if (latest_version(path) == 0) continue;
     auto record = read_directory(path);
+    // ENOENT: the record has no version yet. Its creator is still at work, or has died.
     if (record) {
       records.push_back(std::move(*record));
-    } else if (unreadable != nullptr) {
+    } else if (unreadable != nullptr && record.error().errno_value != ENOENT) {
       unreadable->push_back(record.error());
     }
   }
-  if (error) return system_failure("list", directory_, error.value());
   sort_by_age(records);
   return records;
 }
@@ -264,10 +333,11 @@ Result<std::vector<OwnershipRecord>> RecordStore::list(std::vector<Error>* unrea
 // The marks are files beside the records, so that one pass over the directory finds both. A mark is
 // written only after the record was synced, and no change unsettles a record.
 Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled(MigrationRole role) const {
-  std::error_code error;
+  const auto entries = list_directory(directory_);
+  if (!entries) return failure(entries.error());
   std::unordered_set<std::string> marks;
   std::vector<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(directory_, error)) {
+  for (const auto& entry : *entries) {
     std::string path = entry.path();
     if (path.ends_with(kSettledMark)) {
       path.resize(path.size() - kSettledMark.size());
@@ -276,7 +346,6 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled(MigrationRole r
       paths.push_back(std::move(path));
     }
   }
-  if (error) return system_failure("list", directory_, error.value());
   std::vector<OwnershipRecord> records;
   for (const std::string& path : paths) {
     if (marks.contains(path)) continue;
@@ -295,13 +364,14 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_unsettled(MigrationRole r
 
 Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
     int64_t created_from_ns, std::vector<Error>* unreadable) const {
+  const auto paths = record_directories();
+  if (!paths) return failure(paths.error());
   std::vector<OwnershipRecord> records;
-  std::error_code error;
-  for (const std::string& path : record_directories(error)) {
+  for (const std::string& path : *paths) {
     struct stat facts {};
     if (stat(path.c_str(), &facts) != 0) continue;
-    // The directory's last change is not before the record's first change. But the clock of a file
-    // system may be behind by up to a tick.
+    // Does not read a record whose directory last changed before `created_from_ns`: the record is
+    // older than that change. The clock of a file system may be behind by up to a tick.
     constexpr int64_t kTickMaxNs = 100'000'000;
     const int64_t changed_ns = facts.st_mtim.tv_sec * 1'000'000'000 + facts.st_mtim.tv_nsec;
     if (changed_ns < created_from_ns - kTickMaxNs) continue;
@@ -312,7 +382,6 @@ Result<std::vector<OwnershipRecord>> RecordStore::list_for_display(
       unreadable->push_back(record.error());
     }
   }
-  if (error) return system_failure("list", directory_, error.value());
   sort_by_age(records);
   return records;
 }
@@ -341,9 +410,8 @@ Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole r
   const auto deadline = Clock::now() + timeout;
   auto watch = RecordWatch::open(*this, id, role);
   for (;;) {
-    if (latest_version(path_of(id, role)) > version || Clock::now() >= deadline) {
-      return read(id, role);
-    }
+    const auto latest = latest_version(path_of(id, role));
+    if (!latest || *latest > version || Clock::now() >= deadline) return read(id, role);
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     pollfd fd{watch ? watch->fd() : -1, POLLIN, 0};
     poll(&fd, 1, static_cast<int>(std::min(left, kPollInterval).count()));
@@ -353,13 +421,10 @@ Result<OwnershipRecord> RecordStore::wait(const std::string& id, MigrationRole r
 
 std::vector<std::string> RecordStore::set_unreadable_aside() const {
   std::vector<std::string> reports;
-  std::error_code error;
-  for (const std::string& path : record_directories(error)) {
-    if (latest_version(path) == 0) continue;
+  for (const std::string& path : record_directories().value_or(std::vector<std::string>())) {
     const auto record = read_directory(path);
     if (record || record.error().errno_value != EPROTO) continue;
-    const std::string aside = directory_ + "/unreadable-" + fs::path(path).filename().string() +
-                              "-" + random_migration_id().substr(0, 8);
+    const std::string aside = prefix_of_aside(path) + random_migration_id().substr(0, 8);
     std::error_code failed;
     fs::rename(path, aside, failed);
     if (failed) continue;
@@ -373,7 +438,7 @@ std::vector<std::string> RecordStore::set_unreadable_aside() const {
 // Reads only records that are old enough.
 void RecordStore::prune(std::chrono::seconds kept) const {
   std::error_code ignored;
-  for (const std::string& path : record_directories(ignored)) {
+  for (const std::string& path : record_directories().value_or(std::vector<std::string>())) {
     const auto changed_at = fs::last_write_time(path, ignored);
     const auto age = fs::file_time_type::clock::now() - changed_at;
     if (ignored || age < kept) continue;

@@ -11,9 +11,9 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -27,6 +27,13 @@ inline constexpr std::chrono::hours kRecordsKept{30 * 24};
 
 // The time for which a target keeps a record whose outcome its source has not seen yet.
 inline constexpr std::chrono::hours kUnseenRecordsKept{365 * 24};
+
+// A record that cannot be read, or is set aside.
+struct UnreadableRecord {
+  Error error;  // names the record
+  // The latest version that can be read, if any. It names the same peer and processes.
+  std::optional<OwnershipRecord> earlier;
+};
 
 // Threads: any. Any number of processes may use one directory.
 class RecordStore {
@@ -50,12 +57,13 @@ class RecordStore {
   std::string work_path(const std::string& id, MigrationRole role, size_t tree) const;
 
   // Writes the first version of a record. If several processes create a record of one ID, only one
-  // succeeds. Errors: EEXIST.
+  // succeeds. Errors: EEXIST; EPROTO: the record of this ID is set aside.
   Result<OwnershipRecord> create(OwnershipRecord record) const;
   // Creates a record that is aborted from the start and needs no message to the peer. A migration
   // of this ID that has not begun can then never begin. Errors: EEXIST: the migration has begun.
   Result<OwnershipRecord> create_aborted(OwnershipRecord record) const;
-  // Returns the latest version, which is durable on return. Errors: ENOENT, EPROTO.
+  // Returns the latest version, which is durable on return. Errors: ENOENT; EPROTO, also if the
+  // record is set aside: then the migration may still have processes here.
   Result<OwnershipRecord> read(const std::string& id, MigrationRole role) const;
   // Returns all records, oldest first, except those whose name_of() is in `without`. Appends the
   // errors of unreadable records to `unreadable`.
@@ -92,6 +100,9 @@ class RecordStore {
   // Returns a sentence for each: the error and the new path. Does not touch records that a newer
   // version of ppmr has written, or that the disk cannot read.
   std::vector<std::string> set_unreadable_aside() const;
+  // Returns the records of a role that cannot be read, and those that are set aside. A decision
+  // that depends on all records of a process must not ignore them. Errors: those of list().
+  Result<std::vector<UnreadableRecord>> list_unreadable(MigrationRole role) const;
 
   // Removes records whose migration is over and that have not changed for `kept`. Never removes a
   // source's record whose outcome the target does not know yet. A target's record whose outcome the
@@ -102,7 +113,7 @@ class RecordStore {
  private:
   explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
   Result<OwnershipRecord> write_first(OwnershipRecord record) const;
-  std::vector<std::string> record_directories(std::error_code& error) const;
+  Result<std::vector<std::string>> record_directories() const;
   // kSynced: makes the version durable first, because a decision may depend on it.
   enum class Reading { kSynced, kAsItIs };
   Result<OwnershipRecord> read_directory(const std::string& path,

@@ -8,10 +8,13 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/disk_faults.h"
 #include "migration/records/take_to.h"
 
 namespace ppmr {
@@ -263,6 +266,41 @@ TEST_F(RecordStoreTest, HalfWrittenVersionIsInvisible) {
   EXPECT_EQ(store.read(created->id, kSource)->version, 1u);
 }
 
+// An earlier version would be a stale record.
+TEST_F(RecordStoreTest, ReturnsNoEarlierVersionIfADiskFailsBeforeTheLatest) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  ASSERT_TRUE(advance(store, created->id, kSource, kAborted));
+  const ReaddirFault fault({"1.json"}, EIO);
+  const auto read = store.read(created->id, kSource);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EIO);
+}
+
+// A directory takes the place of a file on a damaged disk: read(2) fails for both.
+TEST_F(RecordStoreTest, ReportsARecordThatCannotBeRead) {
+  const RecordStore store = open();
+  const auto created = store.create(fresh());
+  ASSERT_TRUE(created);
+  std::filesystem::create_directory(directory_ + "/state/" + created->id + ".source/2.json");
+  const auto read = store.read(created->id, kSource);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EIO);
+}
+
+TEST_F(RecordStoreTest, ReportsAFailingDiskInListsOfRecords) {
+  const RecordStore store = open();
+  for (const auto& list : std::vector<std::function<Result<std::vector<OwnershipRecord>>()>>{
+           [&] { return store.list(); }, [&] { return store.list_unsettled(kSource); },
+           [&] { return store.list_for_display(0); }}) {
+    const ReaddirFault fault({"a file"}, EIO);
+    const auto listed = list();
+    ASSERT_FALSE(listed);
+    EXPECT_EQ(listed.error().errno_value, EIO);
+  }
+}
+
 TEST_F(RecordStoreTest, ListsIntactRecordsAndReportsDamagedOnes) {
   const RecordStore store = open();
   const auto good = store.create(fresh());
@@ -356,8 +394,8 @@ TEST_F(RecordStoreTest, SettledRecordIsReadOnlyOnce) {
     return {};
   }));
   EXPECT_TRUE(store.list_unsettled(kSource)->empty());
-  // Adds a version behind the last one, which no program does. A reader of this version would take
-  // the migration for an open one.
+  // Adds a file that no program writes, a copy of an early version under the highest number. A
+  // reader of this file would take the migration for an open one.
   const std::string path = directory_ + "/state/" + created->id + ".source/";
   std::filesystem::copy_file(path + "1.json", path + "9.json");
   EXPECT_TRUE(store.list_unsettled(kSource)->empty());
@@ -410,10 +448,46 @@ TEST_F(RecordStoreTest, UnreadableRecordIsSetAsideAndNamedOnce) {
   const std::string aside = reports[0].substr(at, reports[0].find(',', at) - at);
   EXPECT_TRUE(std::filesystem::exists(aside + "/1.json")) << aside;
   EXPECT_TRUE(store.set_unreadable_aside().empty());
+  const auto read = store.read(bad->id, MigrationRole::kSource);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EPROTO) << "not ENOENT: the migration may have processes";
+  EXPECT_NE(read.error().message.find(aside), std::string::npos) << read.error().message;
+  EXPECT_FALSE(store.create(*bad)) << "that would hide the record that is set aside";
+  EXPECT_EQ(store.list_unreadable(MigrationRole::kSource)->size(), 2u);
+  EXPECT_TRUE(store.list_unreadable(MigrationRole::kTarget)->empty());
+  std::filesystem::remove_all(aside);
+  EXPECT_EQ(store.list_unreadable(MigrationRole::kSource)->size(), 1u);
+  EXPECT_EQ(store.read(bad->id, MigrationRole::kSource).error().errno_value, ENOENT);
   std::vector<Error> unreadable;
   EXPECT_EQ(store.list(&unreadable)->size(), 1u);
   ASSERT_EQ(unreadable.size(), 1u) << "the one of a newer version of ppmr";
   EXPECT_NE(unreadable[0].message.find("update ppmr"), std::string::npos);
+}
+
+TEST_F(RecordStoreTest, EarlierVersionShowsWhoseRecordCannotBeRead) {
+  const RecordStore store = open();
+  OwnershipRecord record = fresh();
+  record.trees[0].protected_as = "db";
+  const auto changed = store.create(record);
+  const auto damaged = store.create(fresh());
+  ASSERT_TRUE(changed && damaged && store.create(fresh()));
+  const auto path_of = [&](const Result<OwnershipRecord>& of) {
+    return store.path_of(of->id, kSource);
+  };
+  std::ofstream(path_of(changed) + "/7.json") << "{";
+  std::ofstream(path_of(damaged) + "/1.json") << "{";
+  const auto names = [&] {
+    std::multiset<std::string> found;
+    const auto unreadable = store.list_unreadable(kSource);
+    for (const UnreadableRecord& each : unreadable.value()) {
+      found.insert(each.earlier ? each.earlier->trees[0].protected_as : "unknown");
+    }
+    return found;
+  };
+  const std::multiset<std::string> expected = {"db", "unknown"};
+  EXPECT_EQ(names(), expected);
+  EXPECT_EQ(store.set_unreadable_aside().size(), 2u);
+  EXPECT_EQ(names(), expected);
 }
 
 TEST_F(RecordStoreTest, PruneRemovesTheMarkOfASettledRecord) {

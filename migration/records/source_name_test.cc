@@ -11,7 +11,7 @@ std::string owner_of(PeerIdentity::Method method, const std::string& name) {
   return PeerIdentity{.method = method, .name = name}.owner(name);
 }
 
-TEST(SourceName, NodeThatIsRenamedIsTheSameUnlessACertificateProvesAName) {
+TEST(SourceName, RenamedNodeIsTheSameSourceUnlessACertificateProvesItsName) {
   using enum PeerIdentity::Method;
   for (const auto method : {kNone, kSharedKey}) {
     const SourceName known{owner_of(method, "one"), "id 1"};

@@ -72,7 +72,8 @@ Result<nlohmann::json> AgentClient::ask(const nlohmann::json& request, milliseco
     if (text) {
       auto answer = parse_json(*text);
       if (answer.is_object()) return answer;
-      sent = failure(EPROTO, "cannot parse the agent's reply (version mismatch?)");
+      sent =
+          failure(EPROTO, "cannot parse the agent's reply (install the same ppmr on both nodes)");
     } else {
       sent = failure(text.error());
     }

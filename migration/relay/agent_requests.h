@@ -56,7 +56,6 @@ template <>
 struct Value<TreeManager> {
   static nlohmann::json encode(const TreeManager& manager) { return to_json(manager); }
   static void decode(const nlohmann::json& json, TreeManager& manager) {
-    if (!json.is_object()) throw std::invalid_argument("it is not an object");
     auto parsed = parse_tree_manager(json);
     if (!parsed) throw std::invalid_argument(parsed.error().message);
     manager = std::move(*parsed);
@@ -81,6 +80,21 @@ struct Prepare {
   template <typename F>
   void fields(F&& field) {
     field("record", record);
+  }
+};
+
+// What an answer says about the agent that sends it. A target has a record of the migration from
+// `prepare` on, so an agent without one may be on another node: see check_denial().
+struct Answerer {
+  // Whether the agent refuses because it has no record. Absent: version 0.2.0, which has the errno
+  // ENOENT then.
+  std::optional<bool> no_record;
+  std::string node_id;
+  std::string state_directory;
+  template <typename F>
+  void fields(F&& field) {
+    field.may_lack("no_record", no_record), field.may_lack("node_id", node_id);
+    field.may_lack("state_directory", state_directory);
   }
 };
 
@@ -141,7 +155,7 @@ struct OfProtection {
   }
 };
 
-// Before the first epoch of a run: may this source use the name?
+// Asks whether this source may use the name. The source sends this before the first epoch of a run.
 struct EpochOpen : OfProtection {
   static constexpr const char* kName = "epoch-open";
   std::vector<std::string> criu_options;
@@ -153,7 +167,7 @@ struct EpochOpen : OfProtection {
   }
 };
 
-// While nothing else is sent: is the source still the one that may run the tree?
+// Asks whether the source may still run the tree. The source sends this while it sends no epoch.
 struct EpochContact : OfProtection {
   static constexpr const char* kName = "epoch-contact";
 };

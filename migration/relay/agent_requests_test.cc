@@ -30,7 +30,7 @@ json with_protection(json request) {
 TEST(AgentRequests, EachKindComesBackAndIsChecked) { check_each_kind<Any>(); }
 
 // Version 0.2.0 reads these names and types.
-TEST(AgentRequests, BytesOnTheWireStay) {
+TEST(AgentRequests, FieldsAreThoseOfVersion020) {
   const OfMigration about{"a", "n"};
   EXPECT_EQ(to_request(Clock{}), json::parse(R"({"op": "clock"})"));
   EXPECT_EQ(to_request(PreflightRequest{1, {{"pids", {7}}}}),

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/ending_signals.h"
+#include "base/own_path.h"
 #include "base/spawn.h"
 #include "daemon/command_line/output.h"
 #include "migration/relay/connections_of_tree.h"

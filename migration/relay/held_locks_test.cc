@@ -158,7 +158,7 @@ class AProcessWithALock : public testing::Test {
   carried::State state_;
 };
 
-TEST_F(AProcessWithALock, TakesItAgainItself) {
+TEST_F(AProcessWithALock, TakesTheLockAgain) {
   if (Status unlocked = let_unlock(); !unlocked) {
     if (unlocked.error().errno_value != EOPNOTSUPP) FAIL() << unlocked.error().message;
     GTEST_SKIP() << "NOT TESTED: injected calls: " << unlocked.error().message;
@@ -169,7 +169,7 @@ TEST_F(AProcessWithALock, TakesItAgainItself) {
   EXPECT_EQ(holder(), process_->pid());
 }
 
-TEST_F(AProcessWithALock, WaitsForItIfTheSourceHasIt) {
+TEST_F(AProcessWithALock, WaitsWhileTheSourceHasTheLock) {
   if (Status unlocked = let_unlock(); !unlocked) {
     if (unlocked.error().errno_value != EOPNOTSUPP) FAIL() << unlocked.error().message;
     GTEST_SKIP() << "NOT TESTED: injected calls: " << unlocked.error().message;

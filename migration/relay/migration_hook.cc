@@ -213,7 +213,14 @@ bool SourceHold::let_run_on(const OwnershipRecord& record) const {
   // If CRIU is alive, it releases the connections itself.
   if (!is_alive(criu_)) release(record);
   if (record.tasks_stopped) {
-    if (auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]))) tasks->resume();
+    // If this fails, the coordinator or the next recovery resumes the tasks: the record does not
+    // say yet that they go on.
+    const auto tasks = FrozenTasks::open(tasks_to_resume(record.trees[tree_]));
+    if (tasks) {
+      tasks->resume();
+    } else {
+      log(tasks.error().message);
+    }
     // CRIU cannot let a task go on that is frozen in a control group.
     if (Status released = release_from_groups(record.trees[tree_].tasks, id_); !released) {
       log(released.error().message);

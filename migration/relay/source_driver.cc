@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/control/control_client.h"
+#include "migration/records/target_name.h"
 #include "migration/relay/agent_requests.h"
 #include "migration/relay/connections_of_tree.h"
 #include "migration/relay/container_fate.h"
@@ -89,6 +90,7 @@ Result<OwnershipRecord> SourceDriver::drive(AgentClient& agent, milliseconds pat
 Result<OwnershipRecord> SourceDriver::carry_out(SourceStep step, AgentClient& agent,
                                                 milliseconds patience, bool until_notified) {
   obstacle_.clear();
+  target_is_silent_ = false;
   const auto memory_deadline = std::chrono::steady_clock::now() + memory_patience_;
   for (int round = 0; !step.actions.empty() && round < kDriveRoundsMax; ++round) {
     if (until_notified && step.record.peer_notified) break;
@@ -147,22 +149,35 @@ Result<SourceEvent> SourceDriver::perform(const OwnershipRecord& record, SourceA
       break;
   }
   const auto answer = agent.insist_on_answer(request, patience);
+  target_is_silent_ = !answer;
   if (!answer) return failure(answer.error());
-  auto says = target_says(*answer);
+  auto says = target_says(*answer, record, agent.node_name());
   if (!says) return failure(says.error());
   return SourceEvent(std::move(*says));
 }
 
-Result<source_event::TargetSays> target_says(const json& answer) {
-  const Status verdict = accepted(answer);
-  if (!verdict && verdict.error().errno_value == ENOENT) return source_event::TargetSays{};
-  const auto record = answer.find("record");
-  // A refusal may carry the record, too.
-  if (record == answer.end()) {
-    if (!verdict) return failure(verdict.error());
-    return failure(EPROTO, "the target's reply has no record (version mismatch?)");
+Result<source_event::TargetSays> target_says(const json& answer, const OwnershipRecord& record,
+                                             const std::string& name) {
+  const auto by = read_fields<agent_request::Answerer>(answer);
+  if (!by) {
+    return failure(EPROTO, "cannot parse the target's reply (install the same ppmr on both nodes)");
   }
-  auto parsed = parse_record(*record);
+  const Status verdict = accepted(answer);
+  if (!verdict && by->no_record.value_or(verdict.error().errno_value == ENOENT)) {
+    const Status denied =
+        check_denial({record.peer, record.peer_node_id, record.peer_state_directory},
+                     {name, by->node_id, by->state_directory}, record.id);
+    if (!denied) return failure(denied.error());
+    return source_event::TargetSays{};
+  }
+  const auto own = answer.find("record");
+  // A refusal may carry the record, too.
+  if (own == answer.end()) {
+    if (!verdict) return failure(verdict.error());
+    return failure(EPROTO,
+                   "the target's reply has no record (install the same ppmr on both nodes)");
+  }
+  auto parsed = parse_record(*own);
   if (!parsed) return failure(parsed.error());
   return source_event::TargetSays{view_of(*parsed)};
 }
@@ -195,8 +210,13 @@ Status resume_source(const RecordStore& store, const OwnershipRecord& record) {
     }
     // Resumes tasks that do not stand still yet, too: the SIGSTOP of the hook stays pending until
     // CRIU has let them go.
-    if (auto tasks = FrozenTasks::open(tasks_to_resume(tree)); record.tasks_stopped && tasks) {
-      tasks->resume();
+    if (record.tasks_stopped) {
+      const auto tasks = FrozenTasks::open(tasks_to_resume(tree));
+      if (tasks) {
+        tasks->resume();
+      } else {
+        settled = failure(tasks.error());
+      }
     }
     if (check_identity({tree.root, tree.root_start_time}, record.boot_id)) {
       roots.push_back(tree.root);

@@ -44,6 +44,8 @@ class SourceDriver {
   void know_memory_needed(bool needed) { memory_needed_ = needed; }
   // Why the last action of drive() was impossible; empty: it was not.
   const std::string& obstacle() const { return obstacle_; }
+  // Whether the obstacle is that the target does not answer.
+  bool target_is_silent() const { return target_is_silent_; }
   // Returns whether the coordinator lives and is not silent for longer than the record allows.
   bool coordinator_works(const OwnershipRecord& record) const;
 
@@ -59,10 +61,14 @@ class SourceDriver {
   std::chrono::milliseconds memory_patience_{0};
   std::optional<bool> memory_needed_;
   std::string obstacle_;
+  bool target_is_silent_ = false;
 };
 
-// Converts the target's answer to a request to an event. Errors: EPROTO.
-Result<source_event::TargetSays> target_says(const nlohmann::json& answer);
+// Converts the answer of the node `name` to an event. `record`: of the source. Errors: EPROTO;
+// EXDEV: the node has no record of the migration, but it is not the target either.
+Result<source_event::TargetSays> target_says(const nlohmann::json& answer,
+                                             const OwnershipRecord& record,
+                                             const std::string& name);
 
 // Continues what the migration has stopped: tasks, connections, containers, RDMA. Errors: EBUSY: a
 // CRIU still holds a tree; its hook will let the tree continue.

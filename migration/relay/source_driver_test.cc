@@ -9,9 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "processes/proc_files.h"
+#include "processes/test_process.h"
 
 namespace ppmr {
 namespace {
@@ -87,6 +89,88 @@ TEST(ResumeSource, WaitsForTheEndOfCriu) {
   ends.join();
   EXPECT_TRUE(resumed) << resumed.error().message;
   waitpid(criu, nullptr, 0);
+}
+
+// Returns a record of tasks that were frozen here.
+OwnershipRecord record_of(const std::vector<const TestProcess*>& tasks) {
+  OwnershipRecord record;
+  record.node_id = read_node_id();
+  record.boot_id = read_boot_id();
+  record.tasks_stopped = true;
+  record.trees.emplace_back();
+  for (const TestProcess* task : tasks) {
+    record.trees[0].tasks.push_back(identify(task->pid()).value());
+  }
+  return record;
+}
+
+TEST(HomeOf, StaysThisBootWhenDescriptorsRunOut) {
+  const OwnershipRecord record = record_of({});
+  const FewDescriptors none(0);
+  EXPECT_EQ(home_of(record), Home::kThisBoot);
+}
+
+// One descriptor suffices for the pidfd of a task, but then /proc cannot be read.
+TEST(ResumeSource, FailsIfDescriptorsRunOut) {
+  const TestProcess one;
+  const TestProcess other;
+  const OwnershipRecord record = record_of({&one, &other});
+  const RecordStore records = store();
+  for (const size_t free : {0u, 1u, 2u}) {
+    const FewDescriptors few(free);
+    EXPECT_FALSE(resume_source(records, record)) << free;
+  }
+  EXPECT_TRUE(resume_source(records, record));
+}
+
+TEST(KillTasks, FailsIfDescriptorsRunOut) {
+  const TestProcess one;
+  const TestProcess other;
+  const OwnershipRecord record = record_of({&one, &other});
+  for (const size_t free : {0u, 1u, 2u}) {
+    const FewDescriptors few(free);
+    EXPECT_FALSE(kill_tasks_of(record)) << free;
+  }
+  EXPECT_TRUE(kill_tasks_of(record));
+}
+
+// Another target is mounted at the mountpoint now, or the target's daemon has another state
+// directory.
+TEST(TargetSays, CountsAMissingRecordOnlyAtTheTargetOfTheMigration) {
+  OwnershipRecord record;
+  record.peer = "two";
+  record.peer_node_id = "id 2";
+  record.peer_state_directory = "/state";
+  const auto denial = [](const char* node_id, const char* state_directory) {
+    return nlohmann::json{{"ok", false},          {"errno", ENOENT},
+                          {"error", "no record"}, {"no_record", true},
+                          {"node_id", node_id},   {"state_directory", state_directory}};
+  };
+  const auto denied = target_says(denial("id 2", "/state"), record, "renamed");
+  ASSERT_TRUE(denied) << denied.error().message;
+  EXPECT_FALSE(denied->target.has_record);
+  for (const auto& answer : {denial("id 3", "/state"), denial("id 2", "/elsewhere")}) {
+    const auto other = target_says(answer, record, "two");
+    ASSERT_FALSE(other) << answer;
+    EXPECT_EQ(other.error().errno_value, EXDEV);
+  }
+}
+
+TEST(TargetSays, UnderstandsTheAgentOfVersion020) {
+  const nlohmann::json denial{{"ok", false}, {"errno", ENOENT}, {"error", "no record"}};
+  OwnershipRecord record;
+  record.peer = "two";
+  record.peer_node_id = "id 2";
+  EXPECT_TRUE(target_says(denial, record, "two"));
+  EXPECT_FALSE(target_says(denial, record, "three"));
+}
+
+TEST(TargetSays, TakesNoOtherMissingFileForAMissingRecord) {
+  const nlohmann::json refusal{
+      {"ok", false}, {"errno", ENOENT}, {"error", "start ppmr"}, {"no_record", false}};
+  const auto says = target_says(refusal, {}, "two");
+  ASSERT_FALSE(says);
+  EXPECT_EQ(says.error().errno_value, ENOENT);
 }
 
 TEST(KillTasks, FailsWithoutTheRightToEndThem) {

@@ -13,6 +13,8 @@
 #include <set>
 #include <thread>
 
+#include "base/own_path.h"
+#include "base/whole_file.h"
 #include "migration/relay/unit_step.h"
 #include "preflight/systemd_unit.h"
 #include "processes/proc_files.h"
@@ -77,11 +79,10 @@ Status install(const OwnershipRecord& record, const std::string& text) {
   if (error) return system_failure("create the directory of", path, error.value());
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!file) return system_failure("create", path);
-  const auto size = static_cast<ssize_t>(text.size());
+  Status written = write_all(file, std::as_bytes(std::span(text)), 0, path);
+  if (!written) return written;
   // syncfs() also makes the new directory durable.
-  if (write(file.get(), text.data(), text.size()) != size || syncfs(file.get()) != 0) {
-    return system_failure("write", path);
-  }
+  if (syncfs(file.get()) != 0) return system_failure("sync", path);
   return systemctl({"daemon-reload"});
 }
 
@@ -221,8 +222,7 @@ Status settle_unit_at_source(const OwnershipRecord& record) {
 
 void settle_units_at_source(const RecordStore& store) {
   std::vector<std::string> held;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(kPersistent, error)) {
+  for (const auto& entry : list_directory(kPersistent).value_or(DirectoryEntries())) {
     if (!entry.path().filename().string().ends_with(".service.d")) continue;
     const std::string id = migration_of(entry.path() / kFileName);
     if (is_migration_id(id)) held.push_back(id);
@@ -253,20 +253,22 @@ Status expect_unit_at_target(const OwnershipRecord& record, const std::string& s
   if (Status named = check_name(record); !named) return named;
   const std::string& unit = record.unit.name;
   if (Status free = check_unit_is_free(unit); !free) return free;
-  std::error_code error;
-  const std::string program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return system_failure("read", "/proc/self/exe", error.value());
+  const auto program = own_path();
+  if (!program) return failure(program.error());
   // systemd would split a path with blanks, and expand "%" and "$".
-  for (const std::string& path : {program, state_directory}) {
+  for (const std::string& path : {*program, state_directory}) {
     if (path.find_first_of(" \t\n\"'\\%$;") != std::string::npos) {
-      return failure(EINVAL, "the path " + path + " has characters with a meaning for systemd");
+      return failure(EINVAL, "run " + unit + " at the target: the path " + path +
+                                 " has a character with a meaning for systemd (a blank, a quote, "
+                                 "\\, %, $ or ;): choose paths without such characters for "
+                                 "ppmr and for --state-dir");
     }
   }
   // By default the lines in the journal have the name of the started program.
   const auto identifier = unit_property(unit, "SyslogIdentifier");
   const bool by_default = identifier && identifier->empty();
   Status started =
-      install(record, unit_drop_in_of_target(record, program, state_directory,
+      install(record, unit_drop_in_of_target(record, *program, state_directory,
                                              by_default ? plain(record.trees.front().name) : ""));
   if (started) started = systemctl({"start", "--no-block", unit});
   if (!started) (void)remove_drop_in(record);
@@ -289,7 +291,11 @@ Result<UniqueFd> output_of_unit(const OwnershipRecord& record, milliseconds pati
       if (output) return output;
       return system_failure("take the output of", unit);
     }
-    if (Clock::now() > deadline) return failure(ETIMEDOUT, unit + " does not start at the target");
+    if (Clock::now() > deadline) {
+      return failure(ETIMEDOUT, fmt::format("{0} did not start at the target within {1} ms: see "
+                                            "`systemctl status {0}` there",
+                                            unit, patience.count()));
+    }
     std::this_thread::sleep_for(kInterval);
   }
 }

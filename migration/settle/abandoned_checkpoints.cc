@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/whole_file.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "migration/target/restore_remains.h"
@@ -72,9 +73,8 @@ void remove_abandoned_checkpoints(const RecordStore& store, MigrationRole role,
                                   const std::string& mountpoint) {
   const std::vector<std::string> checkpoints = checkpoints_of(mountpoint);
   if (checkpoints.empty()) return;
-  std::error_code error;
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(store.directory(), error)) {
+  for (const auto& entry : list_directory(store.directory()).value_or(DirectoryEntries())) {
     names.push_back(entry.path().filename());
   }
   const auto records = store.list(nullptr, unrelated_records(names, checkpoints));

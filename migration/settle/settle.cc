@@ -82,7 +82,7 @@ Settled settle_source(const RecordStore& store, const OwnershipRecord& record,
   if (settled->is_settled()) {
     return {false, false, outcome_of(*settled) + "; the target has acknowledged it"};
   }
-  return {true, !driver.obstacle().empty(),
+  return {true, driver.target_is_silent(),
           driver.obstacle().empty()
               ? outcome_of(*settled)
               : fmt::format("{}, but not complete: {}", outcome_of(*settled), driver.obstacle())};

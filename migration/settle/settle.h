@@ -16,10 +16,10 @@ struct Settled {
   std::string what;          // what has become of the migration, in words for the user
 };
 
-// `patience`: for each request to the target.
+// Takes the next steps of a migration at its source. `patience`: for each request to the target.
 Settled settle_source(const RecordStore& store, const OwnershipRecord& record,
                       std::chrono::milliseconds patience);
-// Also restarts restores that have failed.
+// Takes the next steps of a migration at its target. Also restarts restores that have failed.
 Settled settle_target(const RecordStore& store, const OwnershipRecord& record);
 
 // Settles all open records of one mount of this node, or of all mounts if `mountpoint` is empty.

@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Each file holds one number, which is replaced at once: the rate in bytes per second, shares in
-// percent, times in milliseconds.
+// Each file holds one number, which write_number() replaces atomically: the rate in bytes per
+// second, shares in percent, times in milliseconds.
 std::string downtime_file(const std::string& directory) { return directory + "/max-downtime"; }
 std::string slow_down_file(const std::string& directory) { return directory + "/slow-down"; }
 std::string time_file(const std::string& directory) { return directory + "/max-time"; }
@@ -29,8 +29,10 @@ void read_time(const std::string& path, milliseconds& time) {
 
 Status check_max_rate(uint64_t rate_bytes_per_s) {
   if (rate_bytes_per_s == 0 || rate_bytes_per_s >= kMaxRateMinBytesPerS) return {};
-  return failure(EINVAL, fmt::format("a rate must be at least {} MiB per second, or 0 for no limit",
-                                     kMaxRateMinBytesPerS >> 20));
+  return failure(EINVAL,
+                 fmt::format("the rate is too low: it must be at least {} MiB per second, or 0 "
+                             "for no limit",
+                             kMaxRateMinBytesPerS >> 20));
 }
 
 Status write_changed_limits(const std::string& directory, const ChangedLimits& changed) {

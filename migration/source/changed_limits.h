@@ -14,8 +14,8 @@
 
 namespace ppmr {
 
-// The lowest rate. The page reader reads a chunk of up to 1 MiB at once, and the daemon waits only
-// a short time for it.
+// The lowest rate. The page reader copies up to 1 MiB for each request of the daemon, and the
+// daemon waits only a short time for the reply.
 constexpr uint64_t kMaxRateMinBytesPerS = uint64_t{1} << 20;
 
 struct ChangedLimits {
@@ -26,7 +26,7 @@ struct ChangedLimits {
   std::optional<std::chrono::milliseconds> max_time;
 };
 
-// Errors: EINVAL for a rate that is too low to copy a chunk in time.
+// Errors: EINVAL for a rate that is too low to reply to the daemon in time.
 Status check_max_rate(uint64_t rate_bytes_per_s);
 
 // `directory`: the record's. Errors: those of the file system; some limits may be changed then.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/test_directory.h"
 #include "mount/image_bundle.h"
 
 namespace ppmr {
@@ -22,12 +23,6 @@ class DumpImagesTest : public testing::Test {
  protected:
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: images of a dump in memory, which needs root";
-    std::string path = testing::TempDir() + "/dump-XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    checkpoint_ = path;
-  }
-  void TearDown() override {
-    if (!checkpoint_.empty()) std::filesystem::remove_all(checkpoint_);
   }
   static void write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
@@ -38,7 +33,8 @@ class DumpImagesTest : public testing::Test {
     return text.str();
   }
 
-  std::string checkpoint_;
+  const TestDirectory directory_;
+  const std::string checkpoint_ = directory_.path();
 };
 
 TEST_F(DumpImagesTest, PagesGoToTheCheckpointAndSmallFilesIntoTheBundle) {

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 #include <utility>
 
+#include "base/whole_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "migration/source/memory_file.h"
@@ -69,13 +71,9 @@ Status FileParts::open_part() {
 }
 
 Status FileParts::flush() {
-  std::string_view rest = pending_;
-  while (!rest.empty()) {
-    const ssize_t n = write(file_.get(), rest.data(), std::min(rest.size(), kWriteBytes));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_failure("write the part of files", path());
-    rest.remove_prefix(static_cast<size_t>(n));
-  }
+  const Status written =
+      write_all(file_, std::as_bytes(std::span(pending_)), written_, "the part of files " + path());
+  if (!written) return written;
   written_ += pending_.size();
   unpaced_bytes_ += pending_.size();
   pending_.clear();

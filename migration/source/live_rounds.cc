@@ -16,10 +16,10 @@ using std::chrono::nanoseconds;
 // which takes 20 ms for each GiB (bench/run --only shapes).
 constexpr nanoseconds kFixedPart{100'000'000};
 constexpr double kFixedPerByteNs = 20e6 / (1 << 30);
-// A round costs about 10 ms for its page reader and its confirmation. To send less than this
-// while the tree is frozen costs no more.
+// A round costs about 10 ms for its page reader and its confirmation. If the rest takes less than
+// this time to send, another round saves no time.
 constexpr nanoseconds kShortTransfer{5'000'000};
-// Shorter rounds do not count for the measured rate.
+// Rounds with fewer bytes do not count for the measured rate.
 constexpr uint64_t kMeasuredMinBytes = uint64_t{1} << 20;
 constexpr double kAssumedBytesPerNs = 0.25;
 constexpr double kHeldBackShare = 0.7;
@@ -27,8 +27,8 @@ constexpr double kHeldBackShare = 0.7;
 constexpr double kSentMaxTimesMemory = 4;
 constexpr uint64_t kSmallMemoryBytes = uint64_t{64} << 20;
 constexpr double kRoomMinTimes = 2.1;
-// The time that CRIU takes for each further process and thread, while they stand still: 300
-// processes stood still for 4.2 s, 2,000 threads for 1.8 s (bench/results/shapes).
+// The time for which CRIU keeps the tree frozen for each further process and thread: 300 processes
+// stood still for 4.2 s, 2,000 threads for 1.8 s (bench/results/shapes).
 constexpr nanoseconds kPerProcess{13'500'000};
 constexpr nanoseconds kPerThread{850'000};
 // Shared memory is compared page by page while the processes stand still (processes/files).

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/number_file.h"
+#include "base/whole_file.h"
 #include "daemon/control/mount_daemon.h"
 #include "daemon/control/requests.h"
 #include "processes/memory/pace.h"
@@ -24,19 +25,6 @@ using Clock = std::chrono::steady_clock;
 // Reading a slot takes a millisecond, and seconds if the memory has to be swapped in.
 constexpr milliseconds kReaderPatience{30'000};
 constexpr size_t kCopyBytes = size_t{1} << 20;
-
-Status write_at(const UniqueFd& file, const std::string& path, std::span<const std::byte> bytes,
-                uint64_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("write the memory of an epoch to", path);
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    offset += static_cast<uint64_t>(count);
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -92,7 +80,8 @@ Status MemoryFile::copy(const PageIndex& index, MemoryReader::Tree tree, uint64_
     const auto part =
         std::span(buffer_).first(std::min<uint64_t>(kCopyBytes, index.memory_bytes - at));
     if (Status read = reader->read(at, part); !read) return read;
-    const Status written = write_at(file_, place_.local_file, part, file_offset + at);
+    const Status written =
+        write_all(file_, part, file_offset + at, "the memory of an epoch to " + place_.local_file);
     if (!written) return written;
     at += part.size();
     (void)pace.wait_after(part.size());

@@ -71,7 +71,7 @@ class MemoryFile {
   // Sends what the running tree has written since the round before. Errors: those of
   // LiveMemory::next_round(), of the page reader and of the daemon (EIO).
   Result<Round> send_round(LiveMemory& live, pid_t root, const RoundOptions& options);
-  // Removes what the rounds have sent, so that the target has room for all memory once more.
+  // Removes what the rounds have sent, so that the target has room to receive all memory again.
   // Errors: those of create().
   Status start_anew();
   // Starts the page reader of the frozen tree, ahead of time.

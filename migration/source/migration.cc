@@ -70,7 +70,8 @@ std::vector<ReportedTree> reported(const std::vector<TreePlan>& trees) {
 Result<OwnershipRecord> record_in(const json& answer) {
   const auto record = answer.find("record");
   if (record == answer.end())
-    return failure(EPROTO, "the target's reply has no record (version mismatch?)");
+    return failure(EPROTO,
+                   "the target's reply has no record (install the same ppmr on both nodes)");
   return parse_record(*record);
 }
 
@@ -204,14 +205,18 @@ Status Migration::prepare() {
   auto prepared = record_in(*answer);
   if (!prepared) return failure(prepared.error());
   if (prepared->unit.name != settings_.unit.name) {
-    return failure(ENOTSUP, "the version of ppmr at the target does not move units: update it");
+    return failure(ENOTSUP,
+                   "the version of ppmr at the target does not move units: update ppmr there");
   }
   if (prepared->plan.is_rehearsal != settings_.plan.is_rehearsal) {
-    return failure(ENOTSUP, "the version of ppmr at the target does not rehearse: update it");
+    return failure(ENOTSUP,
+                   "the version of ppmr at the target does not rehearse: update ppmr there");
   }
   target_ = std::move(*prepared);
   target_clock_ = ask_peer_clock(agent_, kFirstContact);
-  auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation});
+  const auto by = read_fields<agent_request::Answerer>(*answer);
+  auto begun = driver_.take(source_event::Prepared{agent_.node_name(), target_.incarnation,
+                                                   target_.node_id, by ? by->state_directory : ""});
   if (!begun) return failure(begun.error());
   // Writes the limits before an operator can know the ID: later, this could overwrite limits that
   // an operator has set.

@@ -34,9 +34,10 @@ Status check_members(const UnitFacts& facts, const std::vector<ProcessIdentity>&
     const bool moves = std::any_of(tasks.begin(), tasks.end(),
                                    [pid](const ProcessIdentity& task) { return task.pid == pid; });
     if (moves) continue;
-    return failure(EINVAL, fmt::format("process {} of the unit is not a descendant of its main "
-                                       "process {}, and would be left behind",
-                                       pid, facts.main_pid));
+    return failure(EINVAL,
+                   fmt::format("process {0} of the unit is not a descendant of the main "
+                               "process {1}, and would be left behind: end process {0} first",
+                               pid, facts.main_pid));
   }
   return {};
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
@@ -26,15 +25,18 @@ bool is_claim_file(const std::string& name) {
   return name.starts_with(kPrefix) && name.ends_with(kSuffix);
 }
 
-bool is_held(const std::string& path) {
+// Whether another process has locked the file. A file that is gone is not held.
+Result<bool> is_held(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  return file && flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!file && errno == ENOENT) return false;
+  if (!file) return system_failure("open", path);
+  if (flock(file.get(), LOCK_SH | LOCK_NB) == 0) return false;
+  if (errno != EWOULDBLOCK) return system_failure("lock", path);
+  return true;
 }
 
-std::optional<ProtectionClaim> read_claim(const std::string& path) {
-  const auto text = read_whole_file(path);
-  if (!text) return std::nullopt;
-  const json claim = parse_json(*text);
+std::optional<ProtectionClaim> parse_claim(const std::string& text) {
+  const json claim = parse_json(text);
   if (!claim.is_object()) return std::nullopt;
   try {
     return ProtectionClaim{.name = claim.at("name"),
@@ -64,7 +66,7 @@ Result<UniqueFd> lock_protection(const std::string& name, const std::string& dir
                                       name));
   }
   if (ftruncate(lock.get(), 0) != 0)
-    return system_failure("empty the claim of ppmr protect in", path);
+    return system_failure("empty the lock file of ppmr protect", path);
   return lock;
 }
 
@@ -74,21 +76,26 @@ Status claim_protection(const UniqueFd& lock, const ProtectionClaim& claim) {
                                       {"start_time", claim.root.start_time},
                                       {"protector", claim.protector}}) +
                            "\n";
-  const auto size = static_cast<ssize_t>(text.size());
-  if (pwrite(lock.get(), text.data(), text.size(), 0) != size) {
-    return system_failure("write the claim of ppmr protect on", claim.name);
-  }
-  return {};
+  return write_all(lock, std::as_bytes(std::span(text)), 0,
+                   "the lock file of ppmr protect --name " + claim.name);
 }
 
-std::optional<ProtectionClaim> find_protection(
+Result<std::optional<ProtectionClaim>> find_protection(
     const std::vector<ProcessIdentity>& wanted,
     const std::function<std::vector<ProcessIdentity>(const ProcessIdentity& root)>& tasks_of,
     const std::string& directory) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (!is_claim_file(entry.path().filename()) || !is_held(entry.path())) continue;
-    auto claim = read_claim(entry.path());
+  const auto entries = list_directory(directory);
+  if (!entries && entries.error().errno_value == ENOENT) return std::nullopt;
+  if (!entries) return failure(entries.error());
+  for (const auto& entry : *entries) {
+    if (!is_claim_file(entry.path().filename())) continue;
+    const auto held = is_held(entry.path());
+    if (!held) return failure(held.error());
+    if (!*held) continue;
+    const auto text = read_whole_file(entry.path());
+    if (!text && text.error().errno_value == ENOENT) continue;
+    if (!text) return failure(text.error());
+    auto claim = parse_claim(*text);
     if (!claim) continue;
     std::vector<ProcessIdentity> protected_tasks = tasks_of(claim->root);
     protected_tasks.push_back(claim->root);

@@ -23,16 +23,17 @@ struct ProtectionClaim {
 };
 
 // Locks the file of this name, and empties it, because the claim of an earlier holder is over. The
-// lock ends with the descriptor. Errors: EBUSY while another process has it; those of the file
-// system.
+// lock ends with the descriptor. Errors: EBUSY while another process has the lock; those of the
+// file system.
 Result<UniqueFd> lock_protection(const std::string& name,
                                  const std::string& directory = kProtectionDirectory);
 // Writes the claim into the locked file. Errors: those of the file system.
 Status claim_protection(const UniqueFd& lock, const ProtectionClaim& claim);
 
-// Returns a claim whose holder lives and that shares a process with `wanted`. Leaves out files that
-// it cannot read. `tasks_of`: returns a process with its descendants.
-std::optional<ProtectionClaim> find_protection(
+// Returns a claim whose holder lives and that shares a process with `wanted`. Leaves out files
+// without a claim. `tasks_of`: returns a process with its descendants. Errors: those of the file
+// system.
+Result<std::optional<ProtectionClaim>> find_protection(
     const std::vector<ProcessIdentity>& wanted,
     const std::function<std::vector<ProcessIdentity>(const ProcessIdentity& root)>& tasks_of,
     const std::string& directory = kProtectionDirectory);

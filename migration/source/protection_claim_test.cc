@@ -2,10 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
+
+#include "base/test_directory.h"
+#include "processes/test_process.h"
 
 namespace ppmr {
 namespace {
@@ -21,18 +22,14 @@ std::vector<ProcessIdentity> family(const ProcessIdentity& root) {
 
 class Protections : public testing::Test {
  protected:
-  Protections() {
-    std::string path = testing::TempDir() + "/claims-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
-  }
-  ~Protections() override { std::filesystem::remove_all(directory_); }
-
   std::optional<ProtectionClaim> find(const ProcessIdentity& wanted) const {
-    return find_protection({wanted}, family, directory_);
+    const auto claim = find_protection({wanted}, family, directory_);
+    EXPECT_TRUE(claim) << claim.error().message;
+    return claim ? *claim : std::nullopt;
   }
 
-  std::string directory_;
+  const TestDirectory test_directory_;
+  const std::string directory_ = test_directory_.path();
 };
 
 TEST_F(Protections, ProcessAndDescendantsAreClaimedWhileTheHolderLives) {
@@ -72,7 +69,21 @@ TEST_F(Protections, MalformedFilesClaimNothing) {
     std::ofstream(directory_ + "/protect-db.lock") << text;
     EXPECT_FALSE(find(kServer)) << text;
   }
-  EXPECT_FALSE(find_protection({kServer}, family, directory_ + "/missing"));
+  const auto missing = find_protection({kServer}, family, directory_ + "/missing");
+  ASSERT_TRUE(missing) << missing.error().message;
+  EXPECT_FALSE(*missing);
+}
+
+// If files cannot be opened, ppmr cannot know whether the process is protected.
+TEST_F(Protections, ErrorIsNotTakenForAMissingProtection) {
+  const auto lock = lock_protection("db", directory_);
+  ASSERT_TRUE(lock);
+  ASSERT_TRUE(claim_protection(*lock, {"db", kServer, 77}));
+  for (const size_t free : {0u, 1u}) {
+    const FewDescriptors few(free);
+    const auto claim = find_protection({kServer}, family, directory_);
+    EXPECT_TRUE(!claim || *claim) << "not found, with this many descriptors: " << free;
+  }
 }
 
 }  // namespace

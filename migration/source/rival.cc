@@ -70,10 +70,11 @@ Status check_not_protected(const std::vector<ProcessIdentity>& roots) {
     wanted.insert(wanted.end(), tasks.begin(), tasks.end());
   }
   const auto claim = find_protection(wanted, live_tasks_of);
+  if (!claim) return failure(claim.error());
   // Accepts the claim of this process: `ppmr protect` also makes these checks, for a partner that
   // it reaches late.
-  if (!claim || claim->protector == getpid()) return {};
-  return failure(EALREADY, describe_protection(*claim));
+  if (!*claim || (*claim)->protector == getpid()) return {};
+  return failure(EALREADY, describe_protection(**claim));
 }
 
 // Checks that the roots have not moved: a process that has ended here may run at a target.

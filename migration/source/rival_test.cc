@@ -6,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/test_directory.h"
 #include "migration/records/take_to.h"
 
 namespace ppmr {
@@ -88,13 +88,7 @@ TEST(Rival, ThatIsLiveCopiesMemory) {
 
 class RivalStoreTest : public testing::Test {
  protected:
-  RivalStoreTest() {
-    std::string path = testing::TempDir() + "/rival-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
-  }
-  ~RivalStoreTest() override { std::filesystem::remove_all(directory_); }
-  RecordStore open() const { return *RecordStore::open(directory_ + "/state"); }
+  RecordStore open() const { return *RecordStore::open(directory_.path() + "/state"); }
   static OwnershipRecord of(const ProcessIdentity& root) {
     OwnershipRecord record = moving(root, kPreparing);
     record.boot_id = read_boot_id();
@@ -102,7 +96,7 @@ class RivalStoreTest : public testing::Test {
     return record;
   }
 
-  std::string directory_;
+  const TestDirectory directory_;
 };
 
 TEST_F(RivalStoreTest, ExactlyOneOfManyThatBeginAtOnceSucceeds) {

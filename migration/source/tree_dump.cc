@@ -244,7 +244,7 @@ Status TreeDump::note_state_before() const {
   const auto tasks = tasks_of_tree(options_.record.root);
   if (!tasks) return failure(tasks.error());
   const auto inherited = read_inherited(*tasks);
-  if (!inherited) return {};  // a task has just ended: the hook reads it again
+  if (!inherited) return {};  // a task has just ended: the hook reads the state again
   carried::State before;
   *before.mutable_inherited() = inherited->agreed;
   return write_carried_state(work_ + "/" + kStateBeforeFile, before);

@@ -51,7 +51,7 @@ Status note_parent_death(const TreeRecord& tree, AcceptedImages& accepted) {
   if (!*dies || !is_container) return {};
   return failure(ENOTSUP,
                  "the first process of the container has asked for a signal when its parent "
-                 "ends (PR_SET_PDEATHSIG), and runc, its parent here, ends: start it "
+                 "ends (PR_SET_PDEATHSIG), and runc, its parent here, ends: start the container "
                  "without this request");
 }
 

@@ -31,7 +31,8 @@ Error replaced(const std::string& name, const std::string& takeover) {
 }
 
 Error no_run() {
-  return {EINVAL, "protect: the request has no valid ID of a run (version mismatch?)"};
+  return {EINVAL,
+          "protect: the request has no valid ID of a run (install the same ppmr on both nodes)"};
 }
 
 // Adds to an answer what the disk has, because the source shows it. Leaves out the path of the
@@ -45,9 +46,9 @@ json with_disk(json answer, const LockedEpochs& locked) {
 }
 
 // Discards the directory of a source that was refused: nothing has arrived. Keeps it if the disk
-// has an epoch of an earlier process, which an operator may still need.
+// has, or may have, an epoch of an earlier process, which an operator may still need.
 void forget_refused(LockedEpochs& locked) {
-  if (!locked.on_disk()) (void)locked.discard();
+  if (!locked.may_be_on_disk()) (void)locked.discard();
 }
 
 }  // namespace
@@ -82,7 +83,9 @@ Result<LockedEpochs> EpochRequests::lock_for_source(
   auto locked = epochs->lock(name);
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
-  const auto takeover = takeover_state(records_, state);
+  const auto known = takeover_state(records_, state);
+  if (!known) return failure(known.error());
+  const std::optional<MigrationState> takeover = *known;
   if (request.rolls_back.value_or(state.rolls_back)) {
     const Status may = locked->exists() ? check_leader(state, takeover) : Status{};
     if (!may) return failure(may.error());
@@ -111,6 +114,8 @@ Result<LockedEpochs> EpochRequests::lock_for_source(
     }
   } else if (judge_source(takeover) == SourceMay::kNotRun && runs_as_unit(state)) {
     return failure(replaced(name, state.takeover));
+  } else if (Status may = check_replaceable(state, takeover); !may) {
+    return failure(may.error());
   } else {
     forget_all_epochs(state);
   }
@@ -140,7 +145,7 @@ Result<json> EpochRequests::carry_out(const agent_request::EpochOpen& open) cons
     return failure(possible.error());
   }
   remove_failed(locked->state().name);
-  // A version of ppmr without support of units and containers answers without `manager`.
+  // A version of ppmr without support for units and containers answers without `manager`.
   const EpochState& state = locked->state();
   json answer = {{"newest", state.newest.number},
                  {"run", state.run},

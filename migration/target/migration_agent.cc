@@ -48,7 +48,8 @@ constexpr milliseconds kDaemonPatience{2000};
 constexpr milliseconds kSendPatience{10'000};
 
 json refusal(const Error& error) {
-  return {{"ok", false}, {"errno", error.errno_value}, {"error", error.message}};
+  return {
+      {"ok", false}, {"errno", error.errno_value}, {"error", error.message}, {"no_record", false}};
 }
 
 json answer_of(const Result<OwnershipRecord>& record) {
@@ -61,6 +62,13 @@ std::string id_in(const agent_request::OfMigration& request) { return request.id
 std::string id_in(const agent_request::Prepare& request) {
   const auto migration = read_fields<agent_request::OfMigration>(request.record);
   return migration ? migration->id : "";
+}
+
+// Returns the state directory without symbolic links: the source compares it as text.
+std::string state_directory(const RecordStore& store) {
+  std::error_code failed;
+  const auto path = std::filesystem::weakly_canonical(store.directory(), failed);
+  return failed ? store.directory() : path.string();
 }
 
 // Removes the checkpoints of trees whose supervisor has ended or given up. Any other supervisor
@@ -84,7 +92,7 @@ class Agent {
     if (!request.is_object()) {
       return refusal({EINVAL,
                       "malformed request: not a JSON object, or with a number out of range "
-                      "(version mismatch?)"});
+                      "(install the same ppmr on both nodes)"});
     }
     try {
       return answer(request);
@@ -132,6 +140,8 @@ class Agent {
   json carry_out(const TargetStep& step) const;
   void note_contact(const OwnershipRecord& record, bool is_paused) const;
   OwnershipRecord note_seen(const OwnershipRecord& record) const;
+  json prepared(const Result<OwnershipRecord>& record) const;
+  json refusal_to_read(const Error& error) const;
   json refusal_with(const Error& error, const std::string& id) const;
   std::string missing(const OwnershipRecord& record) const;
   Result<OwnershipRecord> read_of_peer(const agent_request::OfMigration& request) const;
@@ -212,6 +222,7 @@ json Agent::prepare(const agent_request::Prepare& request) const {
   record->restart_policy = to_json(*policy);
   record->role = kRole;
   record->peer_node_id = std::move(record->node_id);
+  record->peer_state_directory.clear();
   record->node_id = read_node_id();
   record->boot_id = read_boot_id();
   record->incarnation = incarnation_here();
@@ -230,7 +241,7 @@ json Agent::prepare(const agent_request::Prepare& request) const {
   auto created = store_.create(std::move(*record));
   // The coordinator repeats a request whose reply was lost.
   if (!created && created.error().errno_value == EEXIST) {
-    return answer_of(read_of_peer(migration));
+    return prepared(read_of_peer(migration));
   }
   if (!created) return refusal(created.error());
   store_.prune();
@@ -239,7 +250,7 @@ json Agent::prepare(const agent_request::Prepare& request) const {
     return refusal(expected.error());
   }
   for (size_t tree = 0; tree < created->trees.size(); ++tree) {
-    auto started = expect_container_at_target(created->trees[tree]);
+    auto started = expect_container_at_target(*created, created->trees[tree]);
     if (started) started = start_supervisor(store_, created->id, tree);
     if (!started) {
       const target_event::Failed failed{.tree = tree, .error = started.error().message};
@@ -247,7 +258,22 @@ json Agent::prepare(const agent_request::Prepare& request) const {
       return refusal(started.error());
     }
   }
-  return answer_of(created);
+  return prepared(created);
+}
+
+json Agent::prepared(const Result<OwnershipRecord>& record) const {
+  json answer = answer_of(record);
+  answer["state_directory"] = state_directory(store_);
+  return answer;
+}
+
+// Names this node, because the source may ask a node that is not the target of the migration.
+json Agent::refusal_to_read(const Error& error) const {
+  json answer = refusal(error);
+  answer["no_record"] = error.errno_value == ENOENT;
+  answer["node_id"] = read_node_id();
+  answer["state_directory"] = state_directory(store_);
+  return answer;
 }
 
 Result<OwnershipRecord> Agent::read_of_peer(const agent_request::OfMigration& request) const {
@@ -270,7 +296,7 @@ json Agent::look(const agent_request::Look& request) const {
     record = store_.wait(id, kRole, request.version, timeout);
   }
   if (record && is_over(record->state())) return answer_of(note_seen(*record));
-  if (!record) return answer_of(record);
+  if (!record) return refusal_to_read(record.error());
   auto step = take_target_step(store_, id, target_event::Look{});
   if (!step) return refusal(step.error());
   json answer = carry_out(*step);
@@ -331,7 +357,7 @@ std::string Agent::missing(const OwnershipRecord& record) const {
 json Agent::vote(const agent_request::Vote& request) const {
   const std::string& id = request.id;
   auto record = read_of_peer(request);
-  if (!record) return refusal(record.error());
+  if (!record) return refusal_to_read(record.error());
   store_.note_contact(id, kRole);
   const auto step =
       take_target_step(store_, id, target_event::Vote{},
@@ -341,7 +367,7 @@ json Agent::vote(const agent_request::Vote& request) const {
 
 json Agent::decide(const agent_request::Decide& request) const {
   const std::string& id = request.id;
-  if (auto record = read_of_peer(request); !record) return refusal(record.error());
+  if (auto record = read_of_peer(request); !record) return refusal_to_read(record.error());
   TargetEvent event;
   if (request.state == MigrationState::kAborted) {
     event = target_event::Abort{request.error};

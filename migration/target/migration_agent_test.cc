@@ -13,6 +13,7 @@
 #include "base/json_text.h"
 #include "base/line_socket.h"
 #include "base/request_checks.h"
+#include "base/test_directory.h"
 #include "migration/records/record_store.h"
 #include "migration/records/take_to.h"
 #include "preflight/preflight.h"
@@ -28,9 +29,6 @@ constexpr MigrationRole kTarget = MigrationRole::kTarget;
 class MigrationAgentTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string path = testing::TempDir() + "/agent-XXXXXX";
-    ASSERT_NE(mkdtemp(path.data()), nullptr);
-    directory_ = path;
     std::filesystem::create_directories(checkpoint());
     std::ofstream(memory()) << "pages";
     auto store = RecordStore::open(state_directory());
@@ -64,7 +62,6 @@ class MigrationAgentTest : public testing::Test {
   void TearDown() override {
     socket_.reset();
     if (agent_.joinable()) agent_.join();
-    std::filesystem::remove_all(directory_);
   }
 
   std::string state_directory() const { return directory_ + "/state"; }
@@ -91,7 +88,8 @@ class MigrationAgentTest : public testing::Test {
   json vote() { return ask({{"op", "vote"}, {"id", id_}}); }
 
   const std::string id_ = random_migration_id();
-  std::string directory_;
+  const TestDirectory test_directory_;
+  const std::string directory_ = test_directory_.path();
   UniqueFd socket_;
   std::string pending_;
   std::thread agent_;
@@ -166,6 +164,19 @@ TEST_F(MigrationAgentTest, DecisionsAreInTheAuditTrail) {
   EXPECT_EQ(lines[0].at("migration"), id_);
   EXPECT_EQ(lines[0].at("peer"), "source");
   EXPECT_EQ(lines[0].at("trees")[0].at("checkpoint"), "worker-17");
+}
+
+TEST_F(MigrationAgentTest, NamesItsNodeIfItHasNoRecordOfTheMigration) {
+  const std::string unknown = random_migration_id();
+  for (const json& request :
+       {json{{"op", "look"}, {"id", unknown}}, json{{"op", "vote"}, {"id", unknown}},
+        json{{"op", "decide"}, {"id", unknown}, {"state", "running"}}}) {
+    const json reply = ask(request);
+    EXPECT_TRUE(reply.value("no_record", false)) << request;
+    EXPECT_EQ(reply.value("node_id", "?"), read_node_id()) << request;
+    EXPECT_EQ(reply.value("state_directory", ""), state_directory()) << request;
+  }
+  EXPECT_FALSE(ask({{"op", "dance"}}).at("no_record"));
 }
 
 class AgentOfAnotherPeer : public MigrationAgentTest {

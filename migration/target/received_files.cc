@@ -44,10 +44,10 @@ Status put_in_place(const std::string& path, TmpfsBuilder& builder) {
   if (fstat(file.get(), &status) != 0) return system_failure("read the size of", path);
   const uint64_t available = available_bytes();
   if (static_cast<uint64_t>(status.st_size) + kReserveBytes > available) {
-    return failure(ENOSPC,
-                   fmt::format("the target has not enough memory for the files in memory of the "
-                               "processes: {} MiB are available, the next part has {} MiB",
-                               available >> 20, status.st_size >> 20));
+    return failure(
+        ENOSPC, fmt::format("the target does not have enough memory for the files in memory of the "
+                            "processes: {} MiB are available, the next part has {} MiB",
+                            available >> 20, status.st_size >> 20));
   }
   FileRecordReader reader([&](std::span<char> into) -> Result<size_t> {
     for (;;) {

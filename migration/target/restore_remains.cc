@@ -26,9 +26,9 @@ namespace {
 constexpr std::chrono::seconds kRemovePatience{10};
 
 void kill_all_children() {
-  // Repeats this for processes that were forked while it listed the others. The children of a
-  // killed process become children of this process. They are reaped, because a zombie keeps its
-  // pid.
+  // Repeats the list, because a process may have forked while the others were listed. The children
+  // of a killed process become children of this process. This process reaps them, because a zombie
+  // keeps its pid.
   for (;;) {
     const auto all = tasks_of_tree(getpid());
     if (!all) return;

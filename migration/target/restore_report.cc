@@ -1,9 +1,9 @@
 #include "migration/target/restore_report.h"
 
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/whole_file.h"
 #include "daemon/control/control_client.h"
 #include "daemon/control/requests.h"
 #include "migration/relay/audit_events.h"
@@ -26,8 +26,8 @@ void count(const OwnershipRecord& record, size_t tree, const RestoreOutcome& out
     }
   }
   if (outcome.outcome == "complete") {
-    std::ifstream file(outcome.work + kFaultTimesFile);
-    const auto times = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    const std::string text = read_whole_file(outcome.work + kFaultTimesFile).value_or("");
+    const auto times = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     note.page_faults = read_fields<request::PageFaults>(times);
   }
   (void)call(*socket, to_request(note), kDaemonPatience);

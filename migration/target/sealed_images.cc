@@ -67,7 +67,10 @@ Status SealedImages::request_bundle() {
     return replaced(place_.mountpoint + "/" + place_.checkpoint);
   }
   bundle_file_ = call.descriptor();
-  if (!bundle_file_) return failure(EPROTO, "bundle of images: the daemon sent none");
+  if (!bundle_file_) {
+    return failure(EPROTO, "get the images of checkpoint " + place_.checkpoint +
+                               " from the daemon: its answer has no descriptor");
+  }
   auto opened = ImageBundle::open(bundle_file_);
   if (!opened) return failure(opened.error());
   bundle_ = std::move(*opened);

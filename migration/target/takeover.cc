@@ -16,7 +16,6 @@
 #include "migration/relay/target_driver.h"
 #include "migration/relay/unit_fate.h"
 #include "migration/target/supervisors.h"
-#include "processes/carried/written_files.h"
 #include "processes/frozen_tasks.h"
 #include "processes/proc_files.h"
 #include "processes/process_identity.h"
@@ -86,15 +85,10 @@ std::string epoch_directory(const EpochState& state, uint64_t number) {
 }
 
 Status expect_manager(const OwnershipRecord& record, const std::string& state_directory) {
-  if (Status expected = expect_container_at_target(record.trees.front()); !expected) {
+  if (Status expected = expect_container_at_target(record, record.trees.front()); !expected) {
     return expected;
   }
   return expect_unit_at_target(record, state_directory);
-}
-
-Status cut(const ChangedFile& file) {
-  if (truncate(file.path.c_str(), static_cast<off_t>(file.epoch_bytes)) == 0) return {};
-  return system_failure("cut back to the epoch", file.path);
 }
 
 Status check_pids(const EpochState& state, const TreeTasks& tasks) {
@@ -135,8 +129,12 @@ Status check_shared(const EpochState& state, const std::string& images) {
 
 // Returns whether a copy is abandoned. Call it under the lock of the copy.
 bool is_abandoned(const RecordStore& records, const LockedEpochs& copy) {
-  if (copy.exists()) return is_abandoned_copy(copy.state(), takeover_state(records, copy.state()));
-  return !copy.on_disk();  // an older version may have protected a process under this name
+  if (copy.exists()) {
+    const auto takeover = takeover_state(records, copy.state());
+    return takeover && is_abandoned_copy(copy.state(), *takeover);
+  }
+  // An older version of ppmr may have protected a process under this name.
+  return !copy.may_be_on_disk();
 }
 
 // Returns whether the command that makes this copy has ended: no program then decides about the
@@ -144,7 +142,8 @@ bool is_abandoned(const RecordStore& records, const LockedEpochs& copy) {
 bool has_lost_its_command(const RecordStore& records, const LockedEpochs& copy) {
   const EpochState& state = copy.state();
   const auto takeover = takeover_state(records, state);
-  if (!state.is_copy || judge_source(takeover) != SourceMay::kGoOnAfterAbort) return false;
+  if (!takeover || !state.is_copy) return false;
+  if (judge_source(*takeover) != SourceMay::kGoOnAfterAbort) return false;
   const auto record = std::filesystem::path(records.work_path(state.takeover, kRole, 0));
   struct stat contact {};
   if (stat(record.parent_path().c_str(), &contact) != 0) return false;
@@ -191,9 +190,9 @@ Result<LockedEpochs> prepare_copy(const RecordStore& records, const EpochStore& 
   if (!from) return failure(from.error());
   if (!from->exists()) return failure(ENOENT, "no process is protected as '" + name + "' here");
   const EpochState& state = from->state();
-  if (Status kept = check_takeover(state, takeover_state(records, state), number); !kept) {
-    return failure(kept.error());
-  }
+  const auto taken = takeover_state(records, state);
+  if (!taken) return failure(taken.error());
+  if (Status kept = check_takeover(state, *taken, number); !kept) return failure(kept.error());
   if (Status may = check_copy(state, number, std::nullopt, std::nullopt); !may) {
     return failure(may.error());
   }
@@ -201,18 +200,22 @@ Result<LockedEpochs> prepare_copy(const RecordStore& records, const EpochStore& 
   if (!to) return failure(to.error());
   if (to->exists()) {
     const auto takeover = takeover_state(records, to->state());
-    if (Status may = check_copy(state, number, to->state(), takeover); !may) {
+    if (!takeover) return failure(takeover.error());
+    if (Status may = check_copy(state, number, to->state(), *takeover); !may) {
       return failure(may.error());
     }
     const pid_t pid = find_running_copy(records, epochs, name);
-    if (pid != 0 && takeover != MigrationState::kFinished) {
+    if (pid != 0 && *takeover != MigrationState::kFinished) {
       return failure(EBUSY, fmt::format("a copy of {} (pid {}) still reads its memory from its "
                                         "epoch: try again when migration {} has finished (ppmr "
                                         "history)",
                                         name, pid, to->state().takeover));
     }
     if (!to->state().takeover.empty()) await_supervisor(records, to->state().takeover);
-  } else if (const auto on_disk = to->on_disk()) {
+  } else if (const auto on_disk = to->on_disk();
+             !on_disk && on_disk.error().errno_value != ENOENT) {
+    return failure(on_disk.error());
+  } else if (on_disk) {
     return failure(EEXIST, fmt::format("{0} is the name of another process, whose epoch is on the "
                                        "disk: run ppmr takeover {0} --discard",
                                        copy_name(name)));
@@ -279,29 +282,59 @@ Result<std::vector<ChangedFile>> changed_files(const EpochState& state, uint64_t
     if (!has_changed(file, now)) continue;
     const auto now_bytes = static_cast<uint64_t>(now.st_size);
     if (changed.size() == kChangedFilesMax) break;
-    changed.push_back(
-        {file.path, file.size_bytes, now_bytes, file.is_appended && now_bytes > file.size_bytes});
+    const bool can_be_cut =
+        file.is_appended && now_bytes > file.size_bytes && open_to_cut(file).has_value();
+    changed.push_back({file, now_bytes, can_be_cut});
   }
   return changed;
 }
 
-std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state) {
+Result<std::optional<MigrationState>> takeover_state(const RecordStore& records,
+                                                     const EpochState& state) {
   if (state.takeover.empty()) return std::nullopt;
   const auto record = records.read(state.takeover, kRole);
-  return record ? record->state() : MigrationState::kFinished;
+  if (record) return record->state();
+  const bool is_lost = has_lost_record(records, state);
+  if (const auto known = judge_without_record(state, is_lost)) return known;
+  const std::string remedy =
+      is_lost ? fmt::format(
+                    ". If its process does not run here, run ppmr takeover {} --discard "
+                    "here: its source then goes on",
+                    state.name)
+              : "";
+  return failure(EAGAIN, fmt::format("this node cannot tell what became of migration {}, which "
+                                     "takes {} over: {}{}",
+                                     state.takeover, state.name, record.error().message, remedy));
+}
+
+bool has_lost_record(const RecordStore& records, const EpochState& state) {
+  std::error_code failed;
+  return !state.takeover.empty() &&
+         !std::filesystem::exists(records.path_of(state.takeover, kRole), failed) && !failed;
 }
 
 Result<std::string> find_taken_over(const RecordStore& records, const std::string& name,
                                     const std::string& peer, const ProtectedTree& tree) {
-  const auto all = records.list();
-  if (!all) return failure(all.error());
-  for (const OwnershipRecord& record : *all) {
+  const auto unknown = [&](const Error& why) {
+    return Error{EAGAIN, fmt::format("this node cannot tell whether it has taken {} over: {}", name,
+                                     why.message)};
+  };
+  const auto is_of_tree = [&](const OwnershipRecord& record) {
     const TreeRecord& taken = record.trees.front();
-    const SourceName source{record.peer, record.peer_node_id};
-    const bool is_same = record.role == kRole && is_same_source(source, {peer, tree.node_id}) &&
-                         taken.protected_as == name && taken.root == tree.root &&
-                         taken.root_start_time == tree.root_start_time;
-    if (is_same && judge_source(record.state()) == SourceMay::kNotRun) return record.id;
+    return is_same_source({record.peer, record.peer_node_id}, {peer, tree.node_id}) &&
+           taken.protected_as == name && taken.root == tree.root &&
+           taken.root_start_time == tree.root_start_time;
+  };
+  const auto all = records.list();
+  if (!all) return failure(unknown(all.error()));
+  for (const OwnershipRecord& record : *all) {
+    const bool has_taken = judge_source(record.state()) == SourceMay::kNotRun;
+    if (record.role == kRole && has_taken && is_of_tree(record)) return record.id;
+  }
+  const auto unreadable = records.list_unreadable(kRole);
+  if (!unreadable) return failure(unknown(unreadable.error()));
+  for (const UnreadableRecord& record : *unreadable) {
+    if (!record.earlier || is_of_tree(*record.earlier)) return failure(unknown(record.error));
   }
   return std::string();
 }
@@ -315,10 +348,11 @@ Result<OwnershipRecord> begin_takeover(const RecordStore& records, const EpochSt
   if (!locked) return failure(locked.error());
   const EpochState& state = locked->state();
   const auto takeover = takeover_state(records, state);
-  if (Status possible = check_takeover(state, takeover, number); !possible) {
+  if (!takeover) return failure(takeover.error());
+  if (Status possible = check_takeover(state, *takeover, number); !possible) {
     return failure(possible.error());
   }
-  if (judge_source(takeover) == SourceMay::kGoOnAfterAbort) {
+  if (judge_source(*takeover) == SourceMay::kGoOnAfterAbort) {
     return records.read(state.takeover, kRole);
   }
   return begin(records, *locked, number);
@@ -334,12 +368,15 @@ Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochS
   }
   const auto ready = records.read(id, kRole);
   if (!ready) return ready;
+  // Cuts the files before the decision, although the decision may still fail. The hook lets the
+  // tree run as soon as the record has the decision. After that, a cut could remove what the tree
+  // has appended.
   if (cuts_files && ready->state() == MigrationState::kReady) {
     const auto changed = changed_files(locked->state(), ready->trees.front().epoch);
     if (!changed) return failure(changed.error());
     for (const ChangedFile& file : *changed) {
       if (!file.can_be_cut) continue;
-      if (Status done = cut(file); !done) return failure(done.error());
+      if (Status done = cut_back(file.noted); !done) return failure(done.error());
     }
   }
   auto step = take_target_step(records, id, target_event::SourceIsGone{.run_here = true});
@@ -352,15 +389,19 @@ void abandon_takeover(const RecordStore& records, const std::string& id, const s
   await_supervisor(records, id);
 }
 
-Status forget_epochs(const std::string& name) {
-  auto epochs = EpochStore::open();
-  if (!epochs) return failure(epochs.error());
-  auto locked = epochs->lock(name);
+Status forget_epochs(const EpochStore& epochs, const std::string& name, const std::string& id) {
+  auto locked = epochs.lock(name);
   if (!locked) return failure(locked.error());
   EpochState state = locked->state();
-  if (!state.rolls_back) return locked->remove_epochs();
-  state.takeover.clear();
-  return locked->write(state);
+  if (state.takeover != id) return {};
+  if (state.rolls_back) {
+    state.takeover.clear();
+    return locked->write(state);
+  }
+  const Status removed = locked->remove_epochs();
+  state.completed_takeover = id;
+  const Status noted = locked->write(state);
+  return removed ? noted : removed;
 }
 
 }  // namespace ppmr

@@ -16,6 +16,7 @@
 
 #include "migration/epochs/epoch_store.h"
 #include "migration/records/record_store.h"
+#include "processes/carried/written_files.h"
 
 namespace ppmr {
 
@@ -48,10 +49,10 @@ pid_t find_running_copy(const RecordStore& records, const EpochStore& epochs,
                         const std::string& name);
 
 struct ChangedFile {
-  std::string path;
-  uint64_t epoch_bytes = 0;
+  WrittenFile noted;  // what the epoch has noted about the file
   uint64_t now_bytes = 0;
-  bool can_be_cut = false;  // the tree only appends to it, and it has grown
+  // The tree only appends to it, it has grown, and open_to_cut() succeeds.
+  bool can_be_cut = false;
 };
 
 // Returns the files that the tree writes and whose size or time of modification differs from the
@@ -70,18 +71,27 @@ Result<OwnershipRecord> decide_takeover(const RecordStore& records, const EpochS
 // Aborts a takeover that is not decided. Waits for the end of its supervisor, for a limited time.
 void abandon_takeover(const RecordStore& records, const std::string& id, const std::string& why);
 
-// Returns the state of the migration that takes a tree over; nullopt: there is none. A record that
-// cannot be read counts as finished, because the tree may run.
-std::optional<MigrationState> takeover_state(const RecordStore& records, const EpochState& state);
+// Returns the state of the migration that takes a tree over; nullopt: there is none. If its record
+// was removed after its end, forget_epochs() has noted in `state` that it has finished. Errors:
+// EAGAIN: the record cannot be read or is missing, so it is unknown which node may run the tree.
+// Then neither the source may be ended, nor the epochs removed.
+Result<std::optional<MigrationState>> takeover_state(const RecordStore& records,
+                                                     const EpochState& state);
+
+// Returns whether the record of the takeover is missing or was set aside. Then only an operator can
+// find out what became of it, and may discard the epochs.
+bool has_lost_record(const RecordStore& records, const EpochState& state);
 
 // Returns the migration that has let this tree run at this node; empty: there is none. `peer`: the
-// identity of the source. Errors: those of the file system.
+// identity of the source. Errors: EAGAIN: it is unknown whether there is one, because a record
+// cannot be read.
 Result<std::string> find_taken_over(const RecordStore& records, const std::string& name,
                                     const std::string& peer, const ProtectedTree& tree);
 
-// Called when the tree runs here with all of its memory. Frees the memory of its epochs. The state
-// remains, and shows that the source was replaced. A tree that rolls back keeps its epochs, because
-// it may roll back to them again.
-Status forget_epochs(const std::string& name);
+// Called when migration `id` has taken the tree over and the tree runs here with all of its memory.
+// Frees the memory of its epochs. The state remains, and notes that the source was replaced. A tree
+// that rolls back keeps its epochs, because it may roll back to them again. Does nothing if the
+// name has another takeover or none: the epochs then belong to another process.
+Status forget_epochs(const EpochStore& epochs, const std::string& name, const std::string& id);
 
 }  // namespace ppmr

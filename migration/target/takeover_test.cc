@@ -13,7 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "migration/records/take_to.h"
 #include "migration/relay/target_driver.h"
+#include "migration/target/epoch_requests.h"
 #include "processes/memory/page_index.h"
 #include "restart_loader/images/criu_image.h"
 #include "restart_loader/images/criu_image.pb.h"
@@ -22,6 +24,7 @@ namespace ppmr {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 
 // From criu/include/magic.h.
@@ -110,18 +113,22 @@ class CopyTest : public testing::Test {
 
   // Does what a takeover does after it has prepared its copy.
   void begin(LockedEpochs& copy, MigrationState reached) {
+    EpochState kept = copy.state();
     OwnershipRecord record;
     record.id = random_migration_id();
     record.role = MigrationRole::kTarget;
+    record.peer = kept.peer;
+    record.peer_node_id = kept.tree.node_id;
     record.endpoint = nlohmann::json::object();
     record.node_id = read_node_id();
     record.boot_id = read_boot_id();
     record.mountpoint = "/mnt/in";
     record.restart_policy = nlohmann::json::object();
     record.trees.resize(1);
-    record.trees[0].root = kFreePid;
-    record.trees[0].checkpoint = "db";
-    record.trees[0].protected_as = "db@copy";
+    record.trees[0].root = kept.tree.root;
+    record.trees[0].root_start_time = kept.tree.root_start_time;
+    record.trees[0].checkpoint = kept.name;
+    record.trees[0].protected_as = kept.name;
     const auto created = records_->create(record);
     ASSERT_TRUE(created) << created.error().message;
     const auto read = records_->read(record.id, record.role);
@@ -130,9 +137,52 @@ class CopyTest : public testing::Test {
       const auto step = take_target_step(*records_, record.id, target_event::Abort{"test"});
       ASSERT_TRUE(step) << step.error().message;
     }
-    EpochState state = copy.state();
-    state.takeover = record.id;
-    ASSERT_TRUE(copy.write(state));
+    for (const auto state : {MigrationState::kReady, MigrationState::kRunning}) {
+      if (reached != state && reached != MigrationState::kRunning) continue;
+      const auto taken = advance(*records_, record.id, record.role, state);
+      ASSERT_TRUE(taken) << taken.error().message;
+    }
+    kept.takeover = record.id;
+    ASSERT_TRUE(copy.write(kept));
+  }
+  // Begins a takeover of "db", and returns its ID.
+  std::string take_over(MigrationState reached) {
+    auto locked = epochs_->lock("db");
+    EXPECT_TRUE(locked);
+    begin(*locked, reached);
+    return locked->state().takeover;
+  }
+  // Adds a version to a record that this version of ppmr cannot read.
+  void spoil(const std::string& id) const {
+    std::ofstream(records_->path_of(id, MigrationRole::kTarget) + "/99.json") << "{}";
+  }
+  // Damages all versions of a record.
+  void damage(const std::string& id) const {
+    for (const auto& entry :
+         fs::directory_iterator(records_->path_of(id, MigrationRole::kTarget))) {
+      if (entry.path().extension() == ".json") std::ofstream(entry.path()) << "{";
+    }
+  }
+  // Returns what the partner answers to the source that begins to protect another process.
+  nlohmann::json answer_to_new_process(const std::string& name) const {
+    agent_request::EpochOpen open;
+    open.name = name;
+    open.tree = {"node", "boot", 99, 5000, "nginx"};
+    return answer_to(open);
+  }
+  // Returns what the partner answers to the source of "db", unless the request has another name.
+  template <typename Request>
+  nlohmann::json answer_to(Request request) const {
+    const EpochState state = epochs_->read("db").value_or(EpochState());
+    if (request.name.empty()) request.name = "db";
+    if (request.tree.root == 0) request.tree = state.tree;
+    request.run = random_migration_id();
+    const EpochRequests requests(*records_, {.mountpoint = "/mnt/in",
+                                             .peer = "tls-psk one",
+                                             .audit_file = "",
+                                             .restart_policy = nlohmann::json::object(),
+                                             .directory = base_ + "/epochs"});
+    return requests.answer(request);
   }
   bool is_there() const { return fs::exists(base_ + "/epochs/db@copy"); }
 
@@ -243,6 +293,126 @@ TEST_F(CopyTest, PidsOfAnotherNamespaceAreFree) {
   EXPECT_FALSE(prepare_copy(*records_, *epochs_, "db", 0));
   keep_epoch(getpid(), {}, kPidsOfNode + 1);
   EXPECT_TRUE(prepare_copy(*records_, *epochs_, "db", 0));
+}
+
+TEST_F(CopyTest, IsNotMadeIfTheDiskMayHaveAnEpochOfItsName) {
+  ASSERT_TRUE(epochs_->lock("db@copy"));  // creates the directory
+  std::ofstream(base_ + "/epochs/db@copy/on-disk.json") << "nonsense";
+  const auto copy = prepare_copy(*records_, *epochs_, "db", 0);
+  ASSERT_FALSE(copy);
+  EXPECT_EQ(copy.error().errno_value, EPROTO);
+}
+
+// The source kills its copy if the answer has `replaced`, and the takeover may not be decided.
+TEST_F(CopyTest, SourceIsNotReplacedByATakeoverWhoseRecordCannotBeRead) {
+  const std::string id = take_over(MigrationState::kReady);
+  spoil(id);
+  const nlohmann::json answer = answer_to(agent_request::EpochContact{});
+  EXPECT_FALSE(answer.at("ok"));
+  EXPECT_FALSE(answer.at("replaced")) << answer;
+  EXPECT_EQ(answer.at("errno"), EAGAIN) << answer;
+  EXPECT_THAT(answer.at("error"), HasSubstr(id));
+  EXPECT_EQ(epochs_->read("db")->takeover, id);
+  EXPECT_TRUE(fs::exists(epochs_->epoch_directory("db", 1)));
+}
+
+TEST_F(CopyTest, SourceIsReplacedByATakeoverWhoseRecordWasRemoved) {
+  const std::string id = take_over(MigrationState::kRunning);
+  ASSERT_TRUE(forget_epochs(*epochs_, "db", id)) << "its end";
+  fs::remove_all(records_->path_of(id, MigrationRole::kTarget));
+  EXPECT_TRUE(answer_to(agent_request::EpochContact{}).at("replaced"));
+}
+
+// The record of an aborted takeover is removed, too, when it is old.
+TEST_F(CopyTest, SourceIsNotReplacedByAnAbortedTakeoverWhoseRecordWasRemoved) {
+  const EpochState state = epochs_->read("db").value();
+  const std::string id = take_over(MigrationState::kAborted);
+  EXPECT_FALSE(has_lost_record(*records_, epochs_->read("db").value()));
+  fs::remove_all(records_->path_of(id, MigrationRole::kTarget));
+  const nlohmann::json answer = answer_to(agent_request::EpochContact{});
+  EXPECT_FALSE(answer.at("ok")) << answer;
+  EXPECT_FALSE(answer.at("replaced")) << answer;
+  EXPECT_EQ(answer.at("errno"), EAGAIN) << answer;
+  EXPECT_THAT(answer.at("error"), HasSubstr("ppmr takeover db --discard"));
+  EXPECT_TRUE(fs::exists(epochs_->epoch_directory("db", 1)));
+  EXPECT_TRUE(has_lost_record(*records_, epochs_->read("db").value()));
+  ASSERT_TRUE(epochs_->lock("db")->discard());
+  agent_request::EpochOpen open;
+  open.tree = state.tree;
+  EXPECT_TRUE(answer_to(open).at("ok"));
+}
+
+TEST_F(CopyTest, SourceIsNotReplacedByATakeoverWhoseRecordWasSetAside) {
+  const std::string id = take_over(MigrationState::kReady);
+  spoil(id);
+  EXPECT_FALSE(has_lost_record(*records_, epochs_->read("db").value()));
+  ASSERT_EQ(records_->set_unreadable_aside().size(), 1u);
+  const nlohmann::json answer = answer_to(agent_request::EpochContact{});
+  EXPECT_FALSE(answer.at("ok")) << answer;
+  EXPECT_FALSE(answer.at("replaced")) << answer;
+  EXPECT_THAT(answer.at("error"), HasSubstr("unreadable-" + id));
+  EXPECT_TRUE(has_lost_record(*records_, epochs_->read("db").value()));
+}
+
+// The record that cannot be read may be the one of a takeover that has let this process run.
+TEST_F(CopyTest, SourceDoesNotGoOnWhileARecordCannotBeRead) {
+  const EpochState state = epochs_->read("db").value();
+  spoil(take_over(MigrationState::kRunning));
+  ASSERT_TRUE(epochs_->lock("db")->discard());  // as after a restart of this node
+  agent_request::EpochOpen open;
+  open.tree = state.tree;
+  const nlohmann::json answer = answer_to(open);
+  EXPECT_FALSE(answer.at("ok")) << answer;
+  EXPECT_FALSE(answer.value("replaced", false)) << answer;
+  EXPECT_EQ(answer.value("errno", 0), EAGAIN) << answer;
+}
+
+// The earlier versions of the record show to which process it belongs.
+TEST_F(CopyTest, UnreadableRecordRefusesNoOtherProcess) {
+  spoil(take_over(MigrationState::kRunning));
+  ASSERT_TRUE(epochs_->lock("db")->discard());
+  EXPECT_TRUE(answer_to_new_process("web").at("ok"));
+  EXPECT_TRUE(answer_to_new_process("db").at("ok")) << "another process of this name";
+}
+
+TEST_F(CopyTest, RecordWithoutAReadableVersionRefusesNewNamesUntilItIsRemoved) {
+  const std::string id = take_over(MigrationState::kRunning);
+  damage(id);
+  const auto refusal = [&] {
+    const nlohmann::json answer = answer_to_new_process("mail");
+    EXPECT_EQ(answer.value("errno", 0), EAGAIN) << answer;
+    return answer.value("error", "");
+  };
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(id), HasSubstr("ppmr migrate --recover")));
+  ASSERT_EQ(records_->set_unreadable_aside().size(), 1u);
+  EXPECT_THAT(refusal(), HasSubstr("/unreadable-" + id));
+  for (const auto& entry : fs::directory_iterator(records_->directory())) {
+    if (entry.path().filename().string().starts_with("unreadable-")) fs::remove_all(entry.path());
+  }
+  EXPECT_TRUE(answer_to_new_process("mail").at("ok"));
+}
+
+TEST_F(CopyTest, NewProcessWaitsUntilTheOldOneNeedsNoEpoch) {
+  const std::string id = take_over(MigrationState::kRunning);
+  agent_request::EpochOpen open;
+  open.tree = {"node", "boot", kFreePid, 5000, "redis"};
+  const nlohmann::json refused = answer_to(open);
+  EXPECT_FALSE(refused.at("ok")) << refused;
+  EXPECT_EQ(refused.value("errno", 0), EBUSY) << refused;
+  EXPECT_FALSE(refused.value("replaced", false)) << refused;
+  EXPECT_EQ(epochs_->read("db")->takeover, id);
+  ASSERT_TRUE(advance(*records_, id, MigrationRole::kTarget, MigrationState::kFinished));
+  EXPECT_TRUE(answer_to(open).at("ok"));
+}
+
+TEST_F(CopyTest, EndOfATakeoverForgetsOnlyItsOwnEpochs) {
+  const std::string id = take_over(MigrationState::kRunning);
+  const std::string epoch = epochs_->epoch_directory("db", 1);
+  ASSERT_TRUE(forget_epochs(*epochs_, "db", random_migration_id()));
+  EXPECT_TRUE(fs::exists(epoch));
+  ASSERT_TRUE(forget_epochs(*epochs_, "db", id));
+  EXPECT_FALSE(fs::exists(epoch));
+  EXPECT_EQ(epochs_->read("db")->takeover, id) << "it shows that the source was replaced";
 }
 
 }  // namespace

@@ -51,9 +51,9 @@ class TreeArrival {
   // Reserves room in the image store for the memory, which arrives after the decision. `images`:
   // the path of the images. Errors: ENOSPC; those of the daemon.
   Status keep_room_for_memory(const std::string& images) const;
-  // Stops receiving, and removes what is in place.
+  // Stops receiving, and removes the files that have arrived.
   void discard();
-  // Removes the mounts that were built: a tree that runs has its own.
+  // Removes the mounts that were built for the restore: a tree that runs has mounts of its own.
   void remove_mounts() const;
 
  private:

@@ -117,11 +117,12 @@ class TreeRestore {
   void report_outcome(const std::string& outcome, const std::string& reason = "") const;
   void let_resume_rdma() const;
   int finish(const std::string& lost);
+  Status forget_epochs_of_tree() const;
   bool pager_succeeded() const;
   int await_pages();
   std::string why_lost() const;
-  // Returns which process of the tree a signal ended as soon as it ran, and how; empty: the root
-  // lives, or it has ended by itself, and no other process has crashed.
+  // Returns which process a signal ended during the first steps of the tree, and which signal.
+  // Empty: no signal ended the root, and no other process has crashed.
   std::string why_ended_at_once();
   void stay_as_parent() const;
   int give_up(const Error& error);
@@ -241,11 +242,11 @@ std::string TreeRestore::why_criu_is_in_vain() {
   if (was_aborted_for(kAbortPatience)) return "its migration was aborted";
   const auto record = read();
   if (!record) return "";
-  // The hook has recorded the tasks that were alive. If CRIU blocks before that, the time limit
-  // ends the migration.
+  // The hook has recorded the tasks that were alive. If CRIU blocks before the hook runs, the time
+  // limit ends the migration.
   const auto& tasks = record->trees[tree_].tasks;
   const auto dead = std::find_if_not(tasks.begin(), tasks.end(), is_alive);
-  // A child may end as soon as CRIU lets it run. CRIU then does not wait for it any more.
+  // A child may end as soon as CRIU lets it run. CRIU then no longer waits for the child.
   const bool may_end = dead != tasks.begin() && may_have_run(work_, CriuEnd::kInVain);
   if (dead == tasks.end() || may_end) {
     saw_death_.reset();
@@ -381,7 +382,7 @@ void TreeRestore::let_resume_rdma() const {
   if (!resumed) log(resumed.error().message);
 }
 
-// `lost`: why the tree has lost memory; empty: it has not.
+// `lost`: why the tree has lost memory; empty: the tree has all its memory.
 int TreeRestore::finish(const std::string& lost) {
   std::string end;
   if (!lost.empty()) {
@@ -405,10 +406,16 @@ int TreeRestore::finish(const std::string& lost) {
   }
   const TreeRecord& tree = record_.trees[tree_];
   const Status removed =
-      is_taken_over(tree) ? forget_epochs(tree.protected_as) : remove_checkpoint(record_, tree);
+      is_taken_over(tree) ? forget_epochs_of_tree() : remove_checkpoint(record_, tree);
   if (!removed) log(removed.error().message);
   if (accepted_ && accepted_->needs_parent) stay_as_parent();
   return to_int(ExitCode::kSuccess);
+}
+
+Status TreeRestore::forget_epochs_of_tree() const {
+  const auto epochs = EpochStore::open();
+  if (!epochs) return failure(epochs.error());
+  return forget_epochs(*epochs, record_.trees[tree_].protected_as, id_);
 }
 
 // The restored root is a child of this supervisor, unless an earlier supervisor restored it.

@@ -270,7 +270,7 @@ TEST_F(CheckRestart, RefusesNamespacesOfItsOwn) {
   EXPECT_THAT(refusal(R"({"namespaces": ["net", "mnt"]})"), HasSubstr("cannot be checked"));
 }
 
-TEST_F(CheckRestart, RefusesNamespacesThatOnlyTheCoreNames) {
+TEST_F(CheckRestart, RefusesNamespacesThatOnlyTheCoreImageHas) {
   core_.mutable_ids()->CopyFrom(ids_);
   core_.mutable_ids()->set_user_ns_id(40);
   EXPECT_THAT(refusal(), HasSubstr("user namespace"));

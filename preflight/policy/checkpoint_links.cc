@@ -10,8 +10,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kUp = "../";
 
-// Returns whether the link leads to the round before. `depth`: the depth of the link's directory
-// below the checkpoint. A link at the top would lead to another checkpoint.
+// Returns whether the link is the one that CRIU makes to the directory of the round before.
+// `depth`: how deep the link's directory is in the checkpoint; 0: the checkpoint itself, where such
+// a link would lead to another checkpoint.
 bool is_round(const fs::directory_entry& link, int depth) {
   std::error_code error;
   const std::string to = fs::read_symlink(link.path(), error);
@@ -31,7 +32,9 @@ Status refuse_links(const std::string& checkpoint) {
   std::error_code error;
   fs::recursive_directory_iterator entry(checkpoint, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (!entry->is_symlink(error) || is_round(*entry, entry.depth())) continue;
+    const bool is_link = entry->is_symlink(error);
+    if (error) break;  // increment() would clear the error, and so accept an unchecked entry
+    if (!is_link || is_round(*entry, entry.depth())) continue;
     const std::string name = entry->path().lexically_relative(checkpoint);
     return failure(ELOOP, "the checkpoint has the symbolic link " + in_quotes(name) +
                               ", which CRIU never makes: CRIU would read another file");

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/disk_faults.h"
+
 namespace ppmr {
 namespace {
 
@@ -68,6 +70,11 @@ TEST_F(CheckpointLinks, RefusesALinkedDirectory) {
 TEST_F(CheckpointLinks, EscapesTheNameInTheMessage) {
   link("x", "2/a\nb\x1b[2J");
   EXPECT_THAT(refusal(), testing::HasSubstr("a\\nb\\u001b[2J"));
+}
+
+TEST_F(CheckpointLinks, RefusesAnEntryThatCannotBeChecked) {
+  const ReaddirFault fault({"gone"}, 0);
+  EXPECT_THAT(refusal(), testing::HasSubstr("No such file"));
 }
 
 }  // namespace

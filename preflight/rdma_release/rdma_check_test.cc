@@ -127,7 +127,7 @@ TEST(RdmaCheck, LinkLayerAndKindsOfGidsMustBeThere) {
   EXPECT_THAT(what_rdma_lacks(needs, {rxe()}), ElementsAre(HasSubstr("other/ib")));
 }
 
-TEST(RdmaCheck, ProcessesShareADevice) {
+TEST(RdmaCheck, AddsTheCountsOfProcessesThatShareADevice) {
   RdmaNeeds sum;
   for (int i = 0; i < 2; ++i) {
     RdmaNeeds one = all_of_rxe();

@@ -148,7 +148,7 @@ std::chrono::nanoseconds time_of(const std::function<void()>& work) {
   return least;
 }
 
-// Sanitizers slow this code down, and not the kernel.
+// Sanitizers slow down this code, but not the system calls that measure the budget.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kSlower = 10;
 #else

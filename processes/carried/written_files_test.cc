@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,8 @@ namespace {
 
 class WrittenFiles : public testing::Test {
  protected:
+  explicit WrittenFiles(std::string directory = testing::TempDir() + std::to_string(getpid()))
+      : directory_(std::move(directory)) {}
   UniqueFd opened(const std::string& name, int flags) const {
     return UniqueFd(open(path_of(name).c_str(), flags | O_CREAT | O_CLOEXEC, 0600));
   }
@@ -28,7 +31,7 @@ class WrittenFiles : public testing::Test {
     return *files;
   }
 
-  const std::string directory_ = testing::TempDir() + std::to_string(getpid());
+  const std::string directory_;
   void SetUp() override { std::filesystem::create_directory(directory_); }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 };
@@ -100,6 +103,104 @@ TEST_F(WrittenFiles, RefusesWhatPpmrHasNotWritten) {
   EXPECT_EQ(load_written_files(path).error().errno_value, EPROTO);
   std::ofstream(path) << "no message";
   EXPECT_EQ(load_written_files(path).error().errno_value, EPROTO);
+}
+
+// Files of user 1 in a directory of this user. It is not in Bazel's directory for tests, which this
+// user may not enter.
+class CutBack : public WrittenFiles {
+ protected:
+  static constexpr uid_t kUser = 1;
+  CutBack()
+      : WrittenFiles(std::filesystem::temp_directory_path() /
+                     ("cut_back-" + std::to_string(getpid()))) {}
+  void SetUp() override {
+    WrittenFiles::SetUp();
+    if (geteuid() != 0 || chown(directory_.c_str(), kUser, kUser) != 0) {
+      GTEST_SKIP() << "NOT TESTED: needs root to make files of another user";
+    }
+    ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  }
+  void make(const std::string& name, uid_t user, const std::string& contents) const {
+    std::ofstream(path_of(name)) << contents;
+    ASSERT_EQ(chown(path_of(name).c_str(), user, user), 0);
+    ASSERT_EQ(chmod(path_of(name).c_str(), 0600), 0);
+  }
+  auto size(const std::string& name) const { return std::filesystem::file_size(path_of(name)); }
+  WrittenFile noted(const std::string& name, uint64_t bytes, uid_t owner) const {
+    return {path_of(name), bytes, true, 0, FileOwner{owner, owner}};
+  }
+};
+
+TEST_F(CutBack, CutsAFileOfTheUserAndAFileOfRoot) {
+  make("log", kUser, "12345678");
+  make("of root", 0, "12345678");
+  const Status cut = cut_back(noted("log", 4, kUser));
+  EXPECT_TRUE(cut) << cut.error().message;
+  EXPECT_EQ(size("log"), 4u);
+  EXPECT_TRUE(cut_back(noted("of root", 3, 0)));
+  EXPECT_EQ(size("of root"), 3u);
+  WrittenFile unknown = noted("log", 2, kUser);
+  unknown.owner.reset();
+  EXPECT_TRUE(cut_back(unknown)) << "an older version notes no owner";
+  EXPECT_EQ(size("log"), 2u);
+}
+
+TEST_F(CutBack, CutsThroughALinkThatTheUserMayFollow) {
+  std::filesystem::create_directory(path_of("disk"));
+  ASSERT_EQ(chown(path_of("disk").c_str(), kUser, kUser), 0);
+  make("disk/log", kUser, "12345678");
+  std::filesystem::create_directory_symlink("disk", path_of("data"));
+  EXPECT_TRUE(cut_back(noted("data/log", 4, kUser)));
+  EXPECT_EQ(size("disk/log"), 4u);
+}
+
+TEST_F(CutBack, LeavesAFileToWhichTheUserHasLinked) {
+  make("of root", 0, "12345678");
+  std::filesystem::create_symlink("of root", path_of("log"));
+  std::filesystem::create_directory(path_of("rooms"));
+  make("rooms/log", 0, "12345678");
+  std::filesystem::create_directory_symlink("rooms", path_of("data"));
+  for (const std::optional<FileOwner>& owner :
+       {std::optional(FileOwner{kUser, kUser}), std::optional(FileOwner{}),
+        std::optional<FileOwner>()}) {
+    for (const char* name : {"log", "data/log"}) {
+      WrittenFile file = noted(name, 4, 0);
+      file.owner = owner;
+      EXPECT_FALSE(cut_back(file)) << name;
+    }
+  }
+  EXPECT_EQ(size("of root"), 8u);
+  EXPECT_EQ(size("rooms/log"), 8u);
+}
+
+TEST_F(CutBack, LeavesAFileOfAnotherUserAndAPipe) {
+  make("log", kUser + 1, "12345678");
+  ASSERT_EQ(chmod(path_of("log").c_str(), 0666), 0);
+  EXPECT_FALSE(cut_back(noted("log", 4, kUser)));
+  EXPECT_FALSE(cut_back(noted("log", 4, 0)));
+  EXPECT_EQ(size("log"), 8u);
+  ASSERT_EQ(mkfifo(path_of("pipe").c_str(), 0666), 0);
+  EXPECT_FALSE(cut_back(noted("pipe", 4, 0)));
+  EXPECT_FALSE(cut_back(noted("missing", 4, kUser)));
+}
+
+TEST_F(CutBack, LeavesAFileThatIsNotLonger) {
+  make("log", kUser, "12");
+  EXPECT_FALSE(cut_back(noted("log", 4, kUser)));
+  EXPECT_EQ(size("log"), 2u);
+}
+
+TEST_F(WrittenFiles, NotesTheOwner) {
+  const UniqueFd log = opened("log", O_WRONLY | O_APPEND);
+  const auto files = found();
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0].owner, (FileOwner{geteuid(), getegid()}));
+  const std::string packed = path_of("packed");
+  ASSERT_TRUE(write_written_files(packed, {files[0], {.path = "/old"}}));
+  const auto loaded = load_written_files(packed);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->at(0).owner, files[0].owner);
+  EXPECT_EQ(loaded->at(1).owner, std::nullopt);
 }
 
 }  // namespace

@@ -3,14 +3,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <span>
+
+#include "base/whole_file.h"
+
 namespace ppmr {
 
-tl::unexpected<Error> write_failure(const char* what, const std::string& name) {
-  if (errno == ENOSPC || errno == ENOMEM) {
-    return failure(ENOSPC,
-                   "the target has not enough memory for the files in memory of the processes");
+tl::unexpected<Error> write_failure(const char* what, const std::string& name, int errno_value) {
+  if (errno_value == ENOSPC || errno_value == ENOMEM) {
+    return failure(
+        ENOSPC, "the target does not have enough memory for the files in memory of the processes");
   }
-  return system_failure(what, name);
+  return system_failure(what, name, errno_value);
 }
 
 Status apply_content(const file_record::Size& size, int file) {
@@ -19,16 +23,9 @@ Status apply_content(const file_record::Size& size, int file) {
 }
 
 Status apply_content(const file_record::Data& data, int file) {
-  std::string_view rest = data.bytes;
-  auto offset = static_cast<off_t>(data.offset);
-  while (!rest.empty()) {
-    const ssize_t n = pwrite(file, rest.data(), rest.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return write_failure("write", "a file in memory");
-    rest.remove_prefix(static_cast<size_t>(n));
-    offset += n;
-  }
-  return {};
+  const std::string name = "a file in memory";
+  const Status written = write_all(file, std::as_bytes(std::span(data.bytes)), data.offset, name);
+  return written ? written : write_failure("write", name, written.error().errno_value);
 }
 
 Status apply_content(const file_record::Hole& hole, int file) {

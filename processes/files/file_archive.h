@@ -29,7 +29,7 @@
 namespace ppmr {
 
 constexpr size_t kFileTmpfsMax = 64;
-// Stands for the number of a tmpfs in the records of shared memory.
+// Records of shared memory have this number in place of the number of a tmpfs.
 constexpr uint32_t kSharedMemory = kFileTmpfsMax;
 constexpr size_t kSegmentsMax = 64;
 constexpr size_t kFileDataMaxBytes = size_t{1} << 20;

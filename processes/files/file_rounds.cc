@@ -1,6 +1,5 @@
 #include "processes/files/file_rounds.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/limits.h>
@@ -10,10 +9,10 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/whole_file.h"
 
 namespace ppmr {
 namespace {
@@ -144,14 +143,13 @@ Status FileRounds::Walk::list(int directory, const std::string& path, Node& into
     return failure(ELOOP, fmt::format("list {}: more than {} nested directories in a tmpfs", path,
                                       kFileDepthMax));
   }
-  UniqueFd again(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!again) return is_gone(errno) ? Status{} : system_failure("open the directory", path);
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(fdopendir(again.get()), closedir);
-  if (!entries) return system_failure("read the directory", path);
-  again.release();
-  while (const dirent* const entry = readdir(entries.get())) {
-    const std::string name = entry->d_name;
-    if (name == "." || name == "..") continue;
+  // A directory that was removed meanwhile is empty.
+  const auto entries = list_directory(own_path(directory));
+  if (!entries) {
+    return system_failure("read the directory", path, entries.error().errno_value);
+  }
+  for (const auto& entry : *entries) {
+    const std::string name = entry.path().filename();
     Node node{.name = name};
     node.looked_ns = realtime_ns();
     if (fstatat(directory, name.c_str(), &node.status, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -302,7 +300,7 @@ Status FileRounds::Walk::send_names(int directory, const std::string& path, cons
     if (S_ISLNK(node.status.st_mode)) {
       std::array<char, PATH_MAX> target{};
       const ssize_t n = readlinkat(file.get(), "", target.data(), target.size());
-      if (n <= 0) return system_failure("read the link", its_path);
+      if (n <= 0) return system_failure("read the link", its_path, n < 0 ? errno : EIO);
       entry.target.assign(target.data(), static_cast<size_t>(n));
     }
     if (Status put_it = put(entry); !put_it) return put_it;

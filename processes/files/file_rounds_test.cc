@@ -17,6 +17,7 @@
 #include <fstream>
 #include <random>
 
+#include "base/disk_faults.h"
 #include "base/whole_file.h"
 #include "processes/files/page_digest.h"
 #include "processes/files/tmpfs_builder.h"
@@ -365,6 +366,17 @@ TEST_F(FileRoundsTest, FilesThatDoNotFitAreRefused) {
   ASSERT_FALSE(last);
   EXPECT_THAT(last.error().message, testing::HasSubstr("size=16k"));
   EXPECT_FALSE(is_tmpfs_built(built_));
+}
+
+// Otherwise files would be missing at the target.
+TEST_F(FileRoundsTest, ADirectoryThatCannotBeReadIsNotTakenForAnEmptyOne) {
+  write("file", "content");
+  begin();
+  const ReaddirFault fault({}, EIO);
+  const auto sent = send();
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().errno_value, EIO);
+  EXPECT_NE(sent.error().message.find(from_.string()), std::string::npos) << sent.error().message;
 }
 
 TEST_F(FileRoundsTest, RecordsInASenselessOrderAreRefused) {

@@ -14,7 +14,7 @@ uint64_t page_digest(std::span<const std::byte> page) {
   if (page.size() < kFilePageBytes) {
     digest = crc64_ecma_refl(digest, kZeros.data(), kFilePageBytes - page.size());
   }
-  return std::max<uint64_t>(digest, 1);
+  return std::max<uint64_t>(digest, kUnknownPage + 1);
 }
 
 }  // namespace ppmr

@@ -8,12 +8,13 @@ namespace ppmr {
 
 Status SegmentBuilder::on(const file_record::Segment& segment) {
   if (built_.size() == kSegmentsMax || built_.contains(segment.file)) {
-    return failure(EPROTO, "build the shared memory: one begins twice, or there are more than " +
-                               std::to_string(kSegmentsMax));
+    return failure(EPROTO,
+                   "build the shared memory: a segment begins twice, or there are more than " +
+                       std::to_string(kSegmentsMax));
   }
   for (const auto& [number, built] : built_) {
     if (built.inode == segment.inode) {
-      return failure(EPROTO, "build the shared memory: one begins twice");
+      return failure(EPROTO, "build the shared memory: a segment begins twice");
     }
   }
   // CRIU adds the seals of the original when it restores the memory.
@@ -26,7 +27,8 @@ Status SegmentBuilder::on(const file_record::Segment& segment) {
 Result<int> SegmentBuilder::find(uint64_t number) const {
   const auto found = built_.find(number);
   if (found == built_.end())
-    return failure(EPROTO, "build the shared memory: a record of one that has not begun");
+    return failure(EPROTO,
+                   "build the shared memory: a record belongs to a segment that has not begun");
   return found->second.memfd.get();
 }
 

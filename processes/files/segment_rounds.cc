@@ -1,7 +1,7 @@
 // If a process shrinks a memory, each process that reads a mapping beyond the new end gets SIGBUS.
-// So the rounds read with pread(2), and only send_last() reads the mapping, while the tree is
-// frozen. If a process outside of the tree shrinks the memory then, this program ends: the move is
-// aborted, and the tree goes on here.
+// So the rounds read with pread(2). Only send_last() reads the mapping, while the tree is frozen.
+// If a process outside of the tree shrinks the memory at that time, SIGBUS ends this program: the
+// move is aborted, and the tree goes on here.
 #include "processes/files/segment_rounds.h"
 
 #include <fcntl.h>
@@ -164,6 +164,12 @@ std::string name_of(const SharedSegment& segment) {
   return fmt::format("the shared memory '{}'", segment.name);
 }
 
+Result<uint64_t> size_of(const SharedSegment& segment) {
+  struct stat facts {};
+  if (fstat(segment.file.get(), &facts) != 0) return system_failure("inspect", name_of(segment));
+  return static_cast<uint64_t>(facts.st_size);
+}
+
 }  // namespace
 
 std::optional<std::string> name_of_segment(std::string_view link) {
@@ -194,13 +200,11 @@ Result<std::vector<SharedSegment>> open_shared_segments(pid_t root, const TmpfsN
   return search.take();
 }
 
-Result<uint64_t> SegmentRounds::send(Sent& sent, const SentContent::Read& read, const Sink& sink) {
-  struct stat facts {};
-  const int file = sent.segment.file.get();
-  if (fstat(file, &facts) != 0) return system_failure("inspect", name_of(sent.segment));
-  const Status sized = sent.content.send_size(static_cast<uint64_t>(facts.st_size), sink);
+Result<uint64_t> SegmentRounds::send(Sent& sent, uint64_t size_bytes, const SentContent::Read& read,
+                                     const Sink& sink) {
+  const Status sized = sent.content.send_size(size_bytes, sink);
   if (!sized) return failure(sized.error());
-  auto bytes = sent.content.send_changed(file, read, sink);
+  auto bytes = sent.content.send_changed(sent.segment.file.get(), read, sink);
   if (bytes) return bytes;
   return failure(bytes.error().errno_value,
                  "send " + name_of(sent.segment) + ": " + bytes.error().message);
@@ -239,7 +243,10 @@ Result<uint64_t> SegmentRounds::send_round(pid_t root, const Sink& sink) {
   uint64_t bytes = 0;
   std::string buffer(kFileDataMaxBytes, '\0');
   for (auto& [identity, sent] : sent_) {
-    const auto changed = send(sent, reader_of(sent.segment.file.get(), std::span(buffer)), sink);
+    const auto size_bytes = size_of(sent.segment);
+    if (!size_bytes) return failure(size_bytes.error());
+    const auto changed =
+        send(sent, *size_bytes, reader_of(sent.segment.file.get(), std::span(buffer)), sink);
     if (!changed) return failure(changed.error());
     bytes += *changed;
     sent.view = view_of(sent.segment.file, std::move(sent.view));
@@ -251,19 +258,19 @@ Result<uint64_t> SegmentRounds::send_last(const Sink& sink) {
   uint64_t bytes = 0;
   std::string buffer(kFileDataMaxBytes, '\0');
   for (auto& [identity, sent] : sent_) {
-    struct stat facts {};
-    if (fstat(sent.segment.file.get(), &facts) != 0) {
-      return system_failure("inspect", name_of(sent.segment));
-    }
+    // Asks for the size only once: a process outside of the tree may extend the memory at any time,
+    // and the reader must not go beyond the end of the mapping.
+    const auto size_bytes = size_of(sent.segment);
+    if (!size_bytes) return failure(size_bytes.error());
     const std::span<const std::byte> view = sent.view.bytes();
     SentContent::Read read = reader_of(sent.segment.file.get(), std::span(buffer));
-    if (static_cast<uint64_t>(facts.st_size) == view.size()) {
+    if (*size_bytes == view.size()) {
       read = [view](uint64_t offset, uint64_t bytes_max) -> Result<std::span<const char>> {
         const auto part = view.subspan(offset, std::min<uint64_t>(bytes_max, kFileDataMaxBytes));
         return std::span(reinterpret_cast<const char*>(part.data()), part.size());
       };
     }
-    const auto changed = send(sent, read, sink);
+    const auto changed = send(sent, *size_bytes, read, sink);
     if (!changed) return failure(changed.error());
     bytes += *changed;
   }

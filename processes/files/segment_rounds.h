@@ -86,7 +86,9 @@ class SegmentRounds {
     uint64_t round = 0;  // the last round that has seen the memory
   };
 
-  static Result<uint64_t> send(Sent& sent, const SentContent::Read& read, const Sink& sink);
+  // `size_bytes`: the size of the memory now.
+  static Result<uint64_t> send(Sent& sent, uint64_t size_bytes, const SentContent::Read& read,
+                               const Sink& sink);
   Status begin(Sent& sent, SharedSegment segment, const Sink& sink);
 
   TmpfsNumbers tmpfs_;

@@ -126,7 +126,7 @@ TEST_F(SegmentRoundsTest, WhatIsDiscardedBecomesAHole) {
   EXPECT_EQ(built(), original());
 }
 
-TEST_F(SegmentRoundsTest, AMemoryThatIsGoneIsDropped) {
+TEST_F(SegmentRoundsTest, SegmentThatIsGoneIsDropped) {
   send();
   EXPECT_FALSE(rounds_.list_of_inodes().empty());
   process_ = std::move(without_);
@@ -136,7 +136,7 @@ TEST_F(SegmentRoundsTest, AMemoryThatIsGoneIsDropped) {
   EXPECT_TRUE(builder_.take_segments().empty());
 }
 
-TEST(SegmentRounds, AMemfdThatIsOnlyOpenIsSentWithWhatItHasGrownBy) {
+TEST(SegmentRounds, OpenMemfdWithoutAMappingIsSentWithItsGrowth) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root: opens files of another process";
   const UniqueFd memfd(memfd_create("a name", MFD_CLOEXEC));
   const std::string bytes(kBytes, 'b');
@@ -160,7 +160,7 @@ TEST(SegmentRounds, AMemfdThatIsOnlyOpenIsSentWithWhatItHasGrownBy) {
   EXPECT_EQ(size->bytes, kBytes + 4);
 }
 
-TEST(SegmentBuilder, RefusesBytesOfAMemoryThatHasNotBegun) {
+TEST(SegmentBuilder, RefusesBytesOfASegmentThatHasNotBegun) {
   SegmentBuilder builder;
   const file_record::Data data{kSharedMemory, 3, 0, "x"};
   EXPECT_EQ(builder.on(data).error().errno_value, EPROTO);

@@ -1,8 +1,14 @@
+// Each digest describes a page as the target has it: the bytes up to the end of the file there, and
+// zeros after that. The program may change the size of its file between any two system calls of a
+// pass. So a pass sends an incomplete page only if it ends at size_bytes_, the end of the file at
+// the target. At any other place, the target would keep the rest of the old page, and the digest
+// would be wrong.
 #include "processes/files/sent_content.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include "processes/files/page_digest.h"
@@ -24,11 +30,23 @@ Status SentContent::send_size(uint64_t size_bytes, const Sink& sink) {
   if (size_bytes == size_bytes_) return {};
   const file_record::Size size{tmpfs_, number_, size_bytes};
   if (Status put_it = sink(size); !put_it) return put_it;
+  const bool has_shrunk = size_bytes < size_bytes_;
   size_bytes_ = size_bytes;
   digests_.resize((size_bytes + kFilePageBytes - 1) / kFilePageBytes, kHole);
+  // The target has cut off a part of this page.
+  if (has_shrunk && size_bytes % kFilePageBytes != 0 && digests_.back() != kHole) {
+    digests_.back() = kUnknownPage;
+  }
   return {};
 }
 
+// Returns the bytes without an incomplete last page, unless they end at size_bytes_.
+std::span<const char> SentContent::whole_pages(uint64_t offset, std::span<const char> bytes) const {
+  if (offset + bytes.size() == size_bytes_) return bytes;
+  return bytes.first(bytes.size() - bytes.size() % kFilePageBytes);
+}
+
+// If the file becomes shorter during a pass, the pass ends, and the next pass sends the new size.
 Result<uint64_t> SentContent::send_changed(int file, const Read& read, const Sink& sink) {
   sent_bytes_ = 0;
   for (uint64_t at = 0; at < size_bytes_;) {
@@ -38,15 +56,16 @@ Result<uint64_t> SentContent::send_changed(int file, const Read& read, const Sin
     if (Status holes = send_hole(at, begin, sink); !holes) return failure(holes.error());
     if (begin == size_bytes_) break;
     const off_t hole = lseek(file, found, SEEK_HOLE);
+    if (hole < 0 && errno == ENXIO) return sent_bytes_;  // the file has become shorter
     if (hole < 0) return system_failure("find the holes of", "a file in memory");
     const uint64_t end = std::min<uint64_t>(hole, size_bytes_);
     for (at = begin; at < end;) {
       const auto bytes = read(at, end - at);
       if (!bytes) return failure(bytes.error());
-      // The file has become shorter: the next pass sends its new size.
-      if (bytes->empty()) return sent_bytes_;
-      if (Status put_it = send_bytes(at, *bytes, sink); !put_it) return failure(put_it.error());
-      at += bytes->size();
+      const auto whole = whole_pages(at, *bytes);
+      if (whole.empty()) return sent_bytes_;  // the file has become shorter
+      if (Status put_it = send_bytes(at, whole, sink); !put_it) return failure(put_it.error());
+      at += whole.size();
     }
   }
   return sent_bytes_;

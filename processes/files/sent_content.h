@@ -17,8 +17,8 @@ class SentContent {
  public:
   using Sink = std::function<Status(const FileRecord&)>;
   // Returns the bytes at `offset`: at most `bytes_max`, at most kFileDataMaxBytes, and a multiple
-  // of the page size except at the end of the file. An empty result means that the file has become
-  // shorter. The bytes are valid until the next call.
+  // of the page size except at the end of the file. An empty result, or one that ends within a
+  // page, means that the file has become shorter. The bytes are valid until the next call.
   using Read = std::function<Result<std::span<const char>>(uint64_t offset, uint64_t bytes_max)>;
 
   SentContent() = default;
@@ -33,6 +33,7 @@ class SentContent {
   Result<uint64_t> send_changed(int file, const Read& read, const Sink& sink);
 
  private:
+  std::span<const char> whole_pages(uint64_t offset, std::span<const char> bytes) const;
   Status send_hole(uint64_t begin, uint64_t end, const Sink& sink);
   Status send_bytes(uint64_t offset, std::span<const char> bytes, const Sink& sink);
 
@@ -40,7 +41,7 @@ class SentContent {
   uint64_t number_ = 0;
   uint64_t size_bytes_ = 0;
   uint64_t sent_bytes_ = 0;        // in this pass
-  std::vector<uint64_t> digests_;  // one for each page
+  std::vector<uint64_t> digests_;  // of each page, as the target has it
 };
 
 // Returns a reader that uses pread(2) and `buffer`. The buffer must live as long as the reader.

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <memory>
@@ -31,34 +32,42 @@ dev_t device_in(const std::string& text) {
   return makedev(major_number, minor_number);
 }
 
-// Also adds mappings without the right to write, because mprotect(2) may add this right.
-void add_mapped(pid_t pid, FileSet& written) {
+// Also adds mappings without the right to write, because mprotect(2) may add this right. Returns
+// false if mappings may be missing, for example because this process can open no more files.
+bool add_mapped(pid_t pid, FileSet& written) {
   const auto mappings = read_mappings(pid);
-  if (!mappings) return;  // the process has ended
+  if (!mappings) return mappings.error().errno_value == ESRCH;  // the process has ended
   for (const Mapping& mapping : *mappings) {
     if (mapping.shared && mapping.inode != 0) {
       written.emplace(device_in(mapping.device), mapping.inode);
     }
   }
+  return true;
 }
 
-bool is_open_for_writing(pid_t pid, const char* descriptor) {
+// Returns true if this cannot be known.
+bool may_be_open_for_writing(pid_t pid, const char* descriptor) {
   const auto info = read_process_file(pid, fmt::format("fdinfo/{}", descriptor));
-  const size_t at = info ? info->find("flags:") : std::string::npos;
-  if (at == std::string::npos) return false;  // the descriptor was closed
+  if (!info) return info.error().errno_value != ESRCH;  // ESRCH: the descriptor was closed
+  const size_t at = info->find("flags:");
+  if (at == std::string::npos) return false;
   const unsigned long flags = std::strtoul(info->c_str() + at + 6, nullptr, 8);
   return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-void add_open(pid_t pid, const std::set<dev_t>& devices, FileSet& written) {
+// Returns false if files may be missing.
+bool add_open(pid_t pid, const std::set<dev_t>& devices, FileSet& written) {
   const std::string path = fmt::format("/proc/{}/fd", pid);
   const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir(path.c_str()), closedir);
-  if (!descriptors) return;  // the process has ended
-  while (const dirent* const descriptor = readdir(descriptors.get())) {
+  if (!descriptors) return errno == ENOENT || errno == ESRCH;  // the process has ended
+  for (;;) {
+    errno = 0;
+    const dirent* const descriptor = readdir(descriptors.get());
+    if (descriptor == nullptr) return errno == 0 || errno == ESRCH;
     struct stat status {};
     if (fstatat(dirfd(descriptors.get()), descriptor->d_name, &status, 0) != 0) continue;
     if (!S_ISREG(status.st_mode) || !devices.contains(status.st_dev)) continue;
-    if (is_open_for_writing(pid, descriptor->d_name)) {
+    if (may_be_open_for_writing(pid, descriptor->d_name)) {
       written.emplace(status.st_dev, status.st_ino);
     }
   }
@@ -108,12 +117,12 @@ Result<std::optional<FileSet>> UnseenWrites::take(pid_t root) {
   FileSet written;
   // A file that a process closes after this call is open when add_open() looks, or the next call
   // has it.
-  const bool is_complete = take_closed(written);
+  bool is_complete = take_closed(written);
   const auto tree = read_tree(root);
   if (!tree) return failure(tree.error());
   for (const ProcessStat& process : *tree) {
-    add_mapped(process.pid, written);
-    add_open(process.pid, devices_, written);
+    is_complete = add_mapped(process.pid, written) && is_complete;
+    is_complete = add_open(process.pid, devices_, written) && is_complete;
   }
   if (!is_complete) return std::optional<FileSet>();
   return std::optional<FileSet>(std::move(written));

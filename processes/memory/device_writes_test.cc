@@ -66,7 +66,8 @@ class Device {
     __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
     ++submitted_;
     const unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_REGISTERED_RING;
-    // This class takes no completions from the queue, so the call waits for all since the first.
+    // The queue keeps all completions, because this class takes none. So the call waits until the
+    // queue has one for each request so far.
     const long done = syscall(SYS_io_uring_enter, number_, 1, submitted_, flags, nullptr, 0);
     close(file);
     return done == 1 && buffer_[page * kPage] == value;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "processes/memory/restartable_sequence.h"
 #include "processes/proc_files.h"
 
 namespace ppmr {
@@ -130,8 +131,14 @@ Status InjectedCalls::prepare() {
   }
 #ifdef __x86_64__
   if (all.iov_len != sizeof(registers_) || registers_.cs != kCodeOf64Bit) {
-    return failure(EOPNOTSUPP, fmt::format("thread {} runs 32-bit code", thread_.id()));
+    return failure(EOPNOTSUPP, fmt::format("run a call in thread {}: the thread runs 32-bit code",
+                                           thread_.id()));
   }
+  // The thread gets these registers back after the last call.
+  const bool is_in_call = static_cast<int64_t>(registers_.orig_rax) >= 0;
+  const auto next = ip_after_interruption(thread_.id(), registers_.rip, is_in_call);
+  if (!next) return failure(next.error());
+  registers_.rip = *next;
 #endif
   SyscallUserDispatch dispatch;
   are_dispatched_ = ptrace(static_cast<__ptrace_request>(kGetSyscallUserDispatch), thread_.id(),
@@ -155,7 +162,9 @@ Status InjectedCalls::find_instruction() {
   const auto maps = read_process_file(thread_.id(), "maps");
   if (!maps) return failure(maps.error());
   const auto [start, end] = find_vdso(*maps);
-  if (start >= end) return failure(EOPNOTSUPP, fmt::format("thread {} has no vdso", thread_.id()));
+  if (start >= end)
+    return failure(EOPNOTSUPP,
+                   fmt::format("run a call in thread {}: the thread has no vdso", thread_.id()));
   std::vector<unsigned char> code(std::min<uint64_t>(end - start, kCodeMaxBytes));
   const iovec local{code.data(), code.size()};
   const iovec remote{reinterpret_cast<void*>(start), code.size()};
@@ -166,7 +175,8 @@ Status InjectedCalls::find_instruction() {
   const auto found = std::search(code.begin(), code.end(), kSyscall.begin(), kSyscall.end());
   if (found == code.end()) {
     return failure(EOPNOTSUPP,
-                   fmt::format("the vdso of thread {} has no system call", thread_.id()));
+                   fmt::format("run a call in thread {}: its vdso has no system call instruction",
+                               thread_.id()));
   }
   instruction_ = start + static_cast<uint64_t>(found - code.begin());
   return {};

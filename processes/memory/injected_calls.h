@@ -1,6 +1,8 @@
 // Lets a thread of a running process execute system calls, from outside (ptrace). Maps nothing in
 // the process, uses the `syscall` instruction of its vdso, and restores the thread's registers and
-// signal mask. The kernel restarts a system call that the thread was in.
+// signal mask. The kernel restarts a system call that the thread was in. If the thread was in a
+// restartable sequence, the call aborts the sequence, as each interruption does
+// (restartable_sequence.h).
 //
 //   PTRACE_SEIZE, PTRACE_INTERRUPT     the thread stops; the others run on
 //   registers: the call                PTRACE_SYSCALL to its entry, PTRACE_SYSCALL to its end
@@ -69,8 +71,9 @@ class InjectedCalls {
 // `work` in a new thread, which is the tracer. A thread in an uninterruptible system call does not
 // stop in time. Only the end of its tracer releases such a thread: otherwise it would stop later,
 // and stay stopped. Errors: those of `work`; EPERM without the right, or if another process traces
-// it; EOPNOTSUPP for another machine language, a process that runs 32-bit code, or one whose
-// seccomp filter cannot be suspended; ETIMEDOUT if the thread does not stop; ESRCH.
+// it; EOPNOTSUPP for another machine language, a process that runs 32-bit code, one whose seccomp
+// filter cannot be suspended, or a thread that may be in a restartable sequence which the kernel
+// does not report; ETIMEDOUT if the thread does not stop; ESRCH.
 Status with_injected_calls(pid_t pid, const std::function<Status(InjectedCalls&)>& work);
 
 }  // namespace ppmr

@@ -8,8 +8,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
+#include "processes/proc_files.h"
 #include "processes/test_process.h"
 
 namespace ppmr {
@@ -82,6 +87,111 @@ TEST(InjectedCalls, ANumberThatACallWritesIsRead) {
     ASSERT_TRUE(called) << called.error().message;
     EXPECT_EQ(signal, uint32_t{SIGKILL});
   }
+}
+
+// Waits until a child of this process stops or ends. Returns the signal that stopped it; 0: it has
+// ended.
+int signal_of_stop(pid_t pid) {
+  int status = 0;
+  const pid_t found = waitpid(pid, &status, WUNTRACED);
+  return found == pid && WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+}
+
+class SignalsDuringCalls : public testing::Test {
+ protected:
+  // Injects one call for each of `signals`, which sends signals to the process before the call.
+  static void inject(pid_t process, const std::vector<std::function<void()>>& signals) {
+    const Status called = with_injected_calls(process, [&](InjectedCalls& calls) -> Status {
+      for (const auto& send : signals) {
+        send();
+        const auto said = calls.call(SYS_getpid, {});
+        if (!said) return failure(said.error());
+        EXPECT_EQ(*said, process);
+      }
+      return {};
+    });
+    if (!called && called.error().errno_value == EOPNOTSUPP) {
+      GTEST_SKIP() << "NOT TESTED: injected calls: " << called.error().message;
+    }
+    ASSERT_TRUE(called) << called.error().message;
+  }
+};
+
+TEST_F(SignalsDuringCalls, SigstopStopsTheProcess) {
+  const TestProcess process;
+  inject(process.pid(), {[&] { kill(process.pid(), SIGSTOP); }, [] {}});
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_EQ(signal_of_stop(process.pid()), SIGSTOP);
+}
+
+TEST_F(SignalsDuringCalls, AProcessRunsAfterSigstopAndSigcont) {
+  const Pipe runs;
+  const int in = runs.in.get();
+  const TestProcess process([=] {
+    static int into;
+    into = in;
+    signal(SIGUSR1, [](int) { (void)!write(into, "", 1); });
+  });
+  inject(process.pid(),
+         {[&] { kill(process.pid(), SIGSTOP); }, [&] { kill(process.pid(), SIGCONT); }, [] {}});
+  if (IsSkipped() || HasFatalFailure()) return;
+  kill(process.pid(), SIGUSR1);
+  EXPECT_TRUE(runs.gets_byte()) << "it is stopped";
+}
+
+// SIGSYS is the signal that an injected call does not block.
+TEST_F(SignalsDuringCalls, EachSignalArrivesAsItWasSent) {
+  const Pipe arrives;
+  const int in = arrives.in.get();
+  const TestProcess process([=] {
+    static int into;
+    into = in;
+    struct sigaction action {};
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = [](int, siginfo_t* got, void*) { (void)!write(into, got, sizeof(*got)); };
+    sigaction(SIGSYS, &action, nullptr);
+    sigaction(SIGUSR1, &action, nullptr);
+  });
+  constexpr int kValue = 42;
+  sigval value{};
+  value.sival_int = kValue;
+  inject(process.pid(),
+         {[&] { sigqueue(process.pid(), SIGSYS, value); }, [&] { kill(process.pid(), SIGUSR1); },
+          [&] { kill(process.pid(), SIGSTOP); }, [] {}});
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_EQ(signal_of_stop(process.pid()), SIGSTOP);
+  kill(process.pid(), SIGCONT);
+  std::set<int> signals;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(arrives.gets_byte()) << "a signal is lost";
+    siginfo_t got{};
+    ASSERT_EQ(read(arrives.out.get(), &got, sizeof(got)), static_cast<ssize_t>(sizeof(got)));
+    signals.insert(got.si_signo);
+    EXPECT_EQ(got.si_pid, getpid());
+    EXPECT_EQ(got.si_code, got.si_signo == SIGSYS ? SI_QUEUE : SI_USER);
+    EXPECT_EQ(got.si_value.sival_int, got.si_signo == SIGSYS ? kValue : 0);
+  }
+  EXPECT_EQ(signals, (std::set<int>{SIGSYS, SIGUSR1}));
+}
+
+// The program blocks the signal itself: it stays pending until the program unblocks it.
+TEST_F(SignalsDuringCalls, ASignalThatTheProcessBlocksStaysPending) {
+  const TestProcess process([] {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGSYS);
+    sigprocmask(SIG_BLOCK, &one, nullptr);
+  });
+  inject(process.pid(), {[&] { kill(process.pid(), SIGSYS); }, [] {}});
+  if (IsSkipped() || HasFatalFailure()) return;
+  const auto status = read_process_file(process.pid(), "status");
+  ASSERT_TRUE(status);
+  const auto has_sigsys = [&](const std::string& field) {
+    const size_t at = status->find(field);
+    return at != std::string::npos &&
+           (std::stoull(status->substr(at + field.size()), nullptr, 16) >> (SIGSYS - 1) & 1) != 0;
+  };
+  EXPECT_TRUE(has_sigsys("SigPnd:") || has_sigsys("ShdPnd:")) << *status;
 }
 
 // Between vfork(2) and the end of its child, a thread cannot be interrupted.

@@ -129,10 +129,10 @@ bool has_memory_of(pid_t pid, pid_t other) {
 }
 
 // Adds the pages that a process shares and has not written since a round has sent them.
-void note_shared(pid_t pid, const std::vector<PageRange>& places,
+void note_shared(pid_t pid, WriteRecord record, const std::vector<PageRange>& places,
                  std::unordered_map<uint64_t, uint64_t>& known) {
   const auto memory = lazy_memory(pid);
-  auto tables = PageTables::open(pid);
+  auto tables = PageTables::open(pid, record);
   if (!memory || !tables) return;
   const auto note = [&](uint64_t start, uint64_t end, std::optional<uint64_t> place) {
     if (!place) return;
@@ -159,14 +159,12 @@ Status LiveMemory::check_certain(const std::vector<ProcessStat>& tree) const {
   return {};
 }
 
-Result<LiveMemory::Tracked*> LiveMemory::track(const ProcessIdentity& process) {
-  const auto known = tracked_.find(process.pid);
-  if (known != tracked_.end() && known->second.process == process) return &known->second;
-  auto tracker = WriteTracker::attach(process);
+Result<LiveMemory::Tracked> LiveMemory::take_tracked(const ProcessIdentity& process) {
+  auto known = tracked_.extract(process.pid);
+  if (known && known.mapped().process == process) return std::move(known.mapped());
+  auto tracker = attach_(process);
   if (!tracker) return failure(tracker.error());
-  tracked_.erase(process.pid);
-  Tracked added{process, std::move(*tracker), {}};
-  return &tracked_.emplace(process.pid, std::move(added)).first->second;
+  return Tracked{process, std::move(*tracker), {}};
 }
 
 Result<PageIndex> LiveMemory::next_round(pid_t root) {
@@ -180,18 +178,19 @@ Result<PageIndex> LiveMemory::next_round(pid_t root) {
   Round round;
   round.shares = tree->size() > 1;
   if (round.shares) {
-    for (const auto& [pid, tracked] : tracked_) note_shared(pid, tracked.places, round.shared);
+    for (const auto& [pid, tracked] : tracked_) {
+      note_shared(pid, tracked.tracker->record(), tracked.places, round.shared);
+    }
   }
   for (const ProcessStat& process : *tree) {
     const bool is_vfork = process.pid != root && has_memory_of(process.pid, process.parent);
     const Status added = is_vfork ? Status{} : add_process(process.identity(), round);
     if (added) continue;
-    // A process that ends meanwhile cannot be traced either, and leaves other errors.
+    // If the process has ended, or executes another program, its pages are new in the next round. A
+    // process that ends meanwhile cannot be traced either, and leaves other errors.
     if (added.error().errno_value != ESRCH && is_alive(process.identity())) {
       return failure(added.error());
     }
-    // The process has ended, or executes another program: its pages are new in the next round.
-    tracked_.erase(process.pid);
   }
   // Checks again, because a direct read may have begun after the first check. It may still write to
   // pages that the round has protected.
@@ -201,12 +200,14 @@ Result<PageIndex> LiveMemory::next_round(pid_t root) {
 }
 
 // After an error, the pages that the round already has of the process stay in the round, because
-// later pages have their places behind them.
+// later pages have their places behind them. After an error or an exception, the tracker may count
+// pages as unwritten that no round has. So this function removes the process from `tracked_`, and
+// adds it again only on success.
 Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
+  auto tracked = take_tracked(process);
+  if (!tracked) return failure(tracked.error());
   const auto pid = own_pid_of(process.pid);
   if (!pid) return failure(pid.error());
-  const auto tracked = track(process);
-  if (!tracked) return failure(tracked.error());
   const auto memory = lazy_memory(process.pid);
   if (!memory) return failure(memory.error());
   auto tables = PageTables::open(process.pid);
@@ -238,11 +239,12 @@ Status LiveMemory::add_process(const ProcessIdentity& process, Round& round) {
     if (round.shares) return tables->list(written, add_page);
     return add(written.start, written.end), Status{};
   };
-  if (Status taken = (*tracked)->tracker->take_written(*memory, add_region); !taken) return taken;
+  if (Status taken = tracked->tracker->take_written(*memory, add_region); !taken) return taken;
   // A page that another process has sent has no place in this list. A page without a mapping has
   // none, either: the tracker would not notice that a mapping there is new at the next look.
-  std::vector<PageRange>& places = (*tracked)->places;
+  std::vector<PageRange>& places = tracked->places;
   places = overlay(overlay(within(places, *memory), outdated), placed);
+  tracked_.insert_or_assign(process.pid, std::move(*tracked));
   return {};
 }
 
@@ -269,7 +271,7 @@ uint64_t LiveMemory::count_written_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [pid, tracked] : tracked_) {
     const auto memory = lazy_memory(pid);
-    auto tables = PageTables::open(pid);
+    auto tables = PageTables::open(pid, tracked.tracker->record());
     if (!memory || !tables) continue;
     for (const AddressRange& range : *memory) {
       (void)tables->find_pages_in_use(range, [&](const ScannedRegion& region) -> Status {
@@ -309,7 +311,8 @@ class Layout {
   }
 
   // `places`: the places of sent pages. Only the places of pages count that were not written since.
-  Status add(const ProcessIdentity& process, const std::vector<PageRange>& places);
+  Status add(const ProcessIdentity& process, WriteRecord record,
+             const std::vector<PageRange>& places);
   // Returns whether all shared pages are still in the frames in which add() found them. If not, two
   // pages that were found in one frame may be different pages: the kernel may have moved one page
   // out of the frame before it moved the other one in.
@@ -349,12 +352,13 @@ class Layout {
   FrameSum frames_;  // checksum of the shared pages
 };
 
-Status Layout::add(const ProcessIdentity& process, const std::vector<PageRange>& places) {
+Status Layout::add(const ProcessIdentity& process, WriteRecord record,
+                   const std::vector<PageRange>& places) {
   const auto pid = own_pid_of(process.pid);
   if (!pid) return failure(pid.error());
   const auto memory = lazy_memory(process.pid);
   if (!memory) return failure(memory.error());
-  auto tables = PageTables::open(process.pid);
+  auto tables = PageTables::open(process.pid, record);
   if (!tables) return failure(tables.error());
   index_.all.tasks.push_back({*pid, process.pid, {}, process.start_time});
   index_.unsent.tasks.push_back(index_.all.tasks.back());
@@ -439,9 +443,10 @@ Result<FrozenMemoryIndex> LiveMemory::index_frozen(
       const auto known = tracked_.find(process.pid);
       const bool is_known =
           discarded.empty() && known != tracked_.end() && known->second.process == process;
-      if (Status added = layout.add(process, is_known ? known->second.places : kNone); !added) {
-        return failure(added.error());
-      }
+      const Status added =
+          is_known ? layout.add(process, known->second.tracker->record(), known->second.places)
+                   : layout.add(process, nullptr, kNone);
+      if (!added) return failure(added.error());
     }
     const auto is_true = layout.is_still_true();
     if (!is_true) return failure(is_true.error());

@@ -20,11 +20,13 @@
 // page of CRIU's list is missing here, before the tree runs at the target.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "processes/memory/page_index.h"
@@ -48,7 +50,12 @@ struct FrozenMemoryIndex {
 // Threads: one at a time.
 class LiveMemory {
  public:
-  LiveMemory() = default;
+  using Attach =
+      std::function<Result<std::unique_ptr<WriteTracker>>(const ProcessIdentity& process)>;
+
+  LiveMemory() : LiveMemory(&WriteTracker::attach) {}
+  // `attach`: attaches a tracker to a process, as WriteTracker::attach() does.
+  explicit LiveMemory(Attach attach) : attach_(std::move(attach)) {}
   LiveMemory(const LiveMemory&) = delete;
 
   // Makes the rounds accept these processes, although they use RDMA. The processes release RDMA
@@ -95,9 +102,11 @@ class LiveMemory {
   };
 
   Status check_certain(const std::vector<ProcessStat>& tree) const;
-  Result<Tracked*> track(const ProcessIdentity& process);
+  // Removes the process from `tracked_` and returns it, or attaches a tracker.
+  Result<Tracked> take_tracked(const ProcessIdentity& process);
   Status add_process(const ProcessIdentity& process, Round& round);
 
+  Attach attach_;
   std::map<pid_t, Tracked> tracked_;
   std::set<pid_t> expected_;
   uint64_t sent_bytes_ = 0;

@@ -13,11 +13,13 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <optional>
 
 #include "processes/memory/live_memory.h"
 #include "processes/memory/memory_reader.h"
+#include "processes/memory/page_tables.h"
 
 namespace ppmr {
 
@@ -33,12 +35,32 @@ class LiveMemoryTest : public testing::Test {
       waitpid(child, nullptr, 0);
     }
   }
-  static std::byte* map(int flags) {
+  static std::byte* map(int flags, size_t pages = kPages) {
     void* mapped =
-        mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(mapped, MAP_FAILED);
-    madvise(mapped, kPages * kPage, MADV_NOHUGEPAGE);
+    madvise(mapped, pages * kPage, MADV_NOHUGEPAGE);
     return static_cast<std::byte*>(mapped);
+  }
+  static void read_pages(const std::byte* memory, size_t pages) {
+    for (size_t i = 0; i < pages; ++i)
+      (void)*static_cast<const volatile std::byte*>(memory + i * kPage);
+  }
+  // Returns whether memory that was only read has no pages of its own. Kernels of some virtual
+  // machines have no common page of zeros.
+  static bool has_page_of_zeros() {
+    constexpr size_t kMany = 4096;  // the kernel counts pages in batches
+    const auto resident_pages = [] {
+      uint64_t size = 0, resident = 0;
+      std::ifstream("/proc/self/statm") >> size >> resident;
+      return resident;
+    };
+    std::byte* const memory = map(MAP_PRIVATE, kMany);
+    const uint64_t before = resident_pages();
+    read_pages(memory, kMany);
+    const bool is_common = resident_pages() < before + kMany / 2;
+    munmap(memory, kMany * kPage);
+    return is_common;
   }
   void touch(std::byte* memory, size_t first, size_t pages) {
     for (size_t i = first; i < first + pages; ++i) memory[i * kPage] = std::byte{7};
@@ -100,6 +122,8 @@ class LiveProcess {
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      share_no_page();
+      (void)!write(ends[1], "r", 1);
       for (char what = 0; read(ends[1], &what, 1) == 1;) {
         work(what);
         if (write(ends[1], &what, 1) != 1) break;
@@ -107,6 +131,8 @@ class LiveProcess {
       _exit(0);
     }
     close(ends[1]);
+    char ready = 0;
+    EXPECT_EQ(read(socket_, &ready, 1), 1);
   }
   ~LiveProcess() {
     close(socket_);
@@ -117,7 +143,7 @@ class LiveProcess {
     ASSERT_EQ(write(socket_, &what, 1), 1);
     ASSERT_EQ(read(socket_, &what, 1), 1);
   }
-  // The work executes another program, which closes the other end.
+  // Runs the work, which executes another program. This closes the other end of the socket.
   void replaces_itself() const {
     char what = 'x';
     ASSERT_EQ(write(socket_, &what, 1), 1);
@@ -132,6 +158,26 @@ class LiveProcess {
   ProcessIdentity identity() const { return identify(pid_).value(); }
 
  private:
+  // Gets own copies of the pages that this process shares with its parent, as after execve(2).
+  static void share_no_page() {
+    const auto memory = lazy_memory(getpid());
+    auto tables = PageTables::open(getpid());
+    if (!memory || !tables) abort();
+    for (const AddressRange& range : *memory) {
+      const auto own = [](const ScannedRegion& region) {
+        for (uint64_t at = region.range.start; at < region.range.end; at += kPage) {
+          // The kernel reads and writes, because sanitizers do not let code touch their own memory.
+          char value = 0;
+          const iovec copy{&value, 1}, byte{reinterpret_cast<void*>(at), 1};
+          if (process_vm_readv(getpid(), &copy, 1, &byte, 1, 0) != 1) continue;
+          (void)process_vm_writev(getpid(), &copy, 1, &byte, 1, 0);  // fails for constants
+        }
+        return Status{};
+      };
+      if (!tables->find_pages_in_use(range, own)) abort();
+    }
+  }
+
   int socket_ = -1;
   pid_t pid_ = 0;
 };

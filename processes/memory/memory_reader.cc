@@ -7,12 +7,50 @@
 #include <algorithm>
 #include <cstring>
 
-#include "processes/process_identity.h"
+#include "processes/memory/page_tables.h"
+#include "processes/proc_files.h"
 
 namespace ppmr {
 namespace {
 
 constexpr size_t kGatheredMax = 1024;  // IOV_MAX
+// How often a page is read if each read fails although the process uses the page afterwards.
+constexpr int kReadsMax = 10;
+
+std::string memory_path(pid_t process) { return fmt::format("/proc/{}/mem", process); }
+
+// Returns the number of bytes from the start of the range to the first page in use.
+Result<uint64_t> count_unused_bytes(pid_t process, const AddressRange& range) {
+  auto tables = PageTables::open(process);
+  if (!tables) return failure(tables.error());
+  uint64_t used = range.end;  // the first page in use
+  const AddressRange pages{range.start - range.start % kPageBytes,
+                           (range.end + kPageBytes - 1) / kPageBytes * kPageBytes};
+  const Status listed = tables->list(pages, [&](uint64_t address, PageEntry) -> Status {
+    used = std::min(used, address);
+    return {};
+  });
+  if (!listed) return failure(listed.error());
+  return std::max(used, range.start) - range.start;
+}
+
+// Returns the number of bytes at the start of the range that are no longer private anonymous memory
+// of the process, or that the process no longer uses.
+Result<uint64_t> count_gone_bytes(pid_t process, const AddressRange& range) {
+  auto gone = count_unused_bytes(process, range);
+  if (gone && *gone == 0) {  // the address may be in a mapping of another kind now
+    const auto others = other_memory(process);
+    if (!others) gone = failure(others.error());
+    for (const AddressRange& other : others ? *others : std::vector<AddressRange>{}) {
+      if (other.start > range.start || other.end <= range.start) continue;
+      gone = std::min(other.end, range.end) - range.start;
+    }
+  }
+  if (gone) return gone;
+  const int error = gone.error().errno_value;
+  if (error == ENOENT || error == ESRCH) return range.bytes();  // the process has ended
+  return gone;
+}
 
 }  // namespace
 
@@ -78,8 +116,12 @@ MemoryReader::MemoryReader(Pieces pieces, Tree tree) : tree_(tree), pieces_(std:
 
 // Another process may have the pid of a process that has ended. The reader must not read its
 // memory.
-bool MemoryReader::has_gone(const Piece& piece) const {
-  return tree_ == Tree::kRuns && !is_alive({piece.process, piece.start_time});
+Result<bool> MemoryReader::has_gone(const Piece& piece) const {
+  if (tree_ == Tree::kFrozen) return false;
+  const auto stat = read_process_stat(piece.process);
+  if (stat) return stat->is_dead() || stat->start_time_ticks != piece.start_time;
+  if (stat.error().errno_value == ESRCH) return true;
+  return failure(stat.error());
 }
 
 Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
@@ -94,7 +136,8 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
     // One call reads from one process only.
     const pid_t process = piece->process;
     const bool is_shared = piece->is_shared;
-    const bool gone = has_gone(*piece);
+    const auto gone = has_gone(*piece);
+    if (!gone) return failure(gone.error());
     size_t filled = 0;
     gathered_.clear();
     while (filled < to.size() && piece->process == process && piece->is_shared == is_shared &&
@@ -106,7 +149,7 @@ Status MemoryReader::read(uint64_t offset, std::span<std::byte> to) {
       offset += length;
       if (offset == (piece + 1)->offset) ++piece;
     }
-    if (gone) {
+    if (*gone) {
       std::memset(to.data(), 0, filled);
     } else {
       const Status done = is_shared ? read_rest(process, 0, to.first(filled))
@@ -145,32 +188,52 @@ Status MemoryReader::read_rest(pid_t process, size_t done, std::span<std::byte> 
 }
 
 Status MemoryReader::read_forcibly(pid_t process, const iovec& remote, std::byte* to) {
-  const auto path = [process] { return fmt::format("/proc/{}/mem", process); };
-  if (!memory_ || memory_of_ != process) {
-    memory_ = UniqueFd(open(path().c_str(), O_RDONLY | O_CLOEXEC));
-    memory_of_ = process;
-    if (!memory_ && tree_ == Tree::kFrozen) return system_failure("open", path());
+  const auto opened = open_memory(process);
+  if (!opened) return failure(opened.error());
+  if (!*opened) {
+    std::memset(to, 0, remote.iov_len);
+    return {};
   }
   const auto address = reinterpret_cast<uint64_t>(remote.iov_base);
+  int failed = 0;  // number of reads of this page that failed
   for (size_t done = 0; done < remote.iov_len;) {
     const ssize_t n =
         pread(memory_.get(), to + done, remote.iov_len - done, static_cast<off_t>(address + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0 && tree_ == Tree::kRuns) {  // the next round finds what is there then
-      const size_t page_end = kPageBytes - (address + done) % kPageBytes;
-      const size_t length = std::min(page_end, remote.iov_len - done);
-      std::memset(to + done, 0, length);
-      done += length;
+    const int error = n < 0 ? errno : 0;
+    if (error == EINTR) continue;
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+      failed = 0;
       continue;
     }
-    if (n <= 0) {
-      return failure(n < 0 ? errno : EIO,
-                     fmt::format("read {} at {:#x}: {}", path(), address + done,
-                                 n < 0 ? std::strerror(errno) : "there is no memory"));
+    // A later round sends what the process has at these addresses then.
+    if (tree_ == Tree::kRuns) {
+      const AddressRange rest{address + done, address + remote.iov_len};
+      // If the read returns neither bytes nor an error, the whole address space has gone.
+      const auto gone =
+          error == 0 ? Result<uint64_t>(rest.bytes()) : count_gone_bytes(process, rest);
+      if (!gone) return failure(gone.error());
+      std::memset(to + done, 0, *gone);
+      done += *gone;
+      failed = *gone > 0 ? 0 : failed + 1;
+      if (failed < kReadsMax) continue;
     }
-    done += static_cast<size_t>(n);
+    return failure(error != 0 ? error : EIO,
+                   fmt::format("read {} at {:#x}: {}", memory_path(process), address + done,
+                               error != 0 ? std::strerror(error) : "there is no memory"));
   }
   return {};
+}
+
+// Returns false if the tree runs and the process has ended.
+Result<bool> MemoryReader::open_memory(pid_t process) {
+  if (memory_ && memory_of_ == process) return true;
+  const std::string path = memory_path(process);
+  memory_ = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  memory_of_ = process;
+  if (memory_) return true;
+  if (tree_ == Tree::kRuns && (errno == ENOENT || errno == ESRCH)) return false;
+  return system_failure("open", path);
 }
 
 }  // namespace ppmr

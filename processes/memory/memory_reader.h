@@ -18,7 +18,9 @@ class MemoryReader {
  public:
   enum class Tree {
     kFrozen,
-    kRuns,  // reads zeros for memory that has gone, or whose process has ended
+    // Reads zeros for memory that has gone, or whose process has ended. For other memory that
+    // cannot be read, returns an error, because zeros would count as a copy of the memory.
+    kRuns,
   };
 
   // Errors: EPROTO for an index whose ranges do not cover the file in order. The reader does not
@@ -27,7 +29,7 @@ class MemoryReader {
   MemoryReader for_another_thread() const { return MemoryReader(pieces_, tree_); }
 
   // Fills `to` with the bytes at `offset` in the file. Errors: EINVAL when the file is too short;
-  // those of process_vm_readv(2), with the process and the address.
+  // those of process_vm_readv(2) and of /proc/PID/mem, with the process and the address.
   Status read(uint64_t offset, std::span<std::byte> to);
 
  private:
@@ -48,10 +50,11 @@ class MemoryReader {
   };
 
   static void mark_shared(std::vector<Piece>& pieces, std::vector<Span> shared);
-  bool has_gone(const Piece& piece) const;
+  Result<bool> has_gone(const Piece& piece) const;
   Status read_gathered(pid_t process, std::span<std::byte> to);
   Status read_rest(pid_t process, size_t done, std::span<std::byte> bytes);
   Status read_forcibly(pid_t process, const iovec& remote, std::byte* to);
+  Result<bool> open_memory(pid_t process);
 
   Tree tree_ = Tree::kFrozen;
   Pieces pieces_;                // sorted by offset; a byte is in the first range that has it

@@ -1,7 +1,12 @@
 #include "processes/memory/memory_reader.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,8 +14,10 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/unique_fd.h"
 #include "processes/memory/page_tables.h"
 #include "processes/process_identity.h"
+#include "processes/test_process.h"
 
 namespace ppmr {
 namespace {
@@ -211,6 +218,78 @@ TEST_F(MemoryReaderTest, ReadsZerosWhereARunningProcessHasNoMemory) {
             (std::vector<int>{4, 0, 0, 6}));
   EXPECT_EQ(read({2 * kPage, {{1, child_, {range(3, 2, 0)}, start_time + 1}}}),
             (std::vector<int>{0, 0}));
+}
+
+// If the reader returned zeros, they would count as the contents of the memory.
+TEST_F(MemoryReaderTest, ReportsARunningProcessThatItMayNotRead) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root: becomes another user";
+  constexpr uid_t kNobody = 65534;
+  const uint64_t start_time = identify(child_).value().start_time;
+  // The reader reads from /proc/PID/mem what several processes share.
+  const PageIndex index{
+      kPage,
+      {{1, child_, {range(3, 1, 0)}, start_time}, {2, child_, {range(3, 1, 0)}, start_time}}};
+  std::vector<std::byte> bytes(kPage);
+  auto reader = MemoryReader::create(index, MemoryReader::Tree::kRuns);
+  ASSERT_TRUE(reader);
+  ASSERT_EQ(seteuid(kNobody), 0);
+  const Status read = reader->read(0, bytes);
+  ASSERT_EQ(seteuid(0), 0);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EACCES) << read.error().message;
+}
+
+TEST_F(MemoryReaderTest, ReportsThatThereIsNoDescriptorToReadARunningProcess) {
+  const uint64_t start_time = identify(child_).value().start_time;
+  const PageIndex index{kPage, {{1, child_, {range(3, 1, 0)}, start_time}}};
+  std::vector<std::byte> bytes(kPage);
+  auto reader = MemoryReader::create(index, MemoryReader::Tree::kRuns);
+  ASSERT_TRUE(reader);
+  const FewDescriptors none(0);
+  const Status read = reader->read(0, bytes);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EMFILE) << read.error().message;
+}
+
+// Makes each read of a page fail, as broken memory does. Returns false before Linux 6.6.
+bool poison(std::byte* page) {
+  struct Request {  // uffdio_poison, newer than some headers
+    uffdio_range range;
+    uint64_t mode;
+    int64_t updated;
+  };
+  constexpr uint64_t kPoisons = 1U << 14;
+  constexpr unsigned long kPoison = _IOWR(UFFDIO, 0x08, Request);
+  constexpr int kUserModeOnly = 1;
+  const UniqueFd file(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
+  uffdio_api api{.api = UFFD_API, .features = kPoisons, .ioctls = 0};
+  const uffdio_range range{reinterpret_cast<uint64_t>(page), kPage};
+  uffdio_register tracked{.range = range, .mode = UFFDIO_REGISTER_MODE_MISSING, .ioctls = 0};
+  Request request{range, 0, 0};
+  return file && madvise(page, kPage, MADV_DONTNEED) == 0 &&
+         ioctl(file.get(), UFFDIO_API, &api) == 0 &&
+         ioctl(file.get(), UFFDIO_REGISTER, &tracked) == 0 &&
+         ioctl(file.get(), kPoison, &request) == 0;
+}
+
+TEST_F(MemoryReaderTest, ReportsAPageOfARunningProcessThatCannotBeRead) {
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  const bool is_poisoned = poison(memory_ + 2 * kPage);
+  child_ = fork();
+  if (child_ == 0) {
+    for (;;) pause();
+  }
+  if (!is_poisoned) GTEST_SKIP() << "NOT TESTED: pages that cannot be read: need Linux 6.6";
+  const uint64_t start_time = identify(child_).value().start_time;
+  const PageIndex index{4 * kPage, {{1, child_, {range(0, 4, 0)}, start_time}}};
+  std::vector<std::byte> bytes(4 * kPage);
+  const Status read = MemoryReader::create(index, MemoryReader::Tree::kRuns)->read(0, bytes);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().errno_value, EIO);
+  EXPECT_NE(read.error().message.find(fmt::format("{:#x}", range(2, 1, 0).start)),
+            std::string::npos)
+      << read.error().message;
 }
 
 // process_vm_readv(2) would give the first process copies of its own.

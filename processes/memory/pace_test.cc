@@ -60,7 +60,7 @@ TEST(Pace, WritesHowLongItHasRested) {
 
 // A program that sends epochs for days has used hours of processor time before it copies the next
 // epoch.
-TEST(Pace, WhatWasUsedBeforeTheReadingDoesNotCount) {
+TEST(Pace, ProcessorTimeBeforeTheReadingDoesNotCount) {
   const std::string path = testing::TempDir() + "/share";
   ASSERT_TRUE(write_number(path, 1));
   const auto used = processor_time() + std::chrono::milliseconds(50);

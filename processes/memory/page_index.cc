@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/unique_fd.h"
 #include "base/whole_file.h"
@@ -113,13 +114,7 @@ Status write_page_index(const std::string& path, const PageIndex& index) {
   const std::string bytes = to_bytes(index);
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!file) return system_failure("create", path);
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = write(file.get(), bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_failure("write", path);
-    done += static_cast<size_t>(n);
-  }
-  return {};
+  return write_all(file, std::as_bytes(std::span(bytes)), 0, path);
 }
 
 Result<PageIndex> read_page_index(const std::string& path) {

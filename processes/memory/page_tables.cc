@@ -62,13 +62,25 @@ Result<std::set<uint64_t>> starts_of_locked(pid_t pid) {
 
 }  // namespace
 
-PageTables::PageTables(pid_t pid, UniqueFd file) : pid_(pid), file_(std::move(file)) {}
+PageTables::PageTables(pid_t pid, UniqueFd file, WriteRecord record)
+    : pid_(pid), file_(std::move(file)), record_(record), can_scan_(record == nullptr) {}
 
-Result<PageTables> PageTables::open(pid_t pid) {
+bool CleanFrames::has(uint64_t address, PageEntry entry, size_t& next) const {
+  if (next >= pages_.size() || pages_[next].address != address) {
+    const auto found =
+        std::lower_bound(pages_.begin(), pages_.end(), address,
+                         [](const Page& page, uint64_t at) { return page.address < at; });
+    next = static_cast<size_t>(found - pages_.begin());
+  }
+  if (next == pages_.size() || pages_[next].address != address) return false;
+  return pages_[next++].identity == entry.identity();
+}
+
+Result<PageTables> PageTables::open(pid_t pid, WriteRecord record) {
   const std::string path = fmt::format("/proc/{}/pagemap", pid);
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_failure("open", path);
-  return PageTables(pid, std::move(file));
+  return PageTables(pid, std::move(file), record);
 }
 
 Status PageTables::scan(AddressRange range, ScanFor what, const Visit& visit) {
@@ -140,21 +152,23 @@ Status PageTables::list(AddressRange range, const VisitEntry& visit) {
   return {};
 }
 
-Status PageTables::find_pages_in_use(AddressRange range, const Visit& visit) {
+Status PageTables::find_pages_in_use(AddressRange range, const Visit& visit, CleanFrames* frames) {
   if (can_scan_) {
     const Status scanned = scan(range, ScanFor::kInUse, visit);
     if (scanned || scanned.error().errno_value != ENOTTY) return scanned;
     can_scan_ = false;  // an older kernel
   }
-  return find_by_entries(range, visit);
+  return find_by_entries(range, visit, frames);
 }
 
-Status PageTables::find_by_entries(AddressRange range, const Visit& visit) {
+Status PageTables::find_by_entries(AddressRange range, const Visit& visit, CleanFrames* frames) {
   if (!zeros_) zeros_.emplace();
   ScannedRegion region;
   const Status listed = list(range, [&](uint64_t address, PageEntry entry) -> Status {
     if (zeros_->has(entry)) return {};
-    const bool is_unwritten = !entry.is_soft_dirty();
+    if (frames != nullptr) frames->add(address, entry);
+    const bool is_unwritten =
+        record_ != nullptr && !entry.is_soft_dirty() && record_->has(address, entry, next_clean_);
     const uint64_t end = address + kPageBytes;
     if (region.range.end == address && region.is_unwritten == is_unwritten) {
       region.range.end = end;

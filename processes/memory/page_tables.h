@@ -59,8 +59,8 @@ class PageEntry {
 // A region of pages in use that a scan has found.
 struct ScannedRegion {
   AddressRange range;
-  // The pages were not written since the last look of the process's tracker. Means nothing if the
-  // process has no tracker.
+  // The pages were not written since the tracker of the process last protected or reset them.
+  // Without a tracker, this value has no meaning.
   bool is_unwritten = false;
 };
 
@@ -70,14 +70,43 @@ enum class ScanFor {
   kInUseProtects,  // all pages in use; protects them
 };
 
+// The frame of each page of a process when its soft-dirty bits were cleared. mremap(2) moves
+// aligned memory by whole page tables, and sets no bit of the pages, but each then has the frame of
+// another address. So a page in another frame counts as written.
+//
+// That costs little: the kernel rarely moves a page to another frame. But if a page is shared, to
+// read it with process_vm_readv(2) gives it a frame of its own (FAULT_FLAG_UNSHARE, Linux 5.19). So
+// pages that a process shares with its children are sent twice.
+class CleanFrames {
+ public:
+  // Call it with ascending addresses.
+  void add(uint64_t address, PageEntry entry) { pages_.push_back({address, entry.identity()}); }
+  // Returns whether the page is in the same frame. `next`: the caller's position in the list; the
+  // call is quick if it asks for ascending addresses.
+  bool has(uint64_t address, PageEntry entry, size_t& next) const;
+  void reserve_as(const CleanFrames& other) { pages_.reserve(other.pages_.size()); }
+
+ private:
+  struct Page {
+    uint64_t address = 0;
+    uint64_t identity = 0;
+  };
+  std::vector<Page> pages_;
+};
+
+// Where to look up which pages a process has written. Null: in the write-protection, which the scan
+// shows. Else in the soft-dirty bits, which only PageEntry shows, and in these frames.
+using WriteRecord = const CleanFrames*;
+
 // Threads: one.
 class PageTables {
  public:
   using Visit = std::function<Status(const ScannedRegion& region)>;
   using VisitEntry = std::function<Status(uint64_t address, PageEntry entry)>;
 
+  // `record`: where find_pages_in_use() looks up which pages were written; must outlive the result.
   // Errors: those of open(2); the message names the file.
-  static Result<PageTables> open(pid_t pid);
+  static Result<PageTables> open(pid_t pid, WriteRecord record = nullptr);
 
   // Calls `visit` for the regions in the order of their addresses. Leaves out guard pages. Unless
   // the scan protects, it also leaves out memory that was read and never written
@@ -88,19 +117,22 @@ class PageTables {
   // Calls `visit` for each page in use. Leaves out guard pages. Errors: ESRCH if the process has
   // ended or executes another program; those of `visit`.
   Status list(AddressRange range, const VisitEntry& visit);
-  // Like scan() for pages in use, on every kernel.
-  Status find_pages_in_use(AddressRange range, const Visit& visit);
+  // Like scan() for pages in use, on every kernel. With a `record`, also adds the pages to
+  // `frames`.
+  Status find_pages_in_use(AddressRange range, const Visit& visit, CleanFrames* frames = nullptr);
 
  private:
-  PageTables(pid_t pid, UniqueFd file);
-  Status find_by_entries(AddressRange range, const Visit& visit);
+  PageTables(pid_t pid, UniqueFd file, WriteRecord record);
+  Status find_by_entries(AddressRange range, const Visit& visit, CleanFrames* frames);
 
   pid_t pid_;
   UniqueFd file_;
   std::vector<uint64_t> entries_;
   std::vector<ScannedPages> regions_;
   std::optional<ZeroPages> zeros_;
-  bool can_scan_ = true;
+  WriteRecord record_;
+  size_t next_clean_ = 0;  // see CleanFrames::has()
+  bool can_scan_;
   bool knows_guards_ = true;
 };
 

@@ -1,7 +1,7 @@
-// The messages between the daemon of a source and a page reader, over a socket pair
+// The messages between the daemon of a source and a page reader, over several socket pairs
 // (SOCK_SEQPACKET): a request for bytes of the memory file, then its reply, both of fixed size.
-// Before its first request the daemon sends an empty line with the memfd of its pool, on the first
-// of the sockets.
+// Before its first request the daemon sends an empty line with the memfd of its pool over the first
+// pair.
 #pragma once
 
 #include <cstddef>

@@ -26,9 +26,9 @@ class RemoteMemory {
   // of the page reader; EPIPE if the page reader has ended; ETIMEDOUT; ECANCELED.
   Status read(uint64_t offset, std::span<std::byte> slot);
 
-  // If the reader has not replied to the last read(), it may still fill that slot. Then this
-  // returns the socket, so that the caller can wait for the reply or for the reader's end.
-  // Otherwise it returns an empty one. Do not use this object afterwards.
+  // If the reader has not replied to the last read(), it may still fill that slot. In that case
+  // returns the socket, so that the caller can wait for the reply or for the reader's end;
+  // otherwise returns an empty descriptor. Do not use this object afterwards.
   UniqueFd take_unanswered();
 
  private:

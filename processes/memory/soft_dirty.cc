@@ -48,16 +48,17 @@ Status SoftDirty::check_kernel() {
   if (!written) return failure(written.error());
   if (!written->is_soft_dirty()) {
     return failure(EOPNOTSUPP,
-                   "the kernel does not track written memory: Linux 6.7 does, and older ones with "
-                   "soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)");
+                   "the kernel does not track written memory: use Linux 6.13 or later, or a "
+                   "kernel with soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)");
   }
   if (written->frame() == 0) {
     return failure(EPERM,
-                   "before Linux 6.7 only root (CAP_SYS_ADMIN) can track the memory of a process");
+                   "on this kernel only root (CAP_SYS_ADMIN) can track the memory of a process: "
+                   "from Linux 6.13 on, each user can");
   }
   if (read_number(kMergesPages) == 1) {
     return failure(EOPNOTSUPP, fmt::format("the kernel merges equal pages ({} is 1), which hides "
-                                           "writes before Linux 6.7",
+                                           "writes on kernels before Linux 6.13",
                                            kMergesPages));
   }
   return {};
@@ -79,10 +80,10 @@ Result<std::unique_ptr<WriteTracker>> SoftDirty::attach(const ProcessIdentity& p
   return std::unique_ptr<WriteTracker>(new SoftDirty(process.pid, std::move(file)));
 }
 
-// Clears the bits twice. If the kernel is just moving a page, it clears the bit but does not
-// protect the page (clear_soft_dirty() of fs/proc/task_mmu.c). At the second time the move is over,
-// and a page that the kernel moves only then was protected the first time. Fails with ESRCH if the
-// process has ended.
+// Clears the bits twice. While the kernel migrates a page, it clears the bit of the page but does
+// not protect the page (clear_soft_dirty() of fs/proc/task_mmu.c). At the second time the migration
+// is over, and a page that the kernel migrates only then was protected the first time. Fails with
+// ESRCH if the process has ended.
 Status SoftDirty::clear() const {
   constexpr char kSoftDirtyBits = '4';
   for (int time = 0; time < 2; ++time) {
@@ -96,32 +97,37 @@ Status SoftDirty::clear() const {
 Status SoftDirty::take_all(const std::vector<AddressRange>& memory, const Visit& visit) {
   if (Status cleared = clear(); !cleared) return cleared;
   are_cleared_ = true;
-  auto tables = PageTables::open(pid_);
+  auto tables = PageTables::open(pid_, record());
   if (!tables) return failure(tables.error());
+  CleanFrames frames;
   for (const AddressRange& range : memory) {
     const Status found = tables->find_pages_in_use(
-        range, [&](const ScannedRegion& region) { return visit(region.range); });
+        range, [&](const ScannedRegion& region) { return visit(region.range); }, &frames);
     if (!found) return found;
   }
+  frames_ = std::move(frames);
   return {};
 }
 
 Status SoftDirty::take_written(const std::vector<AddressRange>& memory, const Visit& visit) {
   if (!are_cleared_) return take_all(memory, visit);
   std::vector<AddressRange> written;
+  CleanFrames frames;
+  frames.reserve_as(frames_);
   const Status taken = with_stopped_process(pid_, [&]() -> Status {
-    auto tables = PageTables::open(pid_);
+    auto tables = PageTables::open(pid_, record());
     if (!tables) return failure(tables.error());
     const auto add = [&](const ScannedRegion& region) -> Status {
       if (!region.is_unwritten) written.push_back(region.range);
       return {};
     };
     for (const AddressRange& range : memory) {
-      if (Status found = tables->find_pages_in_use(range, add); !found) return found;
+      if (Status found = tables->find_pages_in_use(range, add, &frames); !found) return found;
     }
     return clear();
   });
   if (!taken) return taken;
+  frames_ = std::move(frames);
   for (const AddressRange& range : written) {
     if (Status visited = visit(range); !visited) return visited;
   }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,10 +27,10 @@ bool is_call_stop(int status) { return status >> 16 == 0 && WSTOPSIG(status) == 
 }  // namespace
 
 StoppedThread::StoppedThread(StoppedThread&& other) noexcept
-    : thread_(std::exchange(other.thread_, 0)), signal_(other.signal_) {}
+    : thread_(std::exchange(other.thread_, 0)) {}
 
 StoppedThread::~StoppedThread() {
-  if (thread_ != 0) ptrace(PTRACE_DETACH, thread_, nullptr, signal_);
+  if (thread_ != 0) ptrace(PTRACE_DETACH, thread_, nullptr, nullptr);
 }
 
 Status StoppedThread::trace(int request, const char* what, void* data) const {
@@ -95,9 +96,19 @@ bool StoppedThread::was_call_dispatched(int status) const {
          signal.si_code == kUserDispatch;
 }
 
+// Blocks all signals when one arrives, and then passes this signal on to the thread. So the kernel
+// keeps the signal pending, as it was sent. SIGSTOP cannot be blocked: it stops the process, but
+// the traced thread continues until the trace ends. SIGSYS stays unblocked until a signal arrives:
+// if the kernel forces a blocked SIGSYS on a thread, it resets the handler of the process.
+//
+// Rejected: to send the signals again later. A SIGSTOP would come after the SIGCONT that has ended
+// it, and a process cannot send a signal as the kernel does.
 Status StoppedThread::run_to_call_stop() {
+  unsigned long signal = 0;
   for (int signals = 0; signals < kSignalsMax;) {
-    if (Status done = trace(PTRACE_SYSCALL, "continue"); !done) return done;
+    Status done = trace(PTRACE_SYSCALL, "continue", reinterpret_cast<void*>(signal));
+    if (!done) return done;
+    signal = 0;
     const auto status = await_stop(kAsLongAsItTakes);
     if (!status) return failure(status.error());
     if (is_call_stop(*status)) return {};
@@ -105,10 +116,17 @@ Status StoppedThread::run_to_call_stop() {
     if (was_call_dispatched(*status)) {
       return failure(EOPNOTSUPP, fmt::format("thread {} dispatches its own system calls", thread_));
     }
-    signal_ = static_cast<unsigned long>(WSTOPSIG(*status));
+    uint64_t all = ~uint64_t{0};
+    const bool can_be_blocked = WSTOPSIG(*status) != SIGSTOP;
+    if (can_be_blocked && ptrace(PTRACE_SETSIGMASK, thread_, sizeof(all), &all) != 0) {
+      return system_failure("block the signals of", fmt::format("thread {}", thread_));
+    }
+    signal = static_cast<unsigned long>(WSTOPSIG(*status));
     ++signals;
   }
-  return failure(EIO, fmt::format("thread {} gets signal {} again and again", thread_, signal_));
+  return failure(EIO, fmt::format("run thread {} to a system call: the thread gets signal {} again "
+                                  "and again",
+                                  thread_, signal));
 }
 
 Status StoppedThread::run_to_restart_stop() {

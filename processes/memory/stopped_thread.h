@@ -33,8 +33,9 @@ class StoppedThread {
   pid_t id() const { return thread_; }
   // Calls ptrace(2). Errors: those of ptrace(2); the message says `what`.
   Status trace(int request, const char* what, void* data = nullptr) const;
-  // Lets the thread run to the entry or the end of a system call, and waits without a limit.
-  // Errors: EOPNOTSUPP if the kernel has dispatched the call to the thread itself
+  // Lets the thread run to the entry or the end of a system call, and waits without a limit. If a
+  // signal other than SIGSTOP arrives, blocks all signals of the thread: the caller restores its
+  // signal mask. Errors: EOPNOTSUPP if the kernel has dispatched the call to the thread itself
   // (prctl(PR_SET_SYSCALL_USER_DISPATCH)); EIO if the thread gets signals without end. If SIGSYS is
   // not blocked, the thread does not notice a dispatched call.
   Status run_to_call_stop();
@@ -48,8 +49,7 @@ class StoppedThread {
   Status await_event_stop(std::chrono::milliseconds patience) const;
   bool was_call_dispatched(int status) const;
 
-  pid_t thread_ = 0;          // 0: none is stopped
-  unsigned long signal_ = 0;  // has arrived during a system call
+  pid_t thread_ = 0;  // 0: none is stopped
 };
 
 }  // namespace ppmr

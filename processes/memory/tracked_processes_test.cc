@@ -234,6 +234,56 @@ TEST_F(LiveRounds, FollowPagesThatTheKernelMayTake) {
   EXPECT_FALSE(place(task_, memory_, 5) || place(task_, memory_, 6)) << "zeros have a content";
 }
 
+enum class Look { kWorks, kFails, kThrows };
+
+// Calls another tracker, and then fails if the test asks for that.
+class FailingTracker : public WriteTracker {
+ public:
+  FailingTracker(std::unique_ptr<WriteTracker> real, const Look& look)
+      : real_(std::move(real)), look_(look) {}
+  Status take_written(const std::vector<AddressRange>& memory, const Visit& visit) override {
+    if (Status taken = real_->take_written(memory, visit); !taken) return taken;
+    if (look_ == Look::kThrows) throw std::bad_alloc();
+    return look_ == Look::kFails ? failure(ENOMEM, "the test asks for it") : Status{};
+  }
+  Status count_as_written(const AddressRange& range) const override {
+    return real_->count_as_written(range);
+  }
+  WriteRecord record() const override { return real_->record(); }
+
+ private:
+  std::unique_ptr<WriteTracker> real_;
+  const Look& look_;
+};
+
+// After a look that fails, the kernel counts pages as unwritten that no round has.
+TEST_F(LiveRounds, SendAllPagesAgainAfterAFailedLook) {
+  Look look = Look::kWorks;
+  live_.emplace([&](const ProcessIdentity& process) -> Result<std::unique_ptr<WriteTracker>> {
+    auto real = WriteTracker::attach(process);
+    if (!real) return failure(real.error());
+    return std::unique_ptr<WriteTracker>(new FailingTracker(std::move(*real), look));
+  });
+  touch(memory_, 0, kPages);
+  const LiveProcess process([this](char what) {
+    if (what == 'a') memory_[3 * kPage] = std::byte{9};
+    if (what == 'b') memory_[4 * kPage] = std::byte{9};
+  });
+  const uint64_t first = round(process);
+  process.does('a');
+  look = Look::kFails;
+  EXPECT_EQ(live_->next_round(process.pid()).error().errno_value, ENOMEM);
+  live_->take_back(live_->sent_bytes());
+  look = Look::kWorks;
+  EXPECT_GE(round(process), kPages * kPage);
+  process.does('b');
+  look = Look::kThrows;
+  EXPECT_THROW((void)live_->next_round(process.pid()), std::bad_alloc);
+  live_->take_back(live_->sent_bytes());
+  EXPECT_GE(finish(process), kPages * kPage);
+  EXPECT_GE(*place(task_, memory_, 3), first);
+}
+
 // The tracker needs a descriptor in the process for a moment.
 TEST_F(LiveRounds, ReportThatAProcessHasNoDescriptorLeft) {
   if (!WriteProtection::is_possible()) GTEST_SKIP() << "NOT TESTED: soft-dirty bits need none";

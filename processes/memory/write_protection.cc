@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 
 #include "processes/memory/injected_calls.h"
+#include "processes/memory/page_index.h"
 
 namespace ppmr {
 namespace {
@@ -62,6 +66,49 @@ Status enable(const UniqueFd& events) {
   return failure(EOPNOTSUPP, "the kernel does not protect memory asynchronously (Linux 6.7 does)");
 }
 
+// Lets the kernel write to memory of this process. Returns whether it could.
+bool kernel_can_write(void* to) { return syscall(SYS_clock_gettime, CLOCK_MONOTONIC, to) == 0; }
+
+// Returns whether mremap(2) ends the protection of the pages that it moves.
+//
+// mremap(2) always ends the tracking of the memory, because the tracker wants no event of it. Some
+// kernels leave the pages protected: Linux 6.7 and later, if they lack "mm: clear uffd-wp PTE/PMD
+// state on mremap()" (0cef0bb836e3, January 2025). A write of the process does not change the mark
+// of such a page. When the next round tracks the new address, the pages look unwritten, and those
+// that were written meanwhile look so after later writes, too. If a round had sent other memory
+// that was at this address before, its copy would be taken for their content.
+//
+// Tests this with a userfaultfd that refuses writes of the kernel to protected pages. That needs no
+// file in /proc, which a process that makes no core dumps may not open.
+bool mremap_ends_protection() {
+  const UniqueFd events(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
+  uffdio_api api{.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP, .ioctls = 0};
+  if (!events || ioctl(events.get(), UFFDIO_API, &api) != 0) return false;
+  // The page, and behind it the place to which it moves.
+  void* const page =
+      mmap(nullptr, 2 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return false;
+  void* const place = static_cast<std::byte*>(page) + kPageBytes;
+  const auto track = [&](void* at) {
+    uffdio_register request{.range = {reinterpret_cast<uint64_t>(at), kPageBytes},
+                            .mode = UFFDIO_REGISTER_MODE_WP,
+                            .ioctls = 0};
+    return ioctl(events.get(), UFFDIO_REGISTER, &request) == 0;
+  };
+  *static_cast<volatile char*>(page) = 1;  // only a page in use can be protected
+  uffdio_writeprotect protect{.range = {reinterpret_cast<uint64_t>(page), kPageBytes},
+                              .mode = UFFDIO_WRITEPROTECT_MODE_WP};
+  const bool is_protected = track(page) &&
+                            ioctl(events.get(), UFFDIO_WRITEPROTECT, &protect) == 0 &&
+                            !kernel_can_write(page);
+  const bool has_moved =
+      mremap(page, kPageBytes, kPageBytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) != MAP_FAILED;
+  const bool ends = is_protected && has_moved && track(place) && kernel_can_write(place);
+  // After the move, another thread may have mapped memory where the page was.
+  munmap(has_moved ? place : page, has_moved ? kPageBytes : 2 * kPageBytes);
+  return ends;
+}
+
 }  // namespace
 
 std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
@@ -87,7 +134,7 @@ std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
 
 bool WriteProtection::is_possible() {
   const UniqueFd own(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | kUserModeOnly)));
-  return own && enable(own);
+  return own && enable(own) && mremap_ends_protection();
 }
 
 Result<std::unique_ptr<WriteTracker>> WriteProtection::attach(const ProcessIdentity& process) {

@@ -25,13 +25,15 @@ std::vector<AddressRange> space_around(const std::vector<AddressRange>& memory,
 
 class WriteProtection : public WriteTracker {
  public:
-  // Returns whether this kernel has asynchronous write-protection. Tries it with a userfaultfd of
-  // this process, because a process that cannot be tracked must not be disturbed.
+  // Returns whether this kernel has asynchronous write-protection that follows memory which
+  // mremap(2) moves. Tries it with a userfaultfd of this process, because a process that cannot be
+  // tracked must not be disturbed.
   static bool is_possible();
   static Result<std::unique_ptr<WriteTracker>> attach(const ProcessIdentity& process);
 
   Status take_written(const std::vector<AddressRange>& memory, const Visit& visit) override;
   Status count_as_written(const AddressRange& range) const override;
+  WriteRecord record() const override { return nullptr; }
 
  private:
   WriteProtection(pid_t pid, UniqueFd events) : pid_(pid), events_(std::move(events)) {}

@@ -2,7 +2,7 @@
 // process. The kernel records the pages, and the process does not wait. There are two ways.
 // attach() takes the first one that the kernel offers:
 //
-//   write_protection   asynchronous write-protection (Linux 6.7)
+//   write_protection   asynchronous write-protection (Linux 6.13; 6.7 with a later fix)
 //   soft_dirty         soft-dirty bits (older kernels with CONFIG_MEM_SOFT_DIRTY, as of Debian 12)
 //
 // The tracking ends when the object is destroyed, also if this process is killed. Nothing stays in
@@ -39,6 +39,10 @@ class WriteTracker {
   // Makes the next take_written() report the range, even if the process does not write to it.
   // Errors: ENOENT for memory that is not tracked; EOPNOTSUPP if the kernel offers no way.
   virtual Status count_as_written(const AddressRange& range) const = 0;
+
+  // Returns where to look up the pages that were written since the last take_written(). Valid until
+  // the next one.
+  virtual WriteRecord record() const = 0;
 };
 
 }  // namespace ppmr

@@ -11,7 +11,7 @@
 #include <cassert>
 #include <span>
 
-#include "base/unique_fd.h"
+#include "base/whole_file.h"
 
 namespace ppmr {
 namespace {
@@ -99,21 +99,6 @@ Result<std::vector<SharedKey>> parse_keys(std::string_view text) {
   return keys;
 }
 
-Status write_all(int fd, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_failure("write", path);
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  if (::fsync(fd) != 0) return system_failure("write", path);
-  return {};
-}
-
-}  // namespace
-
-namespace {
-
 Result<std::string> read_whole(const UniqueFd& file, const std::string& path, size_t bytes_max) {
   std::string text(bytes_max + 1, '\0');
   size_t filled = 0;
@@ -170,22 +155,14 @@ Result<SharedKey> create_key_file(const std::string& path) {
     if (count < 0 && errno != EINTR) return system_failure("create random bytes for", path);
     if (count > 0) filled += static_cast<size_t>(count);
   }
-  const UniqueFd file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file && errno == EEXIST) {
-    return failure(EEXIST, "create " + path +
-                               ": it exists already, and ppmr does not overwrite keys: "
-                               "use that one, or move it away first");
-  }
-  if (!file) return system_failure("create", path);
   std::string line = hexadecimal(key) + "\n";
-  const Status written = write_all(file.get(), line, path);
+  const Status written = write_whole_file(path, line, O_EXCL | O_SYNC, S_IRUSR | S_IWUSR);
   ::OPENSSL_cleanse(line.data(), line.size());
-  if (!written) {
-    ::unlink(path.c_str());  // leaves no incomplete key
-    return failure(written.error());
-  }
-  return key;
+  if (written) return key;
+  if (written.error().errno_value != EEXIST) return failure(written.error());
+  return failure(EEXIST, "create " + path +
+                             ": it exists already, and ppmr does not overwrite keys: "
+                             "use that one, or move it away first");
 }
 
 SharedKey derive_key(const SharedKey& key, std::string_view label) {

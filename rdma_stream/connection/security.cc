@@ -24,8 +24,8 @@ constexpr std::byte kTlsHandshakeRecord{SSL3_RT_HANDSHAKE};
 // it closes the connection.
 constexpr milliseconds kHangUpPatience{500};
 constexpr int kHangUpReadsMax = 64;
-// The pause before the next attempt to connect to a busy target. It is a tenth of the time after
-// which a newer stranger takes the place of a silent one (acceptor.h).
+// The pause before the next attempt to connect to a busy target. A target drops a connection that
+// sends no hello for ten times as long, if it needs the place for a newer one (acceptor.h).
 constexpr milliseconds kBusyPause{100};
 
 // Waits briefly until a refused peer has read the reason and closes the connection.

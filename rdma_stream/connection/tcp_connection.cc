@@ -270,6 +270,14 @@ Status check_address(const std::string& address) {
   return parts ? Status{} : failure(parts.error());
 }
 
+Error no_address_error(const std::string& address, int code) {
+  // EAI_AGAIN: no name server has answered, but the name may be wrong as well.
+  const std::string service =
+      code == EAI_AGAIN ? "check this node's name service (/etc/resolv.conf), " : "";
+  return {kNoAddress, "resolve '" + address + "': " + ::gai_strerror(code) + ": " + service +
+                          "correct the name, or use an address"};
+}
+
 namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
@@ -284,8 +292,7 @@ Result<AddressList> resolve(const std::string& address, int flags) {
   addrinfo* list = nullptr;
   const char* host = parts->host.empty() ? nullptr : parts->host.c_str();
   if (const int code = ::getaddrinfo(host, parts->port.c_str(), &hints, &list); code != 0) {
-    return failure(EHOSTUNREACH, "resolve '" + address + "': " + ::gai_strerror(code) +
-                                     ": correct the name, or use an address");
+    return failure(no_address_error(address, code));
   }
   return AddressList(list, &::freeaddrinfo);
 }
@@ -348,8 +355,7 @@ Result<UniqueFd> begin_to_connect(const addrinfo& info, const std::string& name)
       ::socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, info.ai_protocol));
   if (!socket) return system_failure("create a socket for", name);
   if (::connect(socket.get(), info.ai_addr, info.ai_addrlen) != 0 && errno != EINPROGRESS) {
-    // EHOSTUNREACH means that the name has no address at all.
-    return connect_failure(name, errno == EHOSTUNREACH ? ENETUNREACH : errno);
+    return connect_failure(name, errno);
   }
   return socket;
 }
@@ -378,7 +384,7 @@ class TcpConnector final : public Connector {
       : address_(std::move(address)), dial_(std::move(dial)), users_(std::move(users)) {}
 
   Result<std::unique_ptr<Connection>> connect(std::chrono::milliseconds timeout) override {
-    Error last{EHOSTUNREACH, "connect to " + address_ + ": no address"};
+    Error last{kNoAddress, "connect to " + address_ + ": no address"};
     for (size_t number = 0;; ++number) {
       auto socket = dial_(number);
       if (!socket && socket.error().errno_value == ENOENT) return failure(last);
@@ -403,7 +409,7 @@ class TcpConnector final : public Connector {
  private:
   // Returns whether the connector should give up, because another address would not help.
   static bool is_final(const Error& error) {
-    return error.errno_value == EPERM || error.errno_value == EHOSTUNREACH ||
+    return error.errno_value == EPERM || error.errno_value == kNoAddress ||
            error.errno_value == EPIPE;
   }
 

@@ -11,6 +11,13 @@
 
 namespace ppmr {
 
+// The errno if the name service of this node returns no address for the name of a host. It says
+// nothing about the host itself. connect(2) never returns it.
+inline constexpr int kNoAddress = EDESTADDRREQ;
+
+// Returns the error for a name without an address. `code`: the result of getaddrinfo(3). Pure.
+Error no_address_error(const std::string& address, int code);
+
 // The addresses allowed for a plain connection.
 enum class TcpReach { kAnywhere, kLoopback };
 
@@ -23,7 +30,7 @@ Status check_address(const std::string& address);
 
 // `address` is HOST:PORT or [IPV6]:PORT. `dial` connects for a process that may not connect itself;
 // by default the connector connects. Errors: EINVAL for a malformed address. Errors of connect():
-// EHOSTUNREACH when the name has no address, EPERM when `reach` excludes the address.
+// kNoAddress, and EPERM when `reach` excludes the address.
 Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
                                                  TcpReach reach = TcpReach::kAnywhere,
                                                  Dial dial = {});
@@ -33,7 +40,7 @@ Result<std::unique_ptr<Connector>> tcp_connector(const std::string& address,
 Result<UniqueFd> begin_to_connect(const std::string& address, TcpReach reach, size_t number);
 
 // Port 0 selects a free port, which address() returns. An empty host: all addresses of IPv6 and
-// IPv4. Errors: EINVAL, EHOSTUNREACH and EPERM as for tcp_connector(); those of bind(2), such as
+// IPv4. Errors: EINVAL, kNoAddress and EPERM as for tcp_connector(); those of bind(2), such as
 // EADDRINUSE when another target listens there.
 Result<std::unique_ptr<Listener>> tcp_listener(const std::string& address,
                                                TcpReach reach = TcpReach::kAnywhere);
@@ -52,7 +59,7 @@ Result<std::chrono::microseconds> measure_round_trip(const std::string& address,
                                                      std::chrono::milliseconds timeout);
 
 // Returns whether all addresses of HOST:PORT are loopback addresses. An empty host means all
-// addresses of this node. Errors: EINVAL, EHOSTUNREACH.
+// addresses of this node. Errors: EINVAL, kNoAddress.
 Result<bool> is_loopback_address(const std::string& address);
 
 }  // namespace ppmr

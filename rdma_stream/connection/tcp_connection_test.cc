@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -51,6 +52,26 @@ TEST(TcpConnection, ConnectErrorNamesTheAddressThatRefused) {
   ASSERT_FALSE(connection);
   EXPECT_EQ(connection.error().errno_value, ECONNREFUSED);
   EXPECT_NE(connection.error().message.find(address), std::string::npos);
+}
+
+// An error of the name service says nothing about the host, so its errno differs from those of
+// connect(2).
+TEST(TcpConnection, NameWithoutAddressIsNotAHostThatCannotBeReached) {
+  const auto connection = (*tcp_connector("no-such-host.invalid:1"))->connect(milliseconds(2000));
+  ASSERT_FALSE(connection);
+  EXPECT_EQ(connection.error().errno_value, kNoAddress) << connection.error().message;
+  EXPECT_NE(connection.error().message.find("no-such-host.invalid:1"), std::string::npos);
+}
+
+TEST(TcpConnection, ErrorOfTheNameServiceNamesTheRemedy) {
+  const Error no_answer = no_address_error("h:1", EAI_AGAIN);
+  EXPECT_EQ(no_answer.errno_value, kNoAddress);
+  EXPECT_NE(no_answer.message.find("check this node's name service"), std::string::npos);
+  EXPECT_NE(no_answer.message.find("correct the name"), std::string::npos);
+  const Error unknown = no_address_error("h:1", EAI_NONAME);
+  EXPECT_EQ(unknown.errno_value, kNoAddress);
+  EXPECT_EQ(unknown.message.find("name service"), std::string::npos)
+      << "another error: " << unknown.message;
 }
 
 TEST(TcpConnection, RefusesASecondListenerOnAPort) {

@@ -259,7 +259,7 @@ Status TlsConnection::seal_record(std::span<const std::byte> bytes) {
   ::ERR_clear_error();
   if (++records_under_key_ > records_per_key_) {
     if (::SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
-      return failure(ssl_error_locked("key update over TLS"));
+      return failure(ssl_error_locked("update the key over TLS"));
     }
     records_under_key_ = 1;
     ++key_updates_;

@@ -269,7 +269,7 @@ TEST(ChunkCipher, RefusesToEncryptAfterTheLastNumberAndWipesTheBytes) {
   }
 }
 
-TEST(ChunkCipher, ChunksOfAnyLengthSurvive) {
+TEST(ChunkCipher, ChunksOfAnyLengthAreDecryptedToTheSameBytes) {
   ChunkCipher source(secret(), options()), target(secret(), options());
   for (const size_t length : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{4095},
                               size_t{65'536}, size_t{1} << 20}) {

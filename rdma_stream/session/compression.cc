@@ -59,26 +59,22 @@ std::string to_string(const CompressionMethod& method) {
   }
 }
 
-std::string to_string(const CompressionOption& option) {
-  return option.automatic ? "auto" : to_string(option.method);
-}
-
-Result<CompressionOption> parse_compression(std::string_view text) {
+Result<CompressionMethod> parse_compression(std::string_view text) {
   constexpr std::string_view kLevelPrefix = "zstd:";
-  if (text == "auto") return CompressionOption{.automatic = true, .method = {}};
-  if (text == "off") return CompressionOption{};
-  if (text == "lz4") return CompressionOption{.method = {wire::Compression::kLz4, 0}};
-  if (text == "zstd") return CompressionOption{.method = {wire::Compression::kZstd, 1}};
+  if (text == "off") return CompressionMethod{};
+  if (text == "lz4") return CompressionMethod{wire::Compression::kLz4, 0};
+  if (text == "zstd") return CompressionMethod{wire::Compression::kZstd, 1};
   if (text.starts_with(kLevelPrefix)) {
     const std::string_view digits = text.substr(kLevelPrefix.size());
     int level = 0;
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), level);
     if (error == std::errc{} && end == digits.end() && level >= 1 && level <= kZstdLevelMax) {
-      return CompressionOption{.method = {wire::Compression::kZstd, level}};
+      return CompressionMethod{wire::Compression::kZstd, level};
     }
   }
-  return failure(EINVAL, "'" + std::string(text) + "': must be off, lz4, zstd, zstd:LEVEL (1 to " +
-                             std::to_string(kZstdLevelMax) + ") or auto");
+  return failure(EINVAL, "'" + std::string(text) +
+                             "': must be off, lz4, zstd or zstd:LEVEL (1 to " +
+                             std::to_string(kZstdLevelMax) + ")");
 }
 
 // ---- The source --------------------------------------------------------------------------------

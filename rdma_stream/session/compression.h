@@ -24,23 +24,16 @@ namespace ppmr {
 
 inline constexpr int kZstdLevelMax = 19;
 
+// The value of --compress.
 struct CompressionMethod {
   wire::Compression kind = wire::Compression::kNone;
   int level = 0;  // level of zstd
-  bool operator==(const CompressionMethod&) const = default;
 };
 
 // Returns "off", "lz4" or "zstd:1".
 std::string to_string(const CompressionMethod& method);
-
-// The value of --compress.
-struct CompressionOption {
-  bool automatic = false;    // the source measures which method is faster
-  CompressionMethod method;  // the method, if not automatic
-};
 // Errors: EINVAL.
-Result<CompressionOption> parse_compression(std::string_view text);
-std::string to_string(const CompressionOption& option);
+Result<CompressionMethod> parse_compression(std::string_view text);
 
 // The longest result that is worth sending.
 constexpr size_t compressed_max_bytes(size_t length) { return length - length / 16; }

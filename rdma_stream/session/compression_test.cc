@@ -35,11 +35,11 @@ Bytes random_of(size_t length) {
   return bytes;
 }
 
-TEST(CompressionOption, AcceptsMethodsAndLevels) {
-  for (const std::string text : {"off", "auto", "lz4", "zstd:1", "zstd:19"}) {
-    const auto option = parse_compression(text);
-    ASSERT_TRUE(option) << text;
-    EXPECT_EQ(to_string(*option), text);
+TEST(CompressionMethod, AcceptsMethodsAndLevels) {
+  for (const std::string text : {"off", "lz4", "zstd:1", "zstd:19"}) {
+    const auto method = parse_compression(text);
+    ASSERT_TRUE(method) << text;
+    EXPECT_EQ(to_string(*method), text);
   }
   EXPECT_EQ(to_string(*parse_compression("zstd")), "zstd:1");
   for (const std::string text : {"", "on", "lz4:1", "zstd:", "zstd:0", "zstd:20", "zstd:-1",
@@ -218,7 +218,7 @@ TEST_P(CompressedStream, MovesMixedChunksWithFewerBytesOnTheWire) {
     options.verbs = RigVerbs{.source = TransportMode::kVerbs, .target = TransportMode::kVerbs};
   }
   StreamRig rig(options);
-  TestSource source(rig, {.compression = {.method = GetParam().method}});
+  TestSource source(rig, {.compression = GetParam().method});
   ASSERT_TRUE(source.opened()) << source.opened().error().message;
   ASSERT_TRUE(source.claim("checkpoint"));
   TestFile& text = **source.make_file("text");

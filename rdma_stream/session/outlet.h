@@ -29,8 +29,7 @@ struct OutletCounters {
   // Protection of the chunks: to_string(wire::Protection).
   std::string encryption = "none";
   std::string encryption_why;                // the reason for this protection
-  std::string compression = "off";           // CompressionChoice::text()
-  std::string compression_why;               // the measurements behind it
+  std::string compression = "off";           // to_string(CompressionMethod)
   std::chrono::milliseconds silence{0};      // time since the peer last sent anything
   std::chrono::milliseconds silence_max{0};  // silence after which the session fails
 };

@@ -21,7 +21,8 @@ Status check(const wire::ControlHello& hello) {
       hello.stream_count > wire::kStreamsMax || hello.chunk_size_bytes == 0 ||
       hello.chunk_size_bytes > (uint32_t{64} << 20) || hello.source_name.size() > 255) {
     return failure(EPROTO,
-                   "handshake of a source: a field is out of range, or its name is too long");
+                   "handshake of a source: a field is out of range, or the source's name is longer "
+                   "than 255 bytes: install the same ppmr on both nodes");
   }
   return {};
 }

@@ -88,7 +88,6 @@ Sender::Sender(SenderOptions options, BufferPool& pool, Connector& connector, Se
       events_(std::move(events)),
       session_(session),
       compressor_(pool.chunk_size_bytes()),
-      compression_(options_.compression),
       slots_(pool.slot_count()),
       channel_({.timings = timings_},
                [this](wire::MessageType type, std::span<const std::byte> body) {
@@ -430,8 +429,7 @@ OutletCounters Sender::counters() const {
   counters.security = target_identity_.text();
   counters.encryption = to_string(protection_->kind());
   counters.encryption_why = protection_->why();
-  counters.compression = compression_.text();
-  counters.compression_why = compression_.why();
+  counters.compression = to_string(options_.compression);
   counters.silence =
       std::chrono::duration_cast<milliseconds>(Clock::now() - channel_.last_received());
   counters.silence_max = silence_max();

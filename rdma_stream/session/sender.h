@@ -21,7 +21,6 @@
 #include "rdma_stream/mover/slot_reader.h"
 #include "rdma_stream/mover/tcp_responder.h"
 #include "rdma_stream/session/compression.h"
-#include "rdma_stream/session/compression_choice.h"
 #include "rdma_stream/session/outlet.h"
 #include "rdma_stream/session/protection.h"
 #include "rdma_stream/session/transport.h"
@@ -38,7 +37,7 @@ struct SenderOptions {
   // --trusted-fabric: chunks need no encryption. The session still encrypts unless the target also
   // has the option.
   bool trusted_fabric = false;
-  CompressionOption compression;
+  CompressionMethod compression;
 };
 
 // Requests of the target. The functions run on the control thread and must not wait for the target.
@@ -115,7 +114,6 @@ class Sender final : public Outlet, private SlotReader {
   Status handle(wire::MessageType type, std::span<const std::byte> body);
   Status handle_release(const wire::Release& release);
   Result<wire::ChunkCheck> pack(Chunk& chunk);
-  void take_sample(std::span<const std::byte> bytes);
   void announce_now(Chunk chunk, const wire::ChunkCheck& check);
   void offer_transport();
   Status await_transport();
@@ -150,11 +148,9 @@ class Sender final : public Outlet, private SlotReader {
   std::shared_ptr<ChunkProtection> protection_;  // constant after open()
 
   Compressor compressor_;
-  CompressionChoice compression_;
 
   mutable Mutex slots_mutex_;
-  std::vector<SlotEntry> slots_ PPMR_GUARDED_BY(slots_mutex_);  // by slot
-  size_t announced_slots_ PPMR_GUARDED_BY(slots_mutex_) = 0;
+  std::vector<SlotEntry> slots_ PPMR_GUARDED_BY(slots_mutex_);       // by slot
   std::optional<Error> slots_closed_ PPMR_GUARDED_BY(slots_mutex_);  // if set, announce() fails
 
   // Limits the number of simultaneous read-backs. More read-backs could fill the target's outbox

@@ -9,8 +9,6 @@
 namespace ppmr {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 std::span<std::byte> bytes_of(const Chunk& chunk) {
   return chunk.lease.payload().subspan(chunk.slot_offset, chunk.length);
 }
@@ -35,23 +33,20 @@ void Sender::announce(Chunk chunk) {
                          });
 }
 
-// Compresses the chunk if compression makes the stream faster, and encrypts it into its slot.
+// Compresses the chunk if --compress asks for it, and encrypts it into its slot.
 Result<wire::ChunkCheck> Sender::pack(Chunk& chunk) {
   const std::span<std::byte> bytes = bytes_of(chunk);
   ChunkPlace place{chunk.file->node(), chunk.offset, chunk.length};
   chunk.slot_length = chunk.length;
   const bool may_compress =
       chunk.length > wire::kInlineMaxBytes && chunk.length <= wire::kCompressedMaxBytes;
-  if (may_compress && compression_.sample_is_due(Clock::now())) take_sample(bytes);
-  const CompressionMethod method = compression_.method();
+  const CompressionMethod& method = options_.compression;
   if (!may_compress || method.kind == wire::Compression::kNone) {
     return protection_->protect(place, bytes, bytes);
   }
-  const auto begin = Clock::now();
   const Compressor::Compressed compressed = compressor_.compress(method, bytes);
-  const size_t length = compressed.bytes.empty() ? bytes.size() : compressed.bytes.size();
-  compression_.measured(method, bytes.size(), length, Clock::now() - begin);
   if (compressed.bytes.empty()) return protection_->protect(place, bytes, bytes);
+  const size_t length = compressed.bytes.size();
   chunk.slot_length = static_cast<uint32_t>(length);
   chunk.compression = place.compression = method.kind;
   const std::span<std::byte> rest = bytes.subspan(length);
@@ -60,20 +55,6 @@ Result<wire::ChunkCheck> Sender::pack(Chunk& chunk) {
     std::fill(rest.begin(), rest.end(), std::byte{0});
   }
   return protection_->protect(place, compressed.bytes, bytes.first(length));
-}
-
-// Compresses the front of a chunk with each method, to measure the gain of each method.
-void Sender::take_sample(std::span<const std::byte> bytes) {
-  bytes = bytes.first(std::min(bytes.size(), CompressionChoice::kSampleMaxBytes));
-  const auto begin = Clock::now();
-  for (const CompressionMethod& method : CompressionChoice::kCandidates) {
-    const auto method_begin = Clock::now();
-    const Compressor::Compressed compressed = compressor_.compress(method, bytes);
-    compression_.measured(method, bytes.size(),
-                          compressed.bytes.empty() ? bytes.size() : compressed.bytes.size(),
-                          Clock::now() - method_begin);
-  }
-  compression_.sampled(Clock::now(), Clock::now() - begin);
 }
 
 void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
@@ -101,10 +82,8 @@ void Sender::announce_now(Chunk chunk, const wire::ChunkCheck& check) {
       SlotEntry& entry = slots_[message.slot];
       assert(!entry.announced && entry.readers == 0 && !entry.chunk.lease &&
              "the slot is announced already");
-      assert(announced_slots_ < slots_.size() && "more chunks are in flight than there are slots");
       entry.check = message.check;
       entry.announced = true;
-      ++announced_slots_;
       entry.readers = inlined ? 1 : 0;  // the call of send() below reads the slot
       entry.chunk = std::move(chunk);
     }
@@ -160,8 +139,6 @@ void Sender::end_read(uint32_t slot) {
 
 Status Sender::handle_release(const wire::Release& release) {
   SlotEntry finished;
-  uint32_t slot_length = 0;
-  double backlog = 0;
   {
     MutexLock lock(slots_mutex_);
     if (release.slot >= slots_.size() || !slots_[release.slot].announced ||
@@ -171,10 +148,7 @@ Status Sender::handle_release(const wire::Release& release) {
                                  ", which is not in flight");
     }
     SlotEntry& entry = slots_[release.slot];
-    assert(announced_slots_ > 0 && "more chunks ended than were announced");
     entry.errno_value = release.errno_value;
-    slot_length = entry.chunk.slot_length;
-    backlog = static_cast<double>(announced_slots_--) / static_cast<double>(slots_.size());
     // This side may still read the slot, for two reasons. The send() of an inline chunk may not
     // have returned. Or the target has replaced a connection on which this side still sends the
     // chunk.
@@ -184,7 +158,6 @@ Status Sender::handle_release(const wire::Release& release) {
       finished = std::exchange(entry, {});
     }
   }
-  compression_.released(slot_length, backlog, Clock::now());
   if (finished.announced) complete(std::move(finished));
   return {};
 }

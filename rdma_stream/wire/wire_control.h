@@ -216,7 +216,7 @@ struct Forget {  // unlinked and closed: the source does not use the id again
 struct ChunkCheck {
   // Number of this encryption, unique in the session; 0: not encrypted.
   uint64_t number = 0;
-  // The tag of AES-256-GCM, or the CRC32C of the bytes followed by zeros.
+  // The tag of AES-256-GCM; without encryption 4 bytes of CRC32C, then zeros.
   std::array<uint8_t, 16> code{};
   template <typename F>
   void fields(F&& field) {

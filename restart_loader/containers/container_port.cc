@@ -14,12 +14,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
 
 #include "base/unique_fd.h"
+#include "base/whole_file.h"
 #include "base/without_exceptions.h"
 
 namespace ppmr {
@@ -149,10 +149,9 @@ Result<ContainerPort> parse_container_port(const std::string& config) {
 
 Result<ContainerPort> read_container_port(const std::string& bundle) {
   const std::string path = bundle + "/config.json";
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open()) return system_failure("open", path);
-  auto port = parse_container_port(text);
+  const auto text = read_whole_file(path);
+  if (!text) return failure(text.error());
+  auto port = parse_container_port(*text);
   if (!port) return failure(port.error().errno_value, path + ": " + port.error().message);
   return port;
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 namespace ppmr {
 namespace {
 
@@ -41,6 +43,15 @@ TEST(ContainerPort, NeedsANetworkNamespaceWithAPath) {
           "linux": {"namespaces": [{"type": "network"}]}})");
   ASSERT_FALSE(port);
   EXPECT_NE(port.error().message.find("network namespace with a path"), std::string::npos);
+}
+
+// read(2) returns an error for a directory, as it does for a file on a disk that fails.
+TEST(ContainerPort, ReportsAConfigurationThatCannotBeRead) {
+  const std::string bundle = testing::TempDir() + "/bundle";
+  std::filesystem::create_directories(bundle + "/config.json");
+  const auto port = read_container_port(bundle);
+  ASSERT_FALSE(port);
+  EXPECT_EQ(port.error().errno_value, EISDIR);
 }
 
 TEST(ContainerPort, ReportsAMissingInterface) {

@@ -2,8 +2,8 @@
 
 #include <array>
 #include <fstream>
-#include <sstream>
 
+#include "base/whole_file.h"
 #include "restart_loader/criu/criu_process.h"
 #include "restart_loader/criu/work_directory.h"
 
@@ -43,7 +43,8 @@ Result<std::string> bytes_of(const std::string& text) {
   if (text.size() % 2 != 0 || text.size() / 2 > kImageMaxBytes || !text.starts_with(kMagic) ||
       text.find_first_not_of(kDigits) != std::string::npos) {
     return failure(EPROTO,
-                   "cannot parse the description of the source's processor (version mismatch?)");
+                   "cannot parse the description of the source's processor (install the same ppmr "
+                   "on both nodes)");
   }
   std::string bytes;
   for (size_t i = 0; i < text.size(); i += 2) {
@@ -62,10 +63,16 @@ Result<std::string> describe_processor(const std::string& criu) {
   if (!(*process)->succeeded()) {
     return failure(ECHILD, "criu cpuinfo dump: " + (*process)->errors().summary());
   }
-  std::ifstream file(directory->path() + kImage);
-  std::stringstream image;
-  image << file.rdbuf();
-  return hexadecimal(image.str());
+  const std::string path = directory->path() + kImage;
+  const auto image = read_whole_file(path);
+  if (!image) {
+    return failure(image.error().errno_value, "criu cpuinfo dump: " + image.error().message);
+  }
+  std::string text = hexadecimal(*image);
+  if (!text.starts_with(kMagic)) {
+    return failure(EPROTO, "criu cpuinfo dump: " + path + " is not an image of CRIU");
+  }
+  return text;
 }
 
 Status check_processor(const std::string& criu, const std::string& description) {

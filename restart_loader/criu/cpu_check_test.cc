@@ -24,6 +24,14 @@ class CpuCheck : public testing::Test {
   std::string criu_, own_;
 };
 
+TEST(DescribeProcessor, SuccessOfCriuWithoutAnImageIsAnError) {
+  const auto description = describe_processor("/bin/true");
+  ASSERT_FALSE(description) << *description;
+  EXPECT_EQ(description.error().errno_value, ENOENT);
+  EXPECT_NE(description.error().message.find("cpuinfo.img"), std::string::npos)
+      << description.error().message;
+}
+
 TEST_F(CpuCheck, AcceptsTheSameProcessor) {
   const Status checked = check_processor(criu_, own_);
   EXPECT_TRUE(checked) << checked.error().message;

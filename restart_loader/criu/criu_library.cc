@@ -3,12 +3,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <span>
 #include <string>
 
-#include "base/unique_fd.h"
+#include "base/whole_file.h"
 #include "restart_loader/criu/library_environment.h"
 #include "restart_loader/criu/memory_apart.h"
 
@@ -32,13 +31,8 @@ Status preload_criu_library(PageList list, const std::string& work_directory) {
   // The library is in memory, because CRIU may run in a mount namespace without the files of ppmr.
   const UniqueFd memory(memfd_create("ppmr-criu-library", MFD_CLOEXEC));
   if (!memory) return system_failure("create", what);
-  std::span<const unsigned char> rest(kCriuLibrary, kCriuLibraryBytes);
-  while (!rest.empty()) {
-    const ssize_t n = write(memory.get(), rest.data(), rest.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_failure("write", what);
-    rest = rest.subspan(static_cast<size_t>(n));
-  }
+  const auto bytes = std::as_bytes(std::span(kCriuLibrary, kCriuLibraryBytes));
+  if (Status written = write_all(memory, bytes, 0, what); !written) return written;
   // dup2() clears the close-on-exec flag.
   if (dup2(memory.get(), kLibrary) < 0) return system_failure("pass", what);
   const std::string library = "/proc/self/fd/" + std::to_string(kLibrary);

@@ -35,7 +35,7 @@ bool executable(const std::string& path) { return access(path.c_str(), X_OK) == 
 Result<std::string> find_criu() {
   if (const char* chosen = std::getenv("PPMR_CRIU"); chosen != nullptr && chosen[0] != 0) {
     if (executable(chosen)) return chosen;
-    return system_failure("run PPMR_CRIU", chosen);
+    return system_failure("run CRIU", std::string(chosen) + " (the variable PPMR_CRIU)");
   }
   if (executable(kInstalledCriu)) return kInstalledCriu;
   std::string path = std::getenv("PATH") != nullptr ? std::getenv("PATH") : "";

@@ -41,7 +41,7 @@ class CriuProcess {
  public:
   static Result<std::unique_ptr<CriuProcess>> start(CriuProcessOptions options);
 
-  // Adds the descriptors to poll; call process() afterwards.
+  // Adds the descriptors to wait for. The caller calls process() after poll(2).
   void add_to(std::vector<pollfd>& fds) const;
   // Reads all that is in the pipes. Does not block.
   void process();

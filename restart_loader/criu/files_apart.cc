@@ -74,7 +74,7 @@ Status put_filled_tmpfs(const std::string& work_directory, unsigned number,
   if (stat((from + "/..").c_str(), &above) != 0 || stat(from.c_str(), &filled) != 0) {
     return system_failure("find the files for", directory);
   }
-  if (above.st_dev == filled.st_dev) return failure(ENOENT, from + " is no mount");
+  if (above.st_dev == filled.st_dev) return failure(ENOENT, from + " is not a mount point");
   const UniqueFd mount(
       open_tree(AT_FDCWD, from.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW));
   if (!mount) return system_failure("copy the mount", from);

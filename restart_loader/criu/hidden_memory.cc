@@ -121,7 +121,7 @@ int HiddenMemory::scan(int pagemap, PageScan& scan) const {
       const long count = syscall(SYS_ioctl, pagemap, kPageScan, &part);
       if (count < 0) return -1;
       found += static_cast<uint64_t>(count);
-      // Linux 6.18 reports less in walk_end than it has scanned.
+      // Uses walk_end only if the regions are full: Linux 6.18 sets it too low after a whole scan.
       at = static_cast<uint64_t>(count) < part.regions_count ? visible_end : part.walk_end;
       if (at < visible_end) break;
     }

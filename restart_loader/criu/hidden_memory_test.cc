@@ -66,7 +66,7 @@ TEST(HiddenMemory, HidesOnlyMemoryOfAProcessThatTheDumpTracesAndThatLocksNothing
   EXPECT_FALSE(may_hide("", 0, 17));
 }
 
-// This process looks at its own pages: some pages are in use, behind holes, beside hidden ones.
+// Memory of this process in which every third page is not in use. A test hides some of the pages.
 class HiddenPages : public testing::Test {
  protected:
   HiddenPages() : pagemap_(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {

@@ -161,7 +161,10 @@ Result<std::vector<LockedConnection>> read_locks() {
   for (const std::string& table : *tables) {
     if (!table.starts_with(kTableStart)) continue;
     for (const char* set : {"conns4", "conns6"}) {
-      for (const std::string& element : list_nft_set(table, set)) {
+      const auto elements = list_nft_set(table, set);
+      // Without all elements, a table with a lock that is needed would seem not to be needed.
+      if (!elements) return failure(elements.error());
+      for (const std::string& element : *elements) {
         auto locked = parse_nft_element(element, table);
         if (locked) found.push_back(std::move(*locked));
       }

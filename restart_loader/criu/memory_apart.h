@@ -26,7 +26,8 @@ namespace ppmr {
 // that is filled; PATH is a descriptor, /proc/PID/fd/N.
 inline constexpr const char* kMemoryApart = "memory-apart";
 
-// The image that lists the pages of the memory with that inode.
+// The first part of the name of the image that lists the pages of a shared memory. The inode
+// follows. CRIU uses the first name. The library uses the second one for memory that travels apart.
 inline constexpr const char* kPagesOfShared = "pagemap-shmem-";
 inline constexpr const char* kPagesApart = "pagemap-apart-";
 

@@ -9,14 +9,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 
 #include "base/unique_fd.h"
+#include "restart_loader/criu/nft_replies.h"
 
 namespace ppmr {
 namespace {
 
 constexpr size_t kReplyBytesMax = 64 << 10;
+// A dump takes far less than a millisecond, so changes interrupt only a few dumps in a row.
+constexpr int kDumpsMax = 20;
 
 // Messages of netlink, one after the other.
 class Messages {
@@ -67,10 +69,10 @@ std::string plain(uint16_t type, const std::string& content) {
 
 constexpr uint16_t of_tables(uint16_t type) { return (NFNL_SUBSYS_NFTABLES << 8) | type; }
 
-using OnMessage = std::function<void(const nlmsghdr& header, const char* payload, size_t size)>;
+using Payloads = std::vector<std::string>;
 
 // Sends the messages, and reads replies until the kernel acknowledges, ends a dump, or refuses.
-Status ask_kernel(const Messages& messages, const OnMessage& on_message) {
+Result<NftReplies> ask_once(const Messages& messages) {
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER));
   if (!netlink) return system_failure("open", "a netlink socket for nftables");
   sockaddr_nl kernel{};
@@ -81,29 +83,27 @@ Status ask_kernel(const Messages& messages, const OnMessage& on_message) {
     return system_failure("send", "a request to nftables");
   }
   std::vector<char> reply(kReplyBytesMax);
-  for (;;) {
+  NftReplies replies;
+  while (!replies.is_complete()) {
     const ssize_t got = recv(netlink.get(), reply.data(), reply.size(), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return system_failure("receive", "a reply of nftables");
-    for (size_t at = 0; at + sizeof(nlmsghdr) <= static_cast<size_t>(got);) {
-      nlmsghdr header{};
-      std::memcpy(&header, &reply[at], sizeof(header));
-      if (header.nlmsg_len < sizeof(header) || at + header.nlmsg_len > static_cast<size_t>(got)) {
-        return failure(EPROTO, "nftables: the kernel's reply is incomplete");
-      }
-      const char* payload = &reply[at] + NLMSG_HDRLEN;
-      const size_t size = header.nlmsg_len - NLMSG_HDRLEN;
-      if (header.nlmsg_type == NLMSG_DONE) return {};
-      if (header.nlmsg_type == NLMSG_ERROR) {
-        int error = 0;
-        if (size >= sizeof(error)) std::memcpy(&error, payload, sizeof(error));
-        if (error == 0) return {};
-        return system_failure("send", "a request to nftables", -error);
-      }
-      on_message(header, payload, size);
-      at += NLMSG_ALIGN(header.nlmsg_len);
-    }
+    if (got <= 0) return system_failure("receive", "a reply of nftables", got < 0 ? errno : EIO);
+    const Status added = replies.add({reply.data(), static_cast<size_t>(got)});
+    if (!added) return failure(added.error());
   }
+  return replies;
+}
+
+// Asks again if the tables change during the dump. Returns the kernel's messages. Errors: EBUSY if
+// the tables change during each dump.
+Result<Payloads> ask_kernel(const Messages& messages) {
+  for (int dump = 0; dump < kDumpsMax; ++dump) {
+    const auto replies = ask_once(messages);
+    if (!replies) return failure(replies.error());
+    if (!replies->is_interrupted()) return replies->messages();
+  }
+  return failure(EBUSY,
+                 "the tables of nftables changed during each attempt to list them: try again");
 }
 
 // Returns the contents of the attributes of this type.
@@ -122,9 +122,8 @@ std::vector<std::string> attributes_in(const std::string& attributes, uint16_t t
 }
 
 // Returns the attributes of a message of nf_tables.
-std::string attributes_of(const char* payload, size_t size) {
-  const size_t begin = std::min(size, sizeof(nfgenmsg));
-  return {payload + begin, size - begin};
+std::string attributes_of(const std::string& payload) {
+  return payload.substr(std::min(payload.size(), sizeof(nfgenmsg)));
 }
 
 }  // namespace
@@ -134,15 +133,18 @@ Result<std::vector<std::string>> list_nft_tables() {
   messages.begin(of_tables(NFT_MSG_GETTABLE), NLM_F_DUMP, NFPROTO_INET);
   messages.end();
   std::vector<std::string> names;
-  const Status asked = ask_kernel(messages, [&](const nlmsghdr&, const char* data, size_t size) {
-    for (const std::string& name : attributes_in(attributes_of(data, size), NFTA_TABLE_NAME)) {
+  const auto answer = ask_kernel(messages);
+  if (!answer) {
+    const int why = answer.error().errno_value;
+    if (why == EPROTONOSUPPORT || why == EOPNOTSUPP || why == EINVAL) return names;
+    return failure(why, "list the tables of nftables: " + answer.error().message);
+  }
+  for (const std::string& payload : *answer) {
+    for (const std::string& name : attributes_in(attributes_of(payload), NFTA_TABLE_NAME)) {
       names.emplace_back(name.c_str());  // without the final zero byte
     }
-  });
-  if (asked) return names;
-  const int why = asked.error().errno_value;
-  if (why == EPROTONOSUPPORT || why == EOPNOTSUPP || why == EINVAL) return names;
-  return failure(why, "list the tables of nftables: " + asked.error().message);
+  }
+  return names;
 }
 
 bool nft_set_has(const std::string& table, const std::string& set, const std::string& key) {
@@ -153,26 +155,31 @@ bool nft_set_has(const std::string& table, const std::string& set, const std::st
   const std::string element = nested(NFTA_SET_ELEM_KEY, plain(NFTA_DATA_VALUE, key));
   messages.add(NFTA_SET_ELEM_LIST_ELEMENTS | NLA_F_NESTED, nested(NFTA_LIST_ELEM, element));
   messages.end();
-  return ask_kernel(messages, [](const nlmsghdr&, const char*, size_t) {}).has_value();
+  return ask_kernel(messages).has_value();
 }
 
-std::vector<std::string> list_nft_set(const std::string& table, const std::string& set) {
+Result<std::vector<std::string>> list_nft_set(const std::string& table, const std::string& set) {
   Messages messages;
   messages.begin(of_tables(NFT_MSG_GETSETELEM), NLM_F_DUMP, NFPROTO_INET);
   messages.add_text(NFTA_SET_ELEM_LIST_TABLE, table);
   messages.add_text(NFTA_SET_ELEM_LIST_SET, set);
   messages.end();
   std::vector<std::string> keys;
-  (void)ask_kernel(messages, [&](const nlmsghdr&, const char* data, size_t size) {
-    const std::string attributes = attributes_of(data, size);
-    for (const auto& list : attributes_in(attributes, NFTA_SET_ELEM_LIST_ELEMENTS)) {
+  const auto answer = ask_kernel(messages);
+  if (!answer) {
+    if (answer.error().errno_value == ENOENT) return keys;
+    return failure(answer.error().errno_value, "list the set " + set + " of the table " + table +
+                                                   " of nftables: " + answer.error().message);
+  }
+  for (const std::string& payload : *answer) {
+    for (const auto& list : attributes_in(attributes_of(payload), NFTA_SET_ELEM_LIST_ELEMENTS)) {
       for (const auto& element : attributes_in(list, NFTA_LIST_ELEM)) {
         for (const auto& key : attributes_in(element, NFTA_SET_ELEM_KEY)) {
           for (auto& value : attributes_in(key, NFTA_DATA_VALUE)) keys.push_back(std::move(value));
         }
       }
     }
-  });
+  }
   return keys;
 }
 
@@ -185,7 +192,7 @@ Status remove_nft_table(const std::string& table) {
   messages.end();
   messages.begin(NFNL_MSG_BATCH_END, 0, AF_UNSPEC, NFNL_SUBSYS_NFTABLES);
   messages.end();
-  const Status removed = ask_kernel(messages, [](const nlmsghdr&, const char*, size_t) {});
+  const auto removed = ask_kernel(messages);
   return removed ? Status{}
                  : failure(removed.error().errno_value,
                            "remove the table " + table + ": " + removed.error().message);

@@ -10,7 +10,8 @@
 
 namespace ppmr {
 
-// Returns the names of all tables. Empty if the kernel has no nftables. Errors: EPERM.
+// Returns the names of all tables. Empty if the kernel has no nftables. Errors: EPERM; EBUSY if the
+// tables change during each of many attempts.
 Result<std::vector<std::string>> list_nft_tables();
 
 // Returns whether the set of this table has this element. `key`: its bytes, as the kernel keeps
@@ -18,8 +19,8 @@ Result<std::vector<std::string>> list_nft_tables();
 bool nft_set_has(const std::string& table, const std::string& set, const std::string& key);
 
 // Returns the elements of this set, as the kernel keeps their bytes. Empty: it has none, or there
-// is no such set.
-std::vector<std::string> list_nft_set(const std::string& table, const std::string& set);
+// is no such set. Errors: as for list_nft_tables().
+Result<std::vector<std::string>> list_nft_set(const std::string& table, const std::string& set);
 
 // Removes the table with all its rules. Errors: those of the kernel.
 Status remove_nft_table(const std::string& table);

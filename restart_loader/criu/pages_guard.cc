@@ -10,9 +10,10 @@
 #include <cstdio>
 #include <fstream>
 #include <optional>
-#include <thread>
 
+#include "base/descriptor_limit.h"
 #include "base/ending_signals.h"
+#include "base/own_path.h"
 #include "base/unique_fd.h"
 #include "processes/frozen_tasks.h"
 #include "processes/proc_files.h"
@@ -26,7 +27,6 @@ namespace {
 constexpr const char* kServerFile = "/pages-server";
 constexpr const char* kKilledFile = "/killed";
 constexpr const char* kNeverRanFile = "/killed-before-it-ran";
-constexpr std::chrono::milliseconds kRetryInterval{10};
 
 // Reads the identity of the recorded pager; nullopt if no pager was recorded.
 Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
@@ -41,26 +41,15 @@ Result<std::optional<ProcessIdentity>> read_server(const std::string& work) {
 
 bool has_stopped_serving(const ProcessIdentity& process) {
   if (is_ending(process)) return true;
-  auto stat = read_process_stat(process.pid);
-  return !stat || stat->state == 't' ||
-         stat->state == 'T';  // T: stopped; t: the guard holds the exiting process
-}
-
-// Retries `open` (FrozenTasks::open() or stop_trees()). It fails while the node is short of
-// descriptors or memory. No event reports the end of such a shortage, and giving up would let the
-// tree read zeros.
-template <typename Open>
-FrozenTasks retry(Open open, const std::vector<ProcessIdentity>& tasks) {
-  for (;;) {
-    if (auto opened = open(tasks)) return std::move(*opened);
-    std::this_thread::sleep_for(kRetryInterval);
-  }
+  const auto stat = read_process_stat(process.pid);
+  if (!stat) return stat.error().errno_value == ESRCH;
+  return stat->state == 't' || stat->state == 'T';  // T: stopped; t: the guard holds its exit
 }
 
 // Stops all tasks before it inspects and kills them. So no task can fork or leave CRIU's restorer
-// in the meantime.
+// in the meantime. Does not give up, because the tree would then read zeros.
 void kill_tree(const std::string& work, const RestoredTree& tree) {
-  const FrozenTasks stopped = retry(stop_trees, tree.tasks);
+  const FrozenTasks stopped = insist_on_tasks(stop_trees, tree.tasks);
   if (look_at_restored(tree) == RestoredTasks::kWaiting) {
     std::ofstream(work + kNeverRanFile) << "all tasks waited for CRIU\n";
   }
@@ -74,8 +63,9 @@ Status seize(const ProcessIdentity& server) {
   if (ptrace(PTRACE_SEIZE, server.pid, nullptr, PTRACE_O_TRACEEXIT) != 0) {
     return system_failure("watch the pager, process", std::to_string(server.pid));
   }
-  if (!is_alive(server)) return failure(ESRCH, "the pager has ended before the process ran");
-  return {};
+  const auto alive = check_alive(server);
+  if (!alive) return failure(alive.error());
+  return *alive ? Status{} : failure(ESRCH, "the pager has ended before the process ran");
 }
 
 // Runs in the guard process. Returns when `server` has ended or can no longer be traced.
@@ -147,13 +137,13 @@ bool has_pages_server(const std::string& work_directory) {
 void await_pages_server(const std::string& work_directory) {
   const auto server = read_server(work_directory);
   if (!server || !*server) return;
-  retry(FrozenTasks::open, {**server}).await_end();
+  insist_on_tasks(FrozenTasks::open, {**server}).await_end();
 }
 
 void end_pages_server(const std::string& work_directory) {
   const auto server = read_server(work_directory);
   if (!server || !*server) return;
-  const FrozenTasks pager = retry(FrozenTasks::open, {**server});
+  const FrozenTasks pager = insist_on_tasks(FrozenTasks::open, {**server});
   pager.kill();
   pager.await_end();
 }
@@ -169,7 +159,7 @@ bool guard_killed_before_it_ran(const std::string& work_directory) {
 LostTree end_lost_tree(const std::string& work_directory,
                        const std::vector<ProcessIdentity>& tasks) {
   const bool in_time = guard_killed(work_directory);
-  const FrozenTasks left = retry(stop_trees, tasks);
+  const FrozenTasks left = insist_on_tasks(stop_trees, tasks);
   left.kill();
   left.await_end();
   if (in_time) return LostTree::kKilled;
@@ -231,6 +221,7 @@ Result<std::string> write_guard_script(const std::string& work_directory) {
 int PagesGuard::run() const {
   // A signal to a group of processes must not end the guard together with the pager.
   ignore_ending_signals();
+  raise_descriptor_limit();  // the guard needs a descriptor for each task that it stops
   // The guard runs for a long time, so it must not keep CRIU's descriptors open.
   close_range(STDERR_FILENO + 1, ~0U, 0);
   // CRIU may start scripts with descriptors 0 to 2 closed. Opens /dev/null for them, so that no

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/own_path.h"
 #include "restart_loader/criu/files_apart.h"
 #include "restart_loader/criu/shell_script.h"
 

@@ -57,8 +57,8 @@ struct RestoreOptions {
   // The program and the first words of the pager's command line (restart_loader/pager); empty: this
   // program's.
   std::vector<std::string> pager;
-  // Called at least once a second before the process runs. If it returns a reason, the restore
-  // ends: a clause for messages. Empty: never called.
+  // Called at least once a second before the process runs. The restore ends if this function
+  // returns a reason, a clause for messages; "": no reason. Without a function, nothing is called.
   std::function<std::string()> why_cancelled;
 };
 

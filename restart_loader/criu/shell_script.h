@@ -11,10 +11,6 @@ namespace ppmr {
 // Returns the text as one word of a shell command.
 std::string shell_quoted(const std::string& text);
 
-// Returns the path of the running binary. Errors: ESTALE if the binary was replaced or removed
-// since its start, so that a script would not find it.
-Result<std::string> own_path();
-
 // Writes the script to `path` with mode 0700, and replaces an old one. Returns `path`. Errors: of
 // the file system.
 Result<std::string> write_script(const std::string& path, const std::string& text);

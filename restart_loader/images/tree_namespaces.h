@@ -15,8 +15,8 @@ struct TreeNamespaces {
   uint32_t node_network = 0;  // CRIU's number of the node's network namespace; 0: unknown
 };
 
-// Reads the images in `directory`, of the tree with this root. Errors: of the file system; EPROTO
-// with the file and the fault for a file that CRIU has not written.
+// Reads the images of the tree with this root from `directory`. Errors: of the file system; EPROTO
+// for a malformed file; the message names the file and the fault.
 Result<TreeNamespaces> read_namespaces(const std::string& directory, pid_t root);
 
 }  // namespace ppmr

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "restart_loader/pager/refused_copy.h"
 #include "restart_loader/pager/serving_pager.h"
 
 namespace ppmr {
@@ -82,10 +83,10 @@ Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
     case EAGAIN:
       return Copied::kTryAgain;
     case EEXIST:  // EEXIST: the page has arrived in the meantime
+    case ENOENT:  // ENOENT: the task has moved or unmapped the page, or mapped other memory there
       wake_locked(task, address);
       return Copied::kDone;
-    case ENOENT:  // ENOENT: the task has unmapped the page
-    case ESRCH:   // ESRCH: the task has ended
+    case ESRCH:  // ESRCH: the task has ended
       return Copied::kDone;
     default:
       return system_failure("map a zero page in process", std::to_string(task.pid));
@@ -93,7 +94,7 @@ Result<Copied> Pager::copy_zero_locked(const Task& task, uint64_t address) {
 }
 
 // Removes the pages that it copies from the task's missing pages. Holds the lock except during the
-// system call.
+// system call. While a copy is under way, no thread reads events (see after_refusal()).
 Result<Copied> Pager::copy(Task& task, const PageRange& to, const std::byte* from) {
   assert(!task.reads_events && "pages are copied while the kernel's events are read");
   ++task.copies;
@@ -111,6 +112,7 @@ Result<Copied> Pager::copy_pages(Task& task, const PageRange& to, const std::byt
          "a copy is not of whole pages");
   uint64_t at = to.start;
   uint64_t step = to.bytes();
+  bool is_second_try = false;
   while (at < to.end && !task.has_ended) {
     const uint64_t length = std::min(step, to.end - at);
     uffdio_copy copy{.dst = at,
@@ -127,31 +129,30 @@ Result<Copied> Pager::copy_pages(Task& task, const PageRange& to, const std::byt
       task.missing.remove(at, at + copied);
       counters_.pages += copied / kPageBytes;
       at += copied;
+      is_second_try = false;
       continue;
     }
-    switch (error) {
-      case EAGAIN:
+    switch (after_refusal(error, length, is_second_try)) {
+      case AfterRefusal::kReadEvents:
         return Copied::kTryAgain;
-      case ESRCH:
+      case AfterRefusal::kTaskEnded:
         task.has_ended = true;
         break;
-      case ENOENT:
-        // Part of the range is not registered, or the range has more than one mapping: finds the
-        // border by halving.
-        if (length > kPageBytes) {
-          step = length / kPageBytes / 2 * kPageBytes;
-          continue;
-        }
-        [[fallthrough]];
-      case EEXIST:
+      case AfterRefusal::kCopyLess:  // finds the border by halving
+        step = length / kPageBytes / 2 * kPageBytes;
+        break;
+      case AfterRefusal::kCopyAgain:
+        is_second_try = true;
+        break;
+      case AfterRefusal::kSkipPage:
         wake_locked(task, at);
         task.missing.remove(at, at + kPageBytes);
         at += kPageBytes;
         step = to.bytes();
+        is_second_try = false;
         break;
-      default:
-        errno = error;
-        return system_failure("copy pages into process", std::to_string(task.pid));
+      case AfterRefusal::kFail:
+        return system_failure("copy pages into process", std::to_string(task.pid), error);
     }
   }
   return Copied::kDone;

@@ -111,22 +111,26 @@ Result<TaskImages> PageImages::of(pid_t pid, const Pagemap& pagemap) const {
 }
 
 Status PageImages::prepare_images(const std::string& link) {
-  Status prepared = file_ ? write_changed_images() : Status{};
-  if (prepared) prepared = images_.publish(link);
-  if (!prepared) images_.free_memory();
-  return prepared;
+  auto shared = file_ ? write_changed_images() : std::vector<PageRange>{};
+  const Status published = shared ? images_.publish(link) : failure(shared.error());
+  if (!published) {
+    images_.free_memory();
+    return published;
+  }
+  // Only now is it certain that CRIU restores these pages.
+  shared_ = std::move(*shared);
+  return {};
 }
 
-Status PageImages::write_changed_images() {
-  if (Status exempt = exempt_reservations(); !exempt) return exempt;
+Result<std::vector<PageRange>> PageImages::write_changed_images() {
+  if (Status exempt = exempt_reservations(); !exempt) return failure(exempt.error());
   const auto parents = read_pstree(images_.path_of("pstree.img"));
   if (!parents) return failure(parents.error());
   auto shared = shared_ranges(index_, *parents);
-  if (shared.empty()) return {};
+  if (shared.empty()) return shared;
   const Status written = write_shared_pages(images_, index_, shared, *file_, pagemaps_);
-  if (!written) return written;
-  shared_ = std::move(shared);
-  return {};
+  if (!written) return failure(written.error());
+  return shared;
 }
 
 Status PageImages::exempt_reservations() {

@@ -43,10 +43,10 @@ class PageImages {
   // Returns the pages of one process. `pid`: in the process's own pid namespace. Errors: as open().
   Result<TaskImages> of(pid_t pid) const;
   // Makes the images from which CRIU restores, and the symbolic link `link` to their directory.
-  // These images include the pages that processes share.
-  // Makes no link if CRIU can restore from the checkpoint itself, or after an error: then CRIU
-  // restores the images of the checkpoint, and no pages are shared. Blocks while shared pages have
-  // not arrived. Errors: as write_shared_pages().
+  // These images include the pages that processes share. Blocks while shared pages have not
+  // arrived. Makes no link if CRIU can restore from the checkpoint itself, or after an error. CRIU
+  // then restores the images of the checkpoint, no pages are shared, and of() returns all pages.
+  // Errors: those of write_shared_pages() and of RestoreImages::publish().
   Status prepare_images(const std::string& link);
   // Frees the images in memory, which CRIU no longer needs.
   void criu_has_ended() { images_.free_memory(); }
@@ -56,7 +56,8 @@ class PageImages {
  private:
   explicit PageImages(RestoreImages images) : images_(std::move(images)) {}
   std::string pagemap_path(pid_t pid) const;
-  Status write_changed_images();
+  // Returns the pages that the written images include.
+  Result<std::vector<PageRange>> write_changed_images();
   Status exempt_reservations();
   Result<TaskImages> of(pid_t pid, const Pagemap& pagemap) const;
 

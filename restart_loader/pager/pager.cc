@@ -30,7 +30,7 @@ Status Pager::open() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !wake_) return system_failure("serve page faults: create", "an epoll set");
-  prepare_images();
+  if (Status prepared = prepare_images(); !prepared) return prepared;
   const std::string path = work + "/" + kPagerSocket;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   // Binds to a relative name, because the path of the work directory may be too long for a socket's
@@ -51,15 +51,21 @@ Status Pager::open() {
   return watch(listener_.get());
 }
 
-// The images made here save memory. The tree can run without them.
-void Pager::prepare_images() {
-  if (options_.shared_images.empty()) return;
+// Most images made here only save memory, and the tree can run without them. Without the images of
+// change_images(), CRIU would take locks that it must leave out, or refuse files whose sizes
+// differ.
+Status Pager::prepare_images() {
+  if (options_.shared_images.empty()) return {};
   // Lets prepare_images() read borrowed bytes, not through the mount.
   if (images_.file()) start_borrowing();
   const Status prepared = images_.prepare_images(options_.shared_images);
-  if (!prepared) {
-    fmt::print("pages are not shared between the processes: {}\n", prepared.error().message);
+  if (prepared) return {};
+  if (needs_changes_) {
+    return failure(prepared.error().errno_value,
+                   "restore from changed images: " + prepared.error().message);
   }
+  fmt::print("pages are not shared between the processes: {}\n", prepared.error().message);
+  return {};
 }
 
 void Pager::start_borrowing() {
@@ -285,12 +291,14 @@ void Pager::stop() {
 namespace {
 
 // Replaces the images that CRIU must not restore as they are. If the tree has no locks, their image
-// does not exist.
-Status change_images(const PagerOptions& options, RestoreImages& images) {
+// does not exist. Returns whether it has replaced an image.
+Result<bool> change_images(const PagerOptions& options, RestoreImages& images) {
+  bool has_changed = false;
   const auto change = [&](const char* name,
                           Status (*write)(const std::string&, const std::string&)) -> Status {
     const std::string from = images.path_of(name);
     if (access(from.c_str(), F_OK) != 0) return {};
+    has_changed = true;
     const auto to = images.path_for_change(name);
     return to ? write(from, *to) : failure(to.error());
   };
@@ -300,7 +308,8 @@ Status change_images(const PagerOptions& options, RestoreImages& images) {
     changed = change("filelocks.img",
                      options.leaves_process_locks ? write_leases : write_without_description_locks);
   }
-  return changed;
+  if (!changed) return failure(changed.error());
+  return has_changed;
 }
 
 }  // namespace
@@ -308,15 +317,15 @@ Status change_images(const PagerOptions& options, RestoreImages& images) {
 Result<PagerCounters> serve_pages(const PagerOptions& options) {
   auto directory = RestoreImages::open(options.images, options.bundle);
   if (!directory) return failure(directory.error());
-  if (Status changed = change_images(options, *directory); !changed) {
-    return failure(changed.error());
-  }
+  const auto changed = change_images(options, *directory);
+  if (!changed) return failure(changed.error());
   auto images = PageImages::open(std::move(*directory), options.memory);
   if (!images) return failure(images.error());
-  auto pager = std::make_unique<Pager>(std::move(*images), options);
+  auto pager = std::make_unique<Pager>(std::move(*images), options, *changed);
   if (Status opened = pager->open(); !opened) return failure(opened.error());
   options.listening();
-  // An exception that left this function would close the userfaultfds: see below.
+  // Catches exceptions, because an exception that left this function would destroy the pager and
+  // close the userfaultfds.
   auto served = without_exceptions([&] { return pager->serve(); });
   if (!served) {
     pager->stop();

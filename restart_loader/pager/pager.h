@@ -54,7 +54,8 @@ struct PagerOptions {
   // (post-copy).
   bool fills_early = false;
   // What CRIU must not restore from its images: the sizes of written files, and the locks of open
-  // file descriptions, or all but leases. Needs `shared_images`.
+  // file descriptions, or all but leases. Needs `shared_images`; if the link to them cannot be
+  // made, that is an error.
   bool any_file_sizes = false;
   bool leaves_locks = false;
   bool leaves_process_locks = false;

@@ -18,10 +18,12 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/message_socket.h"
 #include "base/unique_fd.h"
+#include "restart_loader/images/criu_image.h"
 #include "restart_loader/images/criu_image.pb.h"
 #include "restart_loader/pager/page_images.h"
 
@@ -32,6 +34,7 @@ constexpr uint64_t kPages = 800;
 // The last pages are not in the images.
 constexpr uint64_t kPagesInImages = 700;
 constexpr int32_t kPid = 17;
+constexpr uint32_t kFileLocksMagic = 0x54323616;
 
 uint64_t word_of(uint64_t page) { return page * 0x9E3779B97F4A7C15ULL + 1; }
 uint64_t expected(uint64_t page) { return page < kPagesInImages ? word_of(page) : 0; }
@@ -198,6 +201,25 @@ class PagerTest : public testing::Test {
     file.write(bytes.data(), lower_bytes);
   }
 
+  // Moves the pages to a memory file, the last page first. So each page is copied alone.
+  void write_reversed_memory_file() {
+    write_images(kPagesInImages, kLazy);
+    std::filesystem::remove(directory_ + "/pages-1.img");
+    const uint64_t start = reinterpret_cast<uint64_t>(memory_);
+    PageIndex index{kPagesInImages * kPageBytes, {{17, 1, {}}}};
+    std::vector<char> bytes(kPagesInImages * kPageBytes);
+    for (uint64_t page = 0; page < kPagesInImages; ++page) {
+      const uint64_t at = start + page * kPageBytes;
+      const uint64_t place = (kPagesInImages - 1 - page) * kPageBytes;
+      index.tasks[0].ranges.push_back({at, at + kPageBytes, place});
+      const uint64_t word = word_of(page);
+      std::memcpy(bytes.data() + place, &word, sizeof(word));
+    }
+    ASSERT_TRUE(write_page_index(directory_ + "/" + kPageIndexFile, index));
+    memory_file_ = directory_ + "/memory";
+    std::ofstream(memory_file_).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+
   // Serves a task that runs `body`. Returns the pager's result. Sets `task_end_` to how the task
   // ended.
   template <typename Body>
@@ -213,9 +235,13 @@ class PagerTest : public testing::Test {
     auto served = serve_pages({.images = directory_,
                                .memory = memory_file_,
                                .work = directory_,
+                               .shared_images = shared_images_,
                                .fills_early = fills_early_,
+                               .leaves_locks = leaves_locks_,
                                .listening = listening,
                                .completed = [this] { memory_is_complete_ = true; }});
+    has_listened_ = child > 0;
+    if (!has_listened_) return served;
     if (!served) kill(child, SIGKILL);
     task_end_ = end_of(child);
     return served;
@@ -223,7 +249,10 @@ class PagerTest : public testing::Test {
 
   std::string directory_;
   std::string memory_file_;  // empty: there is none
+  std::string shared_images_;
   bool fills_early_ = false;
+  bool leaves_locks_ = false;
+  bool has_listened_ = false;
   std::byte* memory_ = nullptr;
   int task_end_ = -1;
   std::atomic<bool> memory_is_complete_ = false;
@@ -317,6 +346,28 @@ TEST_F(PagerTest, PagesFollowMovedMemory) {
   EXPECT_EQ(task_end_, 0);
 }
 
+// From Linux 6.9 on, a copy to a page that moves meanwhile fails with ENOENT.
+TEST_F(PagerTest, PagesThatMoveWhileTheyAreCopiedAreNotLost) {
+  constexpr int kMoves = 100;
+  write_reversed_memory_file();
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.finish();
+    void* here = task.page(0);
+    void* there = mmap(nullptr, kPages * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int move = 0; move < kMoves; ++move) {
+      if (mremap(here, kPages * kPageBytes, kPages * kPageBytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                 there) == MAP_FAILED) {
+        _exit(106);
+      }
+      std::swap(here, there);
+    }
+    Restored(static_cast<std::byte*>(here), "").check(0, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
+}
+
 TEST_F(PagerTest, DiscardedPagesReadAsZerosAndUnmappedPagesAreNotAwaited) {
   const auto served = serve([](Restored& task) {
     task.begin();
@@ -381,6 +432,31 @@ TEST_F(PagerTest, PagesFileThatIsTooShortIsReported) {
   EXPECT_EQ(served.error().errno_value, EIO);
   // If the userfaultfd were closed, the task would read zeros.
   EXPECT_EQ(open_after, open_before + 1) << "the userfaultfd was closed";
+}
+
+// Otherwise CRIU would take the locks that the caller left out.
+TEST_F(PagerTest, ChangedImagesThatCannotBePublishedAreAnError) {
+  ASSERT_TRUE(ImageWriter(kFileLocksMagic).write(directory_ + "/filelocks.img"));
+  leaves_locks_ = true;
+  shared_images_ = directory_ + "/absent/link";
+  const auto served = serve([](Restored& task) { task.begin(); });
+  ASSERT_FALSE(served);
+  EXPECT_FALSE(has_listened_);
+  EXPECT_NE(served.error().message.find("changed images"), std::string::npos)
+      << served.error().message;
+}
+
+TEST_F(PagerTest, TreeIsServedIfImagesThatOnlySaveMemoryCannotBeMade) {
+  leaves_locks_ = true;  // there are no locks, so no image is changed
+  shared_images_ = directory_ + "/absent/link";
+  write_memory_file();
+  const auto served = serve([](Restored& task) {
+    task.begin();
+    task.finish();
+    task.check(0, kPages);
+  });
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(task_end_, 0);
 }
 
 TEST_F(PagerTest, MissingImagesAreReported) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/whole_file.h"
 #include "base/without_exceptions.h"
 #include "mount/detached_mount.h"
 
@@ -70,13 +71,7 @@ Status write_image(const UniqueFd& directory, const std::string& name,
   const UniqueFd file(
       openat(directory.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return system_failure("unpack the images: create", name);
-  while (!bytes.empty()) {
-    const ssize_t n = write(file.get(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_failure("unpack the images: write", name);
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return {};
+  return write_all(file, bytes, 0, "the unpacked image " + name);
 }
 
 }  // namespace

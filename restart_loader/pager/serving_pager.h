@@ -76,8 +76,9 @@ enum class Copied {
 
 class Pager {
  public:
-  Pager(PageImages images, PagerOptions options)
-      : images_(std::move(images)), options_(std::move(options)) {}
+  // `needs_changes`: CRIU must restore from changed images, not from those of the checkpoint.
+  Pager(PageImages images, PagerOptions options, bool needs_changes)
+      : images_(std::move(images)), options_(std::move(options)), needs_changes_(needs_changes) {}
   ~Pager() { stop(); }
 
   Status open();
@@ -86,7 +87,7 @@ class Pager {
   void stop();
 
  private:
-  void prepare_images();
+  Status prepare_images();
   void start_borrowing();
   std::thread start_thread(void (Pager::*work)());
   Status watch(int fd) const;
@@ -119,6 +120,7 @@ class Pager {
 
   PageImages images_;
   const PagerOptions options_;
+  const bool needs_changes_;
   UniqueFd listener_;
   UniqueFd criu_;
   UniqueFd epoll_;

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/whole_file.h"
 #include "restart_loader/images/mm_image.h"
 #include "restart_loader/pager/equal_pages.h"
 
@@ -228,16 +229,16 @@ class PagemapWriter {
 
 // `path`: of `to`, for errors. `scratch` has room for kCopyBytes.
 template <typename File>
-Status copy_bytes(const File& from, const Piece& piece, int to, const std::string& path,
+Status copy_bytes(const File& from, const Piece& piece, const UniqueFd& to, const std::string& path,
                   std::vector<std::byte>& scratch) {
   const uint64_t length = piece.end - piece.start;
-  for (uint64_t done = 0; done < length;) {
+  for (uint64_t done = 0; done < length; done += kCopyBytes) {
     const size_t part = std::min(length - done, kCopyBytes);
     const auto bytes = from.read(piece.from + done, part, scratch.data());
     if (!bytes) return failure(bytes.error());
-    const ssize_t n = pwrite(to, *bytes, part, static_cast<off_t>(piece.offset + done));
-    if (n <= 0) return system_failure("write the shared pages to", path);
-    done += static_cast<uint64_t>(n);
+    if (Status written = write_all(to, {*bytes, part}, piece.offset + done, path); !written) {
+      return written;
+    }
   }
   return {};
 }
@@ -257,10 +258,10 @@ Status write_pages(const std::vector<Piece>& pieces, DumpedFiles& dumped, const 
   for (const Piece* piece : by_owner) {
     Status copied;
     if (piece->owner == kSharedByAll) {
-      copied = copy_bytes(shared, *piece, to.get(), path, scratch);
+      copied = copy_bytes(shared, *piece, to, path, scratch);
     } else {
       const auto own = dumped.open(piece->owner);
-      copied = own ? copy_bytes(**own, *piece, to.get(), path, scratch) : failure(own.error());
+      copied = own ? copy_bytes(**own, *piece, to, path, scratch) : failure(own.error());
     }
     if (!copied) return copied;
   }

@@ -209,6 +209,17 @@ class SharedImagesTest : public testing::Test {
     EXPECT_GT(values.size(), 100u);
     return repeated;
   }
+  void expect_all_is_left_to(const PageImages& pager) const {
+    for (const IndexedTask& task : index_.tasks) {
+      const auto left = pager.of(task.pid);
+      ASSERT_TRUE(left) << left.error().message;
+      uint64_t bytes = 0;
+      for (const PageRange& part : left->ranges) bytes += part.bytes();
+      uint64_t indexed = 0;
+      for (const PageRange& part : task.ranges) indexed += part.bytes();
+      EXPECT_EQ(bytes, indexed) << "process " << task.pid;
+    }
+  }
   static void write_page(std::ofstream& file, uint64_t value) {
     const std::vector<uint64_t> words(kPage / sizeof(value), value);
     file.write(reinterpret_cast<const char*>(words.data()), kPage);
@@ -330,13 +341,16 @@ TEST_F(SharedImagesTest, AreNotMadeIfTheMemoryFileIsTooShort) {
   ASSERT_FALSE(shared);
   EXPECT_EQ(shared.error().errno_value, EIO);
   EXPECT_FALSE(std::filesystem::exists(directory()));
-  const auto left = pager->of(1);
-  ASSERT_TRUE(left);
-  uint64_t bytes = 0;
-  for (const PageRange& part : left->ranges) bytes += part.bytes();
-  uint64_t indexed = 0;
-  for (const PageRange& part : index_.tasks[0].ranges) indexed += part.bytes();
-  EXPECT_EQ(bytes, indexed) << "all is left to the pager";
+  expect_all_is_left_to(*pager);
+}
+
+// CRIU then restores the images of the checkpoint, which lack the shared pages.
+TEST_F(SharedImagesTest, LeaveAllPagesToThePagerIfTheyCannotBePublished) {
+  make_tree(3, 50, 1);
+  auto pager = PageImages::open(*RestoreImages::open(images()), base_ + "/memory");
+  ASSERT_TRUE(pager);
+  ASSERT_FALSE(pager->prepare_images(base_ + "/absent/to"));
+  expect_all_is_left_to(*pager);
 }
 
 }  // namespace

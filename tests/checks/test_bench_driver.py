@@ -488,7 +488,7 @@ def test_report_has_pictures_of_the_measured_rows(tmp_path):
         assert (tmp_path / "pictures" / name).read_text().startswith("<?xml")
 
 
-def test_run_with_epochs_is_compared_with_the_one_of_its_round():
+def test_run_with_epochs_is_compared_with_the_run_without_epochs_of_its_round():
     effort = dataclasses.replace(EFFORTS["tiny"], job_rounds=2)
     [every] = effort.epochs_every_s
     # The machine is twice as slow in the second round.

@@ -15,8 +15,9 @@ HEAD = "| test | since | failed / runs | what is known |\n| --- | --- | --- | --
 
 
 def junit(path, **cases):
-    """A junit file of test_moves.py: test=result, result one of passed, failed, skipped."""
-    kinds = {"passed": "", "failed": "<failure/>", "skipped": "<skipped/>"}
+    """A junit file of test_moves.py: test=result, result one of passed, failed, skipped, late."""
+    late = '<skipped message="did not run: the time is over"/>'
+    kinds = {"passed": "", "failed": "<failure/>", "skipped": "<skipped/>", "late": late}
     rows = "".join(
         f'<testcase classname="{CLASS}" name="{name}">{kinds[kind]}</testcase>'
         for name, kind in cases.items()
@@ -48,6 +49,13 @@ def test_each_result_is_counted_once(tmp_path):
     results = junit(tmp_path / "e2e.xml", one="passed", two="failed", three="skipped")
     lines, code, _ = run("--junit", results)
     assert (lines, code) == (["1 passed, 1 failed, 1 skipped"], 1)
+
+
+def test_test_that_would_have_begun_too_late_is_skipped_and_named(tmp_path):
+    results = junit(tmp_path / "e2e.xml", one="passed", two="late", three="skipped")
+    lines, code, errors = run("--junit", results)
+    assert (lines, code) == (["1 passed, 0 failed, 2 skipped"], 0)
+    assert errors == "did not run: tests/e2e/test_moves.py::two\n"
 
 
 def test_test_that_passes_only_when_repeated_is_named_above_the_last_line(tmp_path):

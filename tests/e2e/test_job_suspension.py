@@ -9,7 +9,6 @@ from lab import lammps
 from lab.job_hosts import AS_ROOT, JobHosts
 from lab.ppmr import make_key
 
-COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 7"
 SUSPENDED = 75
 
 
@@ -35,7 +34,7 @@ def suspend(hosts, directory, at="h1", check=True):
 def test_job_goes_on_on_other_hosts(make_hosts):
     hosts = make_hosts(4)
     directory = hosts.lab.home / "suspended"
-    job = hosts.run(["--hosts", "h1,h2", "--slots", "1", "--", "sh", "-c", COUNT.format(count=300)])
+    job = hosts.start_count(["--hosts", "h1,h2", "--slots", "1"])
     job.await_lines(5)
     said = suspend(hosts, directory).stdout
     assert f"it goes on with: ppmr job resume {directory}" in said
@@ -43,8 +42,8 @@ def test_job_goes_on_on_other_hosts(make_hosts):
     assert f"it was suspended in {directory}" in job.error_text()
     hosts.await_clean()
     resumed = hosts.resume(directory, ["h3", "h4"])
-    assert resumed.wait() == 7, resumed.error_text()
-    assert job.output() + resumed.output() == [str(number) for number in range(300)]
+    resumed.end_file = job.end_file
+    resumed.end_count(before=job.output())
     hosts.await_clean()
     again = hosts.resume(directory, ["h3", "h4"])
     assert again.wait() == 1
@@ -60,13 +59,12 @@ def test_job_goes_on_where_it_is_if_its_files_cannot_be_written(make_hosts):
     directory = hosts.lab.home / "suspended"
     directory.mkdir()
     hosts.nodes["h2"].run(["mount", "-t", "tmpfs", "-o", "size=64k", "small", directory])
-    job = hosts.run(["--slots", "1", "--", "sh", "-c", COUNT.format(count=200)])
+    job = hosts.start_count(["--slots", "1"])
     job.await_lines(5)
     refused = suspend(hosts, directory, check=False)
     assert refused.returncode == 1
     assert "node h2 on host h2" in refused.stderr and "No space left" in refused.stderr
-    assert job.wait() == 7, job.error_text()
-    assert job.output() == [str(number) for number in range(200)]
+    job.end_count()
     assert list(directory.iterdir()) == [], "nothing of the suspension is left"
     hosts.await_clean()
 

@@ -18,7 +18,6 @@ from lab.programs import REPOSITORY
 from lab.tracking import tracks_writes
 
 MOVED, STAYED = 0, 11
-COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done; exit 7"
 
 
 @pytest.fixture
@@ -33,15 +32,6 @@ def make_hosts(lab, need_command):
     yield make
     for hosts in opened:
         hosts.close()
-
-
-def count_to(hosts, count, words=("--spares", "1", "--slots", "1")):
-    return hosts.run([*words, "--", "sh", "-c", COUNT.format(count=count)])
-
-
-def check_counted(job, count):
-    assert job.wait() == 7, job.error_text()
-    assert job.output() == [str(number) for number in range(count)]
 
 
 def place_of(hosts, node, at="h1"):
@@ -69,7 +59,7 @@ def rounds_of_last_move(hosts, name):
 
 def test_job_leaves_its_host_and_loses_no_output(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 100)
+    job = hosts.start_count()
     job.await_lines(5)
     [move] = hosts.evacuate("h1", at="h2")
     assert move["ok"] and move["to"] == "h3" and 0 < move["downtime_s"] < 20
@@ -77,7 +67,7 @@ def test_job_leaves_its_host_and_loses_no_output(make_hosts):
     assert states(hosts) == {"h1": "out", "h2": "ready", "h3": "ready"}
     assert place_of(hosts, "h1") == "h3"
     assert hosts.containers("h1") == []
-    check_counted(job, 100)
+    job.end_count()
     hosts.await_clean()
 
 
@@ -232,30 +222,30 @@ def test_root_of_a_moved_node_grants_no_writes_and_no_privileges(make_hosts):
 
 def test_node_stays_when_no_spare_is_left(make_hosts):
     hosts = make_hosts(2)
-    job = count_to(hosts, 60, words=("--slots", "1"))
+    job = hosts.start_count(words=("--slots", "1"))
     job.await_lines(5)
     [move] = hosts.evacuate("h2", check=False)
     assert not move["ok"] and "no spare host left" in move["error"]
     assert hosts.command("h1", "evacuate", "h2", check=False).returncode == STAYED
     assert states(hosts) == {"h1": "ready", "h2": "ready"}
-    check_counted(job, 60)
+    job.end_count()
 
 
 def test_evacuation_to_a_host_that_is_no_spare_is_refused(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 150)
+    job = hosts.start_count()
     job.await_lines(5)
     for wrong in ("h2", "h1", "nowhere"):
         [move] = hosts.evacuate("h1", "--to", wrong, check=False)
         assert not move["ok"] and "is not a spare" in move["error"]
     [move] = hosts.evacuate("h1", "--to", "h3")
     assert move["ok"]
-    check_counted(job, 150)
+    job.end_count()
 
 
 def test_all_processes_of_a_job_end_with_its_launcher(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 10_000)
+    job = hosts.start_count()
     job.await_lines(5)
     assert len(hosts.leftovers()) == 2
     job.signal(signal.SIGKILL)
@@ -306,7 +296,7 @@ def test_large_output_arrives_complete(make_hosts):
 
 def test_job_continues_without_agents_and_new_agents_can_evacuate_it(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 200)
+    job = hosts.start_count()
     job.await_lines(5)
     for name in hosts.names:
         hosts.kill_agent(name)
@@ -315,7 +305,7 @@ def test_job_continues_without_agents_and_new_agents_can_evacuate_it(make_hosts)
         hosts.start_agent(name)
     [move] = hosts.evacuate("h2")
     assert move["ok"]
-    check_counted(job, 200)
+    job.end_count()
     hosts.await_clean()
 
 
@@ -335,7 +325,7 @@ def test_new_agent_concludes_a_move_whose_agent_was_killed(
     pauses = lab.directory / "pauses"
     pauses.write_text("")
     hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
-    job = count_to(hosts, 200)
+    job = hosts.start_count()
     job.await_lines(5)
     pauses.write_text(f"{role}:{state}")
     evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"])
@@ -364,7 +354,7 @@ def test_new_agent_concludes_a_move_whose_agent_was_killed(
         lambda: "moving" not in states(hosts).values(), 60, "the move to be settled", interval=0.2
     )
     assert (place_of(hosts, "h2") == "h3") == moves
-    check_counted(job, 200)
+    job.end_count()
     hosts.await_clean()
 
 
@@ -374,7 +364,7 @@ def test_move_of_a_node_may_take_longer_than_ten_minutes(make_hosts, lab):
     pauses = lab.directory / "pauses"
     pauses.write_text("source:preparing")
     hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
-    job = count_to(hosts, 20_000)
+    job = hosts.start_count()
     job.await_lines(5)
     source, directory = hosts.nodes["h2"], hosts.state_directory("h2")
     evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"])
@@ -395,7 +385,7 @@ def test_move_of_a_node_may_take_longer_than_ten_minutes(make_hosts, lab):
 
 def test_evacuated_host_takes_no_node_until_it_is_returned(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 200)
+    job = hosts.start_count()
     job.await_lines(5)
     done = hosts.command("h1", "evacuate", "h3")  # has no node: it is only a spare
     assert "has no job nodes" in done.stdout and "ppmr job return h3" in done.stdout
@@ -416,12 +406,12 @@ def test_evacuated_host_takes_no_node_until_it_is_returned(make_hosts):
     [move] = hosts.evacuate("h3")
     assert move["to"] == "h2"
     assert states(hosts) == {"h1": "ready", "h2": "ready", "h3": "out"}
-    check_counted(job, 200)
+    job.end_count()
 
 
 def test_dead_spares_are_passed_over_and_a_dead_host_is_lost(make_hosts):
     hosts = make_hosts(7)
-    job = count_to(hosts, 10_000, words=("--spares", "5", "--slots", "1"))
+    job = hosts.start_count(words=("--spares", "5", "--slots", "1"))
     job.await_lines(5)
     for dead in ("h3", "h4", "h5", "h6"):
         hosts.links[dead].set_up(False)
@@ -443,7 +433,7 @@ def test_dead_spares_are_passed_over_and_a_dead_host_is_lost(make_hosts):
 
 def test_spare_whose_agent_is_away_is_inactive_until_the_agent_is_back(make_hosts):
     hosts = make_hosts(4)
-    job = count_to(hosts, 10_000, words=("--spares", "2", "--slots", "1"))
+    job = hosts.start_count(words=("--spares", "2", "--slots", "1"))
     job.await_lines(5)
     hosts.kill_agent("h3")
     [move] = hosts.evacuate("h2")
@@ -474,7 +464,7 @@ def test_move_in_progress_is_cancelled(make_hosts, lab):
     pauses = lab.directory / "pauses"
     pauses.write_text("source:sealed")
     hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
-    job = count_to(hosts, 100)
+    job = hosts.start_count()
     job.await_lines(5)
     nothing = hosts.command("h1", "evacuate", "h2", "--cancel")
     assert "no job node that you may move leaves host h2" in nothing.stdout
@@ -486,7 +476,7 @@ def test_move_in_progress_is_cancelled(make_hosts, lab):
     paused.unlink()
     assert evacuation.wait(patience(60)) == STAYED
     assert states(hosts) == {"h1": "ready", "h2": "ready", "h3": "spare"}
-    check_counted(job, 100)
+    job.end_count()
 
 
 @pytest.mark.parametrize(
@@ -499,7 +489,7 @@ def test_node_whose_host_lost_power_in_its_move_runs_at_the_spare_or_is_removed(
     pauses.write_text("source:sealed")
     hosts = make_hosts(3, environment={"PPMR_PAUSE_FILE": str(pauses)})
     words = ("--hosts", "h2,h1,h3", "--spares", "1", "--slots", "1")
-    job = count_to(hosts, 400, words=words)
+    job = hosts.start_count(words=words)
     job.await_lines(5)
     evacuation = hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", "h2"], stderr=-3)
     paused = await_undecided(hosts)
@@ -513,7 +503,7 @@ def test_node_whose_host_lost_power_in_its_move_runs_at_the_spare_or_is_removed(
         resolve = [hosts.ppmr, "migrate", "--state-dir", hosts.state_directory("h3")]
         hosts.nodes["h3"].run([*resolve, "--resolve", migration, "--run-here"], input="h2\n")
         wait_until(lambda: place_of(hosts, "h2") == "h3", 60, "the home to know", interval=0.2)
-        check_counted(job, 400)
+        job.end_count()
     else:
         job.signal(signal.SIGKILL)
     wait_until(lambda: "h3" not in hosts.leftovers(), 60, "h3 to be clean", interval=0.2)
@@ -565,7 +555,7 @@ def test_node_waits_for_an_accept_and_keeps_its_lock_on_a_shared_file(make_hosts
 
 def test_job_that_lost_a_node_ends_with_a_message(make_hosts):
     hosts = make_hosts(2)
-    job = count_to(hosts, 10_000, words=("--slots", "1"))
+    job = hosts.start_count(words=("--slots", "1"))
     job.await_lines(5)
     hosts.nodes["h2"].run(["runc", "kill", hosts.containers("h2")[0], "KILL"])
     assert job.wait() == 1
@@ -575,7 +565,7 @@ def test_job_that_lost_a_node_ends_with_a_message(make_hosts):
 
 def test_job_whose_host_does_not_answer_ends_with_a_message(make_hosts):
     hosts = make_hosts(2, agent_options=["--host-timeout", "6"])
-    job = count_to(hosts, 10_000, words=("--slots", "1"))
+    job = hosts.start_count(words=("--slots", "1"))
     job.await_lines(5)
     hosts.links["h2"].set_up(False)
     assert job.wait() == 1
@@ -587,14 +577,14 @@ def test_job_whose_host_does_not_answer_ends_with_a_message(make_hosts):
 
 def test_two_hosts_are_evacuated_at_once(make_hosts):
     hosts = make_hosts(4)
-    job = count_to(hosts, 120, words=("--spares", "2", "--slots", "1"))
+    job = hosts.start_count(words=("--spares", "2", "--slots", "1"))
     job.await_lines(5)
     running = [
         hosts.nodes["h1"].popen([hosts.ppmr, "job", "evacuate", host]) for host in ("h1", "h2")
     ]
     assert [each.wait(60) for each in running] == [MOVED, MOVED]
     assert states(hosts) == {"h1": "out", "h2": "out", "h3": "ready", "h4": "ready"}
-    check_counted(job, 120)
+    job.end_count()
     hosts.await_clean()
 
 
@@ -629,7 +619,7 @@ def await_result(hosts, name, host):
 
 def test_request_file_evacuates_its_host_and_gets_a_result(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 200)
+    job = hosts.start_count()
     job.await_lines(5)
     node = hosts.nodes["h2"]
     node.run(["sh", "-c", f"echo '[' >{HOOKS}/broken.request"])
@@ -637,12 +627,12 @@ def test_request_file_evacuates_its_host_and_gets_a_result(make_hosts):
     node.run(["touch", f"{HOOKS}/drain.request"])
     [move] = await_result(hosts, "drain", "h2")["moves"]
     assert move["ok"] and (move["from"], move["to"]) == ("h2", "h3")
-    check_counted(job, 200)
+    job.end_count()
 
 
 def test_health_check_requests_an_evacuation_and_then_drains_the_host(make_hosts, lab):
     hosts = make_hosts(3)
-    job = count_to(hosts, 200)
+    job = hosts.start_count()
     job.await_lines(5)
     drain, called = lab.home / "drain", lab.home / "scontrol-called"
     programs = lab.home / "bin"
@@ -665,7 +655,7 @@ def test_health_check_requests_an_evacuation_and_then_drains_the_host(make_hosts
     requested, drained = called.read_text().splitlines()
     assert requested.startswith("logger") and "uncorrected memory errors" in requested
     assert drained.startswith("scontrol update NodeName=slurm-h2 State=drain Reason=ppmr: uncorr")
-    check_counted(job, 200)
+    job.end_count()
 
 
 # ---- Users ---------------------------------------------------------------------------------------
@@ -697,7 +687,7 @@ def ask_as_nobody(hosts, request, host="h1"):
 
 def test_user_cannot_see_move_or_end_the_job_of_another_user(make_hosts):
     hosts = make_hosts(3)
-    job = count_to(hosts, 100)
+    job = hosts.start_count()
     job.await_lines(5)
     [record] = hosts.status()
     assert "token" not in json.dumps(record)
@@ -706,7 +696,7 @@ def test_user_cannot_see_move_or_end_the_job_of_another_user(make_hosts):
     assert ask_as_nobody(hosts, {"op": "evacuate", "host": "h2"})["evacuation"]["moves"] == []
     refused = ask_as_nobody(hosts, {"op": "end", "job": record["job"]})
     assert not refused["ok"] and "another user" in refused["error"]
-    check_counted(job, 100)
+    job.end_count()
 
 
 @pytest.mark.parametrize("op", ["join", "leave", "arrived", "reserve", "settle", "place", "hello"])

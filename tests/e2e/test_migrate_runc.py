@@ -272,7 +272,7 @@ def test_target_without_memory_for_files_aborts_the_move(writer, migrations):
     done = migrate(migrations)
     migrations.target_at.run(["umount", "/proc/meminfo"])
     assert done.code == ABORTED
-    assert "not enough memory for the files" in done.output
+    assert "does not have enough memory for the files" in done.output
     writer.check_stayed()
     check_file_is_right(writer)
 

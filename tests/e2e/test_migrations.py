@@ -81,7 +81,7 @@ def test_help_of_a_command_is_printed(ppmr):
     assert unknown.returncode == 2 and "unknown subcommand x" in unknown.stderr
 
 
-def test_wrong_command_line_with_json_prints_an_object(ppmr):
+def test_wrong_command_line_with_json_prints_its_error_as_json(ppmr):
     done = subprocess.run(
         [ppmr, "migrate", "--json", "--pid", "none"], capture_output=True, timeout=20, text=True
     )

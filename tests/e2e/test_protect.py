@@ -306,8 +306,15 @@ def test_criu_that_hangs_does_not_hold_the_process(nodes, ledger, migrations, tm
     assert held != 0
     ledger.wait_for_lines(5)
     assert not nodes.source.alive(held)
-    warned = [event["sentence"] for event in protection.events() if event["event"] == "warning"]
-    assert any("criu dump was silent for 2000 ms" in sentence for sentence in warned), warned
+    wait_until(
+        lambda: any(
+            "criu dump was silent for 2000 ms" in event["sentence"]
+            for event in protection.events()
+            if event["event"] == "warning"
+        ),
+        10,
+        "the warning about the silent CRIU",
+    )
     protection.wait_for_epochs(2)
     ledger.check_continuous()
     protection.end()

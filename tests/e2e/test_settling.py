@@ -42,8 +42,11 @@ def kill_programs_of_source(nodes):
     kill_programs(nodes.source, "ppmr migrate |migration-relay", "criu")
 
 
+SUPERVISORS = "migration-restore|migration-relay"
+
+
 def kill_programs_of_target(nodes):
-    kill_programs(nodes.target, "migration-restore|migration-relay", "serve-pages|criu")
+    kill_programs(nodes.target, SUPERVISORS, "serve-pages|criu")
 
 
 def restart_in_record(node, migrations, role):
@@ -174,6 +177,8 @@ def test_memory_of_a_killed_supervisor_is_freed_when_its_move_is_over(nodes, lab
     if state == "aborted":
         migrations.wait_until_paused("source", "sealed", running)
         wait_for_ready_target(migrations)
+        # The agent may write the state, and the supervisor would end when it reads it.
+        nodes.target.run(["pkill", "-STOP", "-f", SUPERVISORS])
         running.signal(signal.SIGINT)
         migrations.go_on("source", "sealed")
     migrations.wait_until_paused("target", state)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from lab import lammps
-from lab.job_hosts import AS_ROOT, JobHosts
+from lab.job_hosts import AS_ROOT, JobHosts, count_until
 from lab.node import wait_until
 from lab.ppmr import make_key
 from lab.programs import REPOSITORY
@@ -15,7 +15,6 @@ from lab.slurm import SlurmCluster
 
 HOSTS = 4
 EXPORTS = "".join(f"export {name}={value}\n" for name, value in AS_ROOT.items())
-COUNT = "i=0; while [ $i -lt {count} ]; do echo $i; i=$((i+1)); sleep 0.05; done"
 
 
 @pytest.fixture
@@ -34,9 +33,38 @@ def submit(slurm, command, options="--spares 1", **limits):
     return slurm.submit(EXPORTS + run, nodes=HOSTS, **limits)
 
 
-def submit_counting(slurm, count):
-    """Submits a job whose node on h1 counts."""
-    return submit(slurm, f"sh -c '{COUNT.format(count=count)}'")
+def end_file(slurm):
+    return slurm.hosts.lab.home / "end"
+
+
+def counting(slurm):
+    """A command that counts until end_file() exists."""
+    return f"sh -c '{count_until(end_file(slurm))}'"
+
+
+def numbers(output):
+    return [line for line in output.splitlines() if line.isdigit()]
+
+
+def await_count(slurm, jobs):
+    """Waits until each job has printed another number."""
+    for job in jobs:
+        seen = len(numbers(slurm.output(job)))
+        wait_until(
+            lambda job=job, seen=seen: len(numbers(slurm.output(job))) > seen,
+            400,
+            f"job {job} to count on",
+        )
+
+
+def end_count(slurm, job):
+    """Ends the command of a job that still counts. It must have printed each number once."""
+    await_count(slurm, [job])
+    end_file(slurm).touch()
+    assert slurm.await_end(job) == "COMPLETED"
+    # srun reports on the job's standard error when Slurm loses a host.
+    lines = [line for line in slurm.output(job).splitlines() if not line.startswith("srun: ")]
+    assert lines == [*map(str, range(len(lines) - 1)), "ended with 0"]
 
 
 def await_text(slurm, job, text):
@@ -46,13 +74,6 @@ def await_text(slurm, job, text):
         f"'{text}' in the output of job {job}",
     )
     assert text in slurm.output(job)
-
-
-def check_counted(slurm, job, count):
-    assert slurm.await_end(job) == "COMPLETED"
-    # srun reports on the job's standard error when Slurm loses a host.
-    lines = [line for line in slurm.output(job).splitlines() if not line.startswith("srun: ")]
-    assert lines == [*map(str, range(count)), "ended with 0"]
 
 
 def values_of(slurm, job):
@@ -149,17 +170,17 @@ def memory_of_step(slurm, host, job):
 
 
 def test_chosen_hosts_of_an_allocation_are_held_and_can_be_evacuated(slurm):
-    job = submit(slurm, f"sh -c '{COUNT.format(count=100)}'", "--hosts h3,h2 --spares 1")
+    job = submit(slurm, counting(slurm), "--hosts h3,h2 --spares 1")
     await_text(slurm, job, "\n10\n")
     [record] = slurm.hosts.status("h3")
     assert [host["name"] for host in record["hosts"]] == ["h3", "h2"]
     [move] = slurm.hosts.evacuate("h3", at="h3")
     assert move["ok"] and move["to"] == "h2"
-    check_counted(slurm, job, 100)
+    end_count(slurm, job)
 
 
 def test_scancel_ends_the_job_nodes_on_all_hosts(slurm):
-    job = submit_counting(slurm, 100_000)
+    job = submit(slurm, counting(slurm))
     await_text(slurm, job, "\n10\n")
     [move] = slurm.hosts.evacuate("h1")
     assert move["ok"]
@@ -169,19 +190,18 @@ def test_scancel_ends_the_job_nodes_on_all_hosts(slurm):
 
 
 def test_job_continues_when_slurm_loses_a_host_after_its_evacuation(slurm):
-    count = 300
-    job = submit_counting(slurm, count)
+    job = submit(slurm, counting(slurm))
     await_text(slurm, job, "\n10\n")
     [move] = slurm.hosts.evacuate("h2")
     assert move["ok"]
     slurm.kill("slurmd", "h2")
     slurm.command("scontrol", "update", "NodeName=h2", "State=down", "Reason=test")
-    check_counted(slurm, job, count)
+    end_count(slurm, job)
     assert slurm.node_states()["h2"].startswith("down")
 
 
 def test_job_ends_when_its_step_ends_on_a_host(slurm):
-    job = submit_counting(slurm, 100_000)
+    job = submit(slurm, counting(slurm))
     await_text(slurm, job, "\n10\n")
     node = slurm.hosts.nodes["h3"]
     [holder] = node.run(["pgrep", "-f", "job hold"]).stdout.split()
@@ -302,7 +322,7 @@ def script_for_the_time_limit(slurm, command, directory=None):
 
 def test_job_goes_on_in_another_allocation_after_its_time_limit(slurm):
     directory = slurm.hosts.lab.home / "suspended"
-    script = script_for_the_time_limit(slurm, f"sh -c '{COUNT.format(count=200)}'", directory)
+    script = script_for_the_time_limit(slurm, counting(slurm), directory)
 
     def submit_to(nodes):
         return slurm.submit(script, nodes=2, options=[f"--nodelist={nodes}"])
@@ -314,9 +334,11 @@ def test_job_goes_on_in_another_allocation_after_its_time_limit(slurm):
     assert slurm.job(first)["ExitCode"] == "75:0", slurm.output(first)
     await_no_trace(slurm)
     second = submit_to("h3,h4")
+    await_count(slurm, [second])
+    end_file(slurm).touch()
     assert slurm.await_end(second) == "COMPLETED", slurm.output(second)
-    lines = (slurm.output(first) + slurm.output(second)).splitlines()
-    assert [line for line in lines if line.isdigit()] == [*map(str, range(200))]
+    printed = numbers(slurm.output(first)) + numbers(slurm.output(second))
+    assert printed == [*map(str, range(len(printed)))]
     assert not directory.exists()
     await_no_trace(slurm)
 
@@ -325,7 +347,7 @@ def test_job_goes_on_in_another_allocation_after_its_time_limit(slurm):
 def test_array_goes_on_from_the_queue_after_its_time_limit(slurm):
     """Both tasks share their hosts. Slurm holds each for two minutes when it is back in the
     queue."""
-    script = script_for_the_time_limit(slurm, f"sh -c '{COUNT.format(count=200)}'")
+    script = script_for_the_time_limit(slurm, counting(slurm))
     options = ["--array=0-1", "--nodelist=h1,h2"]
     array = slurm.submit(script, nodes=2, options=options)
     tasks = [f"{array}_{number}" for number in (0, 1)]
@@ -333,9 +355,13 @@ def test_array_goes_on_from_the_queue_after_its_time_limit(slurm):
         await_text(slurm, task, "\n10\n")
     slurm.command("scancel", "--batch", "--signal=TERM", array)
     for task in tasks:
+        wait_until(lambda task=task: slurm.job(task)["Restarts"] == "1", 400, f"{task} to restart")
+    await_count(slurm, tasks)
+    end_file(slurm).touch()
+    for task in tasks:
         assert slurm.await_end(task, timeout=400) == "COMPLETED", slurm.output(task)
         assert slurm.job(task)["Restarts"] == "1", "it went back into the queue"
-        lines = slurm.output(task).splitlines()
-        assert [line for line in lines if line.isdigit()] == [*map(str, range(200))]
+        printed = numbers(slurm.output(task))
+        assert printed == [*map(str, range(len(printed)))]
     assert not list(slurm.hosts.lab.home.glob("suspended-*"))
     await_no_trace(slurm)

@@ -1,5 +1,5 @@
-// Fuzzes text that a program controls: files of /proc, which contain its name, its arguments and
-// the names of its files, and its answer to a check of RDMA.
+// Fuzzes the parsers of text that a program controls: files of /proc, which contain its name, its
+// arguments and the names of its files, and its answer to a check of RDMA.
 #include "preflight/rdma_release/rdma_check.h"
 #include "processes/proc_files.h"
 #include "processes/sockets.h"

@@ -51,7 +51,7 @@ from .failure_cases import (
     where_is,
 )
 from .migrations import Migrations
-from .node import LabError, wait_until
+from .node import LabError, has_stopped, wait_until
 from .pace import patience
 from .tracking import is_tracked, userfaultfds
 from .witness import ABSENT, RUNS, ContainerWitness, Witness
@@ -406,12 +406,14 @@ class Arena:
         return node.find_processes(lambda words: words[0].endswith(b"criu") and words[1] == b"swrk")
 
     def _continue(self, victims, running):
-        for pid in victims:
+        # nsenter stops when its child stops, but a little later, and does not continue when the
+        # child continues. A SIGCONT before it stops would have no effect.
+        started = (running, self.migrations.source, self.migrations.target)
+        parents = [one.process.pid for one in started if one.running() and one.host_pid in victims]
+        for pid in parents:
+            wait_until(lambda pid=pid: has_stopped(pid), 30, "nsenter to stop")
+        for pid in [*victims, *parents]:
             self._signal(pid, signal.SIGCONT)
-        # nsenter stops when its child stops, and does not continue when the child continues.
-        daemons = (self.migrations.source, self.migrations.target)
-        for process in (running.process, *(daemon.process for daemon in daemons)):
-            self._signal(process.pid, signal.SIGCONT)
 
     @staticmethod
     def _signal(pid, number):

@@ -29,6 +29,11 @@ AS_ROOT = {
 }
 
 
+def count_until(end):
+    """A program for the shell: prints 0, 1, 2 ... until the file `end` exists."""
+    return f"i=0; until [ -e {end} ]; do echo $i; i=$((i+1)); sleep 0.05; done"
+
+
 class JobHosts:
     def __init__(self, lab, count, environment=None, agent_options=(), control_groups=False):
         self.lab = lab
@@ -148,6 +153,13 @@ class JobHosts:
     def status(self, at="h1"):
         return json.loads(self.command(at, "status", "--json").stdout)["jobs"]
 
+    def start_count(self, words=("--spares", "1", "--slots", "1")):
+        """Starts a job that prints numbers until its end_count()."""
+        end = self.lab.home / f"end-{time.time_ns()}"
+        job = self.run([*words, "--", "sh", "-c", f"{count_until(end)}; exit 7"])
+        job.end_file = end
+        return job
+
     def containers(self, name):
         done = self.nodes[name].run(["runc", "list", "-q"], check=False)
         return [line for line in done.stdout.split() if line.startswith("ppmr-")]
@@ -249,6 +261,7 @@ class RunningJob(RunningCommand):
         verb="run",
     ):
         self.hosts, self.host = hosts, host
+        self.end_file = None  # of JobHosts.start_count()
         if "--hosts" not in words:
             words = ["--hosts", ",".join(hosts.names), *words]
         super().__init__(
@@ -262,6 +275,16 @@ class RunningJob(RunningCommand):
                 env={**hosts.environment, **(environment or {})},
             )
         )
+
+    def end_count(self, before=(), timeout=120):
+        """Ends a job that still counts. It must have printed each number once. `before`: the lines
+        that it printed before it was suspended."""
+        self.await_lines(len(self.lines) + 10)
+        self.end_file.touch()
+        code = self.wait(timeout)
+        lines = [*before, *self.output()]
+        if code != 7 or lines != [str(number) for number in range(len(lines))]:
+            raise LabError(f"the job ended with {code}, and printed {lines} {self.error_text()}")
 
     def signal(self, number):
         self.hosts.nodes[self.host].signal_process(self.process, number)

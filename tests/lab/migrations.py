@@ -38,6 +38,8 @@ class Migrations(Mounts):
             "target": target_at.scratch(f"{name}-state"),
         }
         self.environment = dict(environment or {})
+        # No thread of the target's daemon may have the pid of a program that moves there.
+        target_at.keep_helpers_low()
         super().__init__(
             source_at,
             target_at,

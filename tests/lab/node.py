@@ -350,10 +350,12 @@ class Node(Commands):
         self._started.append(process)
         return process
 
+    # nsenter stops when its child stops, but a little later, and does not continue when the child
+    # does, or is killed.
     def signal_process(self, process, number):
         super().signal_process(process, number)
-        # nsenter stops when its child stops, and does not continue when the child does, or is
-        # killed.
+        if number == signal.SIGSTOP:
+            wait_until(lambda: has_stopped(process.pid), 30, "nsenter to stop")
         if number in (signal.SIGCONT, signal.SIGKILL):
             process.send_signal(signal.SIGCONT)
 

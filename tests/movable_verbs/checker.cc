@@ -264,7 +264,7 @@ class Pair {
   uint64_t atomics() const { return atomics_; }
   uint64_t counter() const { return __atomic_load_n(&shared_->counter, __ATOMIC_SEQ_CST); }
 
-  // Takes a completion of this queue pair.
+  // Checks a completion of this queue pair, and counts what it completes.
   void take(const ibv_wc& completion) {
     if (completion.status != IBV_WC_SUCCESS) {
       std::cerr << "checker: completion with status " << completion.status << " of "

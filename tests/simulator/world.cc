@@ -1,7 +1,7 @@
 // How a play goes: the coordinator, the hooks, the agent, the supervisors and the daemons that
 // settle are coroutines. The scheduler resumes one of them at a time, chosen by the seed. Between
-// two steps, a fault may strike. When no fault is left and both nodes are up, everything must come
-// to an end by itself, and `judge()` compares the end with what is allowed.
+// two steps, a fault may happen. When no fault is left and both nodes are up, all coroutines must
+// end by themselves. Then `judge()` compares the state of both nodes with what is allowed.
 #include "tests/simulator/world.h"
 
 #include "tests/simulator/world_state.h"

@@ -31,7 +31,7 @@ constexpr uint64_t kSeeds = 100;  // fewer seeds, because each takes ten times a
 constexpr int kRunners = 3;       // more would exceed the peer timeout on a slow machine
 #else
 constexpr uint64_t kSeeds = 300;
-// Many, because a session mostly waits for delays, outages and timeouts.
+// Many sessions at once, because a session mostly waits for delays, outages and timeouts.
 constexpr int kRunners = 12;
 #endif
 constexpr milliseconds kPeerTimeout{400};

@@ -84,7 +84,7 @@ struct TestSourceOptions {
   size_t chunk_size_bytes = kChunkSizeMinBytes;
   uint32_t stream_count = 2;
   SenderEvents events;
-  CompressionOption compression;
+  CompressionMethod compression;
 };
 
 // A source without a mount. Threads: one, but each file may have its own writer thread.

@@ -7,7 +7,7 @@ namespace ppmr {
 // pthread_create() fails with EAGAIN. Link the test statically: otherwise a sanitizer's
 // pthread_create() takes precedence.
 //
-// Threads: one limit at a time.
+// A process may have one such object at a time.
 class ThreadLimit {
  public:
   explicit ThreadLimit(int threads_left);

@@ -74,7 +74,8 @@ class Messenger {
     const std::string name;
 
     // Messages to the partner. The front of the queue has the number `first`. The first `posted`
-    // messages were sent on this connection, those before `tried` on an earlier one.
+    // messages of the queue were sent on this connection. `tried`: the highest number that was sent
+    // on any connection.
     std::deque<std::vector<std::byte>> queue;
     uint64_t first = 1;
     size_t posted = 0;
@@ -94,7 +95,9 @@ class Messenger {
     Clock::time_point retry_at;
     std::chrono::milliseconds retry_delay{0};
 
-    // The shutdown: the parts that this end has sent, and the part that it has received.
+    // The shutdown of the connection. `says_shutdown`: this end must send a shutdown.
+    // `has_said_shutdown`: it was sent. `has_answer`: the partner has answered it. `owes_answer`:
+    // the partner has sent a shutdown. `has_answered`: this end has answered that one.
     bool says_shutdown = false, has_said_shutdown = false, has_answer = false;
     bool owes_answer = false, has_answered = false;
   };
@@ -149,7 +152,7 @@ class Messenger {
   Clock::time_point release_deadline_;
   Clock::time_point resume_retry_at_;
 
-  // Null while this end is away. `peers_` has the queue pairs of this device.
+  // The device of the queue pairs in `peers_`; null while this end is away.
   std::unique_ptr<Device> device_;
   std::unique_ptr<Rendezvous> rendezvous_;
   struct Stranger {  // a TCP connection whose end has not sent its name yet

@@ -8,6 +8,7 @@ the machines and removes DIRECTORY. If this process is killed, the kernel kills 
 (parent-death signal), and the next laboratory removes the directory, whose lock is then free.
 DIRECTORY/supervisor.sock accepts one request per connection: `boot NAME`, `kill NAME`, `state`.
 """
+import ctypes
 import json
 import os
 import select
@@ -17,6 +18,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_supervisor = os.getpid()
+
+
+def die_with_supervisor():
+    """Runs in a new child. Lets the kernel kill it when the supervisor ends. Ends the child if the
+    supervisor has already ended."""
+    if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != _supervisor:
+        os._exit(1)
 
 
 class MachineSupervisor:
@@ -37,11 +50,12 @@ class MachineSupervisor:
             console.rename(home / f"console-{len(list(home.glob('console-*.log'))) + 1}.log")
         with open(home / "qemu.log", "ab") as log:
             self._running[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *self._commands[name]],
+                self._commands[name],
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=die_with_supervisor,
             )
         return f"ok {self._running[name].pid}"
 

@@ -1,7 +1,7 @@
-// A datagram needs a route: the real address handle and queue pair number. The data path sends
-// datagrams that have a route. It holds back a datagram without a route, and wakes the helper
-// thread. The helper thread asks the end for its address (protocol/destination.h), and adds the
-// route. This costs one round trip for each end.
+// A datagram needs a route: the real address handle and the real queue pair number of its
+// destination. The data path sends datagrams that have a route. It holds back a datagram without a
+// route, and wakes the helper thread. The helper thread asks the destination for its address
+// (protocol/destination.h), and adds the route. This costs one round trip for each destination.
 //
 // Rejected: to find the routes when the program makes an address handle. The handle does not say to
 // which queue pairs the program will send.

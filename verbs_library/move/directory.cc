@@ -62,7 +62,7 @@ bool is_stale(const EndId& name, const ControlAddress& own) {
   return error == ECONNREFUSED;
 }
 
-// Creates an entry, in place of a stale one if there is one. Returns the same as
+// Creates an entry. Replaces a stale entry of the same name. Returns the same as
 // TextStore::create().
 int create_text(const EndId& name, const std::string& text, const ControlAddress& own) {
   TextStore& store = *text_store();

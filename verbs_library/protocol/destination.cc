@@ -25,7 +25,7 @@ bool Destination::look(Listing listing) {
 }
 
 void Destination::answered(uint64_t round, ReplyKind kind) {
-  // A HOLD since the question has begun a new round. It is newer than this answer.
+  // A HOLD that arrived after the question has begun a new round, so this answer is out of date.
   if (phase_ != Phase::kAsking || round != round_) return;
   refusals_ = 0;
   if (kind == ReplyKind::kKeys) phase_ = Phase::kKnown;

@@ -38,7 +38,7 @@ void Link::stay() {
 void Link::observe(const Traffic& traffic) {
   if (phase_ != Phase::kLeaving || awaits_go()) return;
   const bool peer_agreed = peer_drained_ && traffic.received == *peer_drained_;
-  // A peer that leaves, too, has waited for its own sends before it sent SUSPEND.
+  // A peer that also leaves sends SUSPEND only after its own sends are done.
   const bool peer_leaves_too = peer_leaves_ && has_told_drained_;
   // If the peer is gone, the device completes the sends to it with an error.
   if (traffic.sends_done && (peer_is_gone_ || peer_agreed || peer_leaves_too)) {

@@ -5,7 +5,8 @@
 
 namespace ppmr::verbs {
 
-// Holds World::control. Calls of the program use it to wait while the process is away.
+// Locks World::control for one call of the program. The call waits here while the process is away,
+// because the helper thread then holds the lock.
 class Control {
  public:
   Control() : guard_(world().control) {}

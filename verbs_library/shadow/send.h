@@ -20,8 +20,7 @@ void gate_sends(Qp& qp);
 bool open_sends(Qp& qp);
 
 // Makes the device report when all sends are done: posts a marker if the last send has no
-// completion of its own. Later sends would need a new marker, so callers mostly gate the queue
-// before.
+// completion of its own. Later sends would need a new marker, so most callers first gate the queue.
 void mark_end_of_sends(Qp& qp);
 
 // Returns whether sends are held back.
