@@ -49,6 +49,13 @@ UniqueFd open_userfaultfd() {
   return fd;
 }
 
+// Ends a child. _exit() would have ThreadSanitizer report the threads of the pager that had finished
+// at the fork, but were not joined.
+[[noreturn]] void end_task(int status) {
+  syscall(SYS_exit_group, status);
+  __builtin_unreachable();
+}
+
 // The functions that run in the child.
 class Restored {
  public:
@@ -63,10 +70,10 @@ class Restored {
         .range = {.start = reinterpret_cast<uint64_t>(memory_), .len = kPages * kPageBytes},
         .mode = UFFDIO_REGISTER_MODE_MISSING,
         .ioctls = 0};
-    if (!uffd_ || ioctl(uffd_.get(), UFFDIO_REGISTER, &range) != 0) _exit(101);
+    if (!uffd_ || ioctl(uffd_.get(), UFFDIO_REGISTER, &range) != 0) end_task(101);
     socket_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address_), sizeof(address_)) != 0) {
-      _exit(109);
+      end_task(109);
     }
     send_number(-5);  // a zombie
     send_number(kPid);
@@ -85,19 +92,19 @@ class Restored {
   }
   void check(uint64_t first, uint64_t last, uint64_t step = 1) const {
     for (uint64_t page = first; page < last; page += step) {
-      if (word(page) != expected(page)) _exit(102);
+      if (word(page) != expected(page)) end_task(102);
     }
   }
   std::byte* page(uint64_t number) const { return memory_ + number * kPageBytes; }
 
  private:
   void send_number(int32_t number) const {
-    if (send(socket_.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) _exit(103);
+    if (send(socket_.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) end_task(103);
   }
   void send_descriptor() const {
     const std::byte byte{};
     if (!send_bytes(socket_.get(), std::span(&byte, 1), std::span(&uffd_, 1), "the pager")) {
-      _exit(104);
+      end_task(104);
     }
   }
 
@@ -230,7 +237,7 @@ class PagerTest : public testing::Test {
       child = fork();
       if (child != 0) return;
       body(task);
-      _exit(0);
+      end_task(0);
     };
     auto served = serve_pages({.images = directory_,
                                .memory = memory_file_,
@@ -318,11 +325,11 @@ TEST_F(PagerTest, ForkedChildGetsThePagesThatItsParentLacked) {
     if (child == 0) {
       std::memset(task.page(3), 0, kPageBytes);  // the child gets its own copy
       task.check(4, kPages);
-      _exit(0);
+      end_task(0);
     }
     task.finish();
     task.check(0, kPages);
-    if (end_of(child) != 0) _exit(105);
+    if (end_of(child) != 0) end_task(105);
   });
   ASSERT_TRUE(served) << served.error().message;
   EXPECT_EQ(task_end_, 0);
@@ -336,7 +343,7 @@ TEST_F(PagerTest, PagesFollowMovedMemory) {
     void* place = mmap(nullptr, kPages * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void* moved = mremap(task.page(0), kPages * kPageBytes, kPages * kPageBytes,
                          MREMAP_MAYMOVE | MREMAP_FIXED, place);
-    if (moved == MAP_FAILED) _exit(106);
+    if (moved == MAP_FAILED) end_task(106);
     const Restored there(static_cast<std::byte*>(moved), "");
     there.check(5, 300);
     task.finish();
@@ -358,7 +365,7 @@ TEST_F(PagerTest, PagesThatMoveWhileTheyAreCopiedAreNotLost) {
     for (int move = 0; move < kMoves; ++move) {
       if (mremap(here, kPages * kPageBytes, kPages * kPageBytes, MREMAP_MAYMOVE | MREMAP_FIXED,
                  there) == MAP_FAILED) {
-        _exit(106);
+        end_task(106);
       }
       std::swap(here, there);
     }
@@ -375,7 +382,7 @@ TEST_F(PagerTest, DiscardedPagesReadAsZerosAndUnmappedPagesAreNotAwaited) {
     munmap(task.page(200), 50 * kPageBytes);
     task.finish();
     for (uint64_t page = 100; page < 150; ++page) {
-      if (task.word(page) != 0) _exit(107);
+      if (task.word(page) != 0) end_task(107);
     }
     task.check(0, 100);
     task.check(150, 200);
@@ -395,7 +402,7 @@ TEST_F(PagerTest, ChangesOfMemoryDuringTheFillLoseNothing) {
       mprotect(task.page(page + 4), kPageBytes, PROT_READ);  // splits the mapping
     }
     for (uint64_t page = 0; page + 8 < kPages; page += 8) {
-      if (task.word(page) != 0) _exit(108);
+      if (task.word(page) != 0) end_task(108);
       task.check(page + 1, page + 8);
     }
   });
@@ -408,7 +415,7 @@ TEST_F(PagerTest, TaskThatEndsIsNotAwaited) {
     task.begin();
     task.check(0, 10);
     task.finish();
-    _exit(0);
+    end_task(0);
   });
   ASSERT_TRUE(served) << served.error().message;
 }
