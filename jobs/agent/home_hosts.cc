@@ -15,11 +15,11 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// A host that lives answers at once, even if it is busy. The home notices a loss within 8 s: the
-// host has been quiet for kQuiet, the round of watch_hosts() before may wait for another dead host,
-// a second passes between rounds, and then the host has kAlivePatience to answer.
-constexpr milliseconds kAlivePatience{2500};
-constexpr milliseconds kQuiet{1500};
+// A host that lives answers at once, even if it is busy. Two tries to connect fit into the patience,
+// as TCP repeats a lost packet after a second. A rollback asks once more before it asks the fence,
+// so a host has been silent for three seconds then, the default token timeout of corosync 3.
+constexpr milliseconds kAlivePatience{1500};
+constexpr milliseconds kQuiet{500};
 // The home spends about a millisecond on each question.
 constexpr size_t kQuestionsPerSecond = 64;
 // The most moves that the history of a node keeps.
@@ -95,6 +95,21 @@ void HomeJobs::watch_hosts() {
     due = contacts_.due(hosts, Clock::now(), std::max(kQuiet, turn), 2 * kQuestionsPerSecond);
   }
   ask_hosts(due);
+  note_silent_hosts();
+}
+
+void HomeJobs::note_silent_hosts() {
+  std::vector<std::pair<std::string, std::string>> lost;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, job] : jobs_) {
+      if (job.ending || !job.protection.rolling_back.empty()) continue;
+      if (std::string why = find_silent_host_locked(job); !why.empty()) {
+        lost.emplace_back(id, std::move(why));
+      }
+    }
+  }
+  for (const auto& [id, why] : lost) on_loss(id, why, /*may_still_answer=*/true);
 }
 
 std::vector<JobRecord> HomeJobs::list(uid_t uid) const {

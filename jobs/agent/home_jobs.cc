@@ -413,9 +413,7 @@ void HomeJobs::tend() {
       continue;
     }
     if (!job.protection.rolling_back.empty()) continue;
-    const std::string silence = find_silent_host(job);
-    const std::string loss = silence.empty() ? find_loss(job) : silence;
-    if (!loss.empty()) on_loss(job.id, loss, /*may_still_answer=*/!silence.empty());
+    if (const std::string loss = find_loss(job); !loss.empty()) on_loss(job.id, loss);
   }
 }
 

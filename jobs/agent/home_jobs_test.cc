@@ -462,11 +462,24 @@ TEST_F(HomeJobsTest, RollbackBeginsAtOnceForASilentHostButNotForOneWithoutAddres
     reopen(std::chrono::seconds(300), "/bin/false");
     home->protect();  // the epoch asks b
     home->await_protection();
-    home->tend();
+    home->watch_hosts();
+    home->await_protection();
     return !home->list(0).at(0).protection.rolling_back.empty();
   };
   EXPECT_FALSE(begins_after(kNoAddress));
   EXPECT_TRUE(begins_after(ETIMEDOUT));
+}
+
+TEST_F(HomeJobsTest, RollbackBeginsAtOnceForANodeWhoseHostReportsItsLoss) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  job.protection.agreed = 1;
+  job.protection.kept_at = {{"a"}, {"b"}};
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  reopen();
+  home->lose(id, 1, "b", "its processes have ended");
+  home->await_protection();
+  EXPECT_EQ(home->list(0).at(0).protection.rollbacks, 1u);
 }
 
 TEST_F(HomeJobsTest, EpochIsNotKeptAtASpareThatDoesNotAnswer) {

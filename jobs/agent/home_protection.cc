@@ -68,10 +68,10 @@ HostContact HomeJobs::contact_of_host(const std::string& host) const {
   return contacts_.of(host);
 }
 
-std::string HomeJobs::find_silent_host(const JobRecord& job) const {
+std::string HomeJobs::find_silent_host_locked(const JobRecord& job) const {
   if (job.protection.every_ms == 0 || !can_roll_back(job.protection)) return "";
   for (const JobNodePlace& node : job.nodes) {
-    const HostContact contact = contact_of_host(node.host);
+    const HostContact contact = contacts_.of(node.host);
     // A host whose name has no address cannot be asked. Only a fence can say whether it is dead. If
     // only the name service fails, the host lives, and a fence may switch it off. So the home waits
     // longer.
@@ -102,7 +102,10 @@ void HomeJobs::on_loss(const std::string& id, const std::string& why, bool may_s
     if (job.protection.every_ms > 0 && can_roll_back(job.protection)) {
       job.protection.rolling_back = why;
       job.protection.may_still_answer = may_still_answer;
-      if (Status saved = replace_locked(**found, std::move(job)); saved) return;
+      if (Status saved = replace_locked(**found, job); saved) {
+        begin_work_locked(job);
+        return;
+      }
     }
   }
   (void)end(id, 0, {why});
@@ -205,7 +208,7 @@ Status HomeJobs::confirm_dead(const std::string& host, const Error& error) const
   // A host without an address may still report to this host, and is then in contact.
   const bool is_early =
       known.contact != Contact::kUnknown || Clock::now() - known.since < options_.host_timeout;
-  if (has_no_address && is_early) {  // see find_silent_host()
+  if (has_no_address && is_early) {  // see find_silent_host_locked()
     return failure(error.errno_value,
                    fmt::format("host {} cannot be asked: {}", host, error.message));
   }
@@ -367,27 +370,30 @@ void HomeJobs::roll_back_job(const JobRecord& job) {
                    job.protection.agreed, back.error().message)});
 }
 
-void HomeJobs::protect() {
-  std::vector<JobRecord> jobs;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, job] : jobs_) {
-      if (job.ending || capturing_.contains(id)) continue;
-      if (!job.protection.rolling_back.empty() || is_epoch_due(job)) jobs.push_back(job);
-    }
-  }
-  for (const JobRecord& job : jobs) {
-    workers_.begin(job.id, [this, job] {
-      const Status done = without_exceptions([&]() -> Status {
-        if (job.protection.rolling_back.empty()) {
-          protect_job(job.id);
-        } else {
-          roll_back_job(job);
-        }
-        return {};
-      });
-      if (!done) spdlog::error("job {}: {}", job.id, done.error().message);
+void HomeJobs::begin_work_locked(const JobRecord& job) {
+  if (job.ending || capturing_.contains(job.id)) return;
+  const auto work = [this, job] {
+    const Status done = without_exceptions([&]() -> Status {
+      if (job.protection.rolling_back.empty()) {
+        protect_job(job.id);
+      } else {
+        roll_back_job(job);
+      }
+      return {};
     });
+    if (!done) spdlog::error("job {}: {}", job.id, done.error().message);
+  };
+  const Status begun = without_exceptions([&]() -> Status {
+    workers_.begin(job.id, work);
+    return {};
+  });
+  if (!begun) spdlog::error("job {}: {}", job.id, begun.error().message);
+}
+
+void HomeJobs::protect() {
+  MutexLock lock(mutex_);
+  for (const auto& [id, job] : jobs_) {
+    if (!job.protection.rolling_back.empty() || is_epoch_due(job)) begin_work_locked(job);
   }
 }
 

@@ -74,8 +74,7 @@ void HostContacts::note_failure(const std::string& host, const Error& error, Tim
   entry.asked_or_heard = std::max(entry.asked_or_heard, asked_at);
   const Contact contact = contact_of(error);
   if (contact != entry.contact.contact) {
-    entry.contact = {
-        .contact = contact, .since_ns = realtime_ns(), .since = std::chrono::steady_clock::now()};
+    entry.contact = {.contact = contact, .since_ns = realtime_ns(), .since = asked_at};
   }
   entry.contact.reason = contact == Contact::kAnswers ? "" : error.message;
 }

@@ -17,7 +17,9 @@ namespace ppmr {
 struct HostContact {
   Contact contact = Contact::kAnswers;
   int64_t since_ns = 0;                           // begin of `contact`; Unix time, for people
-  std::chrono::steady_clock::time_point since{};  // begin of `contact`, to measure time from
+  // Begin of `contact`, to measure time from: when the question was asked that was not answered, or
+  // when the host answered again.
+  std::chrono::steady_clock::time_point since{};
   std::string reason{};                           // why the host does not answer
 };
 

@@ -28,6 +28,7 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTendInterval{1};
+constexpr std::chrono::milliseconds kWatchInterval{250};  // see HomeJobs::watch_hosts()
 constexpr unsigned kOrphanRounds = 10;  // rounds of run() between two checks
 // The hosts of a large job take turns, so that the job's home gets about this many questions in one
 // check. A home answers about a thousand questions per second and core.
@@ -171,7 +172,7 @@ void JobAgent::run() {
     while (!wait(kTendInterval)) safely([this] { home_.protect(); });
   });
   std::thread watcher([this] {
-    while (!wait(kTendInterval)) safely([this] { home_.watch_hosts(); });
+    while (!wait(kWatchInterval)) safely([this] { home_.watch_hosts(); });
   });
   std::thread tidier([this] {
     while (!wait(kTendInterval)) safely([this] { peers_->tidy(); });
@@ -190,8 +191,8 @@ void JobAgent::run() {
   }
   homes.join();
   protector.join();
-  home_.await_protection();
   watcher.join();
+  home_.await_protection();
   hooks.join();
   tidier.join();
 }
