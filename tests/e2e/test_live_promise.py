@@ -14,9 +14,10 @@ ABORTED = 11
 
 @pytest.fixture
 def writer(lab, nodes):
-    """A process that writes its memory faster than the link carries it."""
-    nodes.link.limit("400mbit")
-    writer = Checker(lab, nodes, program=WRITER, options=[6])
+    """A process that writes its memory faster than the link carries it, also beside other tests: up
+    to 160 MiB/s, where the link takes 24."""
+    nodes.link.limit("200mbit")
+    writer = Checker(lab, nodes, mib=32, program=WRITER, options=[6])
     yield writer
     writer.end()
     nodes.link.limit()
@@ -30,7 +31,7 @@ def test_move_that_cannot_keep_its_promise_begins_again_in_post_copy(nodes, migr
     begun = [event["migration"] for event in done.events if event["event"] == "begun"]
     assert len(begun) == len(set(begun)) == 2, "the second move has records of its own"
     (tree,) = done.summary["trees"]
-    assert tree["post_copy"] and tree["downtime_s"] < 1.0, "64 MiB take 1.3 s on this link"
+    assert tree["post_copy"] and tree["downtime_s"] < 1.0, "32 MiB take 1.3 s on this link"
     writer.check_runs_at(nodes.target)
 
 
