@@ -110,7 +110,7 @@ def one_run(chance, program, expected, twice):
             now = protection(hosts) or all_run
             return now["rollbacks"] >= 1 and not now["rolling_back"]
 
-        wait_until(runs_again, 180, "the rollback", interval=0.1)
+        wait_until(runs_again, 180, "the rollback", interval=0.25)
         still_s = time.monotonic() - lost_at
         if program.finish(job) != expected:
             raise SystemExit(f"{lost}: the result differs: {job.output()} {job.error_text()}")

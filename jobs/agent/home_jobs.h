@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -233,6 +234,8 @@ class HomeJobs {
   Result<JobRecord> begin_epoch(const std::string& job);
   void end_epoch(const std::string& job, uint64_t number, const Result<KeptEpoch>& kept);
   void protect_job(const std::string& job);
+  // Returns the job if it has lost a node and is not rolled back yet.
+  std::optional<JobRecord> find_to_roll_back(const std::string& job);
   // Begins the rollback of the job if it is to be rolled back, else an epoch. Does nothing while
   // other work for the job is under way.
   void begin_work_locked(const JobRecord& job) PPMR_REQUIRES(mutex_);

@@ -53,11 +53,11 @@ struct HomeJobsTest : testing::Test {
                     .addresses = *parse_address_range("10.0.0.0/24"),
                     .ask = [this](const std::string& host, const nlohmann::json& request,
                                   std::chrono::milliseconds patience) -> Result<nlohmann::json> {
-                      MutexLock lock(mutex);
                       const std::string op = request.at("op");
+                      if (dies_now(host, op)) at_death();
+                      MutexLock lock(mutex);
                       patiences[{host, op}] = patience;
                       requests[{host, op}] = request;
-                      if (dies_at[host] == op) failures[host] = ETIMEDOUT;
                       if (failures.contains(host)) return failure(failures[host], "no answer");
                       return nlohmann::json{{"pool", to_json(pools[host])}};
                     },
@@ -65,6 +65,10 @@ struct HomeJobsTest : testing::Test {
                     .dead_after = std::chrono::seconds(0),
                     .fence = fence},
         *RecordFiles::open(directory));
+  }
+  bool dies_now(const std::string& host, const std::string& op) {
+    MutexLock lock(mutex);
+    return dies_at[host] == op && failures.emplace(host, ETIMEDOUT).second;
   }
   // Returns the states of the hosts as users see them.
   std::string states() const {
@@ -101,6 +105,7 @@ struct HomeJobsTest : testing::Test {
   Mutex mutex;
   std::map<std::string, int> failures PPMR_GUARDED_BY(mutex);  // errno of each host that fails
   std::map<std::string, std::string> dies_at PPMR_GUARDED_BY(mutex);  // host and operation
+  std::function<void()> at_death = [] {};
   // How long the home waited at most for the last answer; for each host and operation.
   std::map<std::pair<std::string, std::string>, std::chrono::milliseconds> patiences
       PPMR_GUARDED_BY(mutex);
@@ -224,6 +229,25 @@ TEST_F(HomeJobsTest, EpochDoesNotWaitLongForAHostThatDiesInIt) {
   ASSERT_TRUE(patiences.contains({"b", go})) << "the node may still stand still";
   EXPECT_LE((patiences[{"b", go}]), std::chrono::milliseconds(1500));
   EXPECT_GE((patiences[{"a", go}]), std::chrono::seconds(5)) << "a host that answers may be busy";
+}
+
+// Host b dies in the first step of an epoch, and is a host of the job no longer.
+TEST_F(HomeJobsTest, JobIsRolledBackAtOnceAfterTheEpochThatALossHasEnded) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  job.protection.agreed = 1;
+  job.protection.kept_at = {{"a"}, {"a"}};
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  reopen(std::chrono::seconds(300), "/bin/true");
+  {
+    MutexLock lock(mutex);
+    dies_at["b"] = host_request::EpochBegin::kName;
+    at_death = [this] { home->lose(id, 1, "b", "its processes have ended"); };
+  }
+  home->protect();
+  home->await_protection();
+  EXPECT_EQ(home->list(0).at(0).protection.rollbacks, 1u);
+  EXPECT_EQ(place(1), "c>");
 }
 
 TEST_F(HomeJobsTest, RollbackWaitsForTheNameServiceWithoutLimit) {

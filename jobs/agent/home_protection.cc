@@ -242,6 +242,11 @@ Result<HomeJobs::MissingHosts> HomeJobs::find_missing_hosts(const JobRecord& job
     const bool may_be_used = host.state != HostState::kInactive || needed.contains(host.name) ||
                              keepers.contains(host.name);
     if (!may_be_used) return {};
+    const HostContact known = contact_of_host(host.name);
+    if (is_surely_silent(known, Clock::now())) {
+      answers[i] = failure(ETIMEDOUT, known.reason);
+      return {};
+    }
     const auto answer = ask_host(host.name, to_request(host_request::Alive{}), kProbePatience);
     if (!answer) answers[i] = failure(answer.error());
     return {};
@@ -370,15 +375,20 @@ void HomeJobs::roll_back_job(const JobRecord& job) {
                    job.protection.agreed, back.error().message)});
 }
 
+std::optional<JobRecord> HomeJobs::find_to_roll_back(const std::string& id) {
+  MutexLock lock(mutex_);
+  const auto found = find_locked(id);
+  if (!found || (*found)->protection.rolling_back.empty() || capturing_.contains(id)) return {};
+  return **found;
+}
+
 void HomeJobs::begin_work_locked(const JobRecord& job) {
   if (job.ending || capturing_.contains(job.id)) return;
   const auto work = [this, job] {
     const Status done = without_exceptions([&]() -> Status {
-      if (job.protection.rolling_back.empty()) {
-        protect_job(job.id);
-      } else {
-        roll_back_job(job);
-      }
+      if (job.protection.rolling_back.empty()) protect_job(job.id);
+      // The loss of a node may have ended the epoch.
+      if (const auto lost = find_to_roll_back(job.id)) roll_back_job(*lost);
       return {};
     });
     if (!done) spdlog::error("job {}: {}", job.id, done.error().message);

@@ -37,6 +37,12 @@ std::chrono::milliseconds patience_with(Contact contact, std::chrono::millisecon
   return contact == Contact::kSilent ? std::min(patience, kForSilent) : patience;
 }
 
+bool is_surely_silent(const HostContact& contact, std::chrono::steady_clock::time_point now) {
+  // A question takes at most 1.5 s, and the next one follows within 0.75 s.
+  constexpr std::chrono::milliseconds kTwoQuestions{4'000};
+  return contact.contact == Contact::kSilent && now - contact.since >= kTwoQuestions;
+}
+
 std::string explain_silence(const std::string& host, const Error& error,
                             std::chrono::seconds host_timeout) {
   if (contact_of(error) == Contact::kAway) {

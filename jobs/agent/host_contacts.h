@@ -36,6 +36,10 @@ Error refusal_of_host(Error error);
 // to connect fit: TCP repeats a lost packet after a second.
 std::chrono::milliseconds patience_with(Contact contact, std::chrono::milliseconds patience);
 
+// Returns whether the host has left two questions of HomeJobs::watch_hosts() unanswered. Then a
+// rollback need not ask it again before it asks the fence.
+bool is_surely_silent(const HostContact& contact, std::chrono::steady_clock::time_point now);
+
 // Returns the error message for an operator who evacuates a host that does not answer, with what
 // the operator can do.
 std::string explain_silence(const std::string& host, const Error& error,

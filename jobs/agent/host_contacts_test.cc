@@ -61,6 +61,15 @@ TEST_F(Contacts, SilenceBeginsWithTheFirstQuestionThatWasNotAnswered) {
   EXPECT_EQ(contacts.of("a").since, kStart + seconds(6));
 }
 
+TEST_F(Contacts, HostIsSurelySilentAfterTwoQuestions) {
+  fail("a", ETIMEDOUT, 3);
+  fail("b", kNoAddress, 3);
+  EXPECT_FALSE(is_surely_silent(contacts.of("a"), kStart + seconds(5)));
+  EXPECT_TRUE(is_surely_silent(contacts.of("a"), kStart + seconds(7)));
+  EXPECT_FALSE(is_surely_silent(contacts.of("b"), kStart + seconds(7)));
+  EXPECT_FALSE(is_surely_silent(contacts.of("c"), kStart + seconds(7)));
+}
+
 TEST_F(Contacts, SilentHostIsAskedAgain) {
   due(0);
   fail("a", ETIMEDOUT, 3);

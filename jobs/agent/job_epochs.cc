@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kProbePatience{3'000};
 constexpr milliseconds kBeginPatience{60'000};
-constexpr milliseconds kAwaitPatience{6'000};  // a host answers within a second
+constexpr milliseconds kAwaitPatience{2'500};  // a host answers within half a second
 constexpr milliseconds kForwardPatience{300'000};
 constexpr milliseconds kRunPatience{180'000};
 constexpr milliseconds kCapturePatience{25'000};

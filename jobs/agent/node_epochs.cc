@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kCapturePatience{20'000};
-constexpr milliseconds kAwaitPatience{1'000};
+constexpr milliseconds kAwaitPatience{500};
 constexpr milliseconds kSendPatience{5'000};
 constexpr milliseconds kReleasePatience{20'000};
 

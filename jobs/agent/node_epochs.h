@@ -41,7 +41,7 @@ class NodeEpochs {
   Status hold(const std::string& container, uint64_t number) const;
   // Lets a held node run on. Idempotent.
   Status let_go(const std::string& container, uint64_t number) const;
-  // Waits for the end of a step. Returns nullopt if the step is not done within a second. `step`: a
+  // Waits for the end of a step. Returns nullopt if it is not done within half a second. `step`: a
   // word of part_messages.h.
   Result<std::optional<part_message::Report>> await(const std::string& container, uint64_t number,
                                                     const std::string& step);

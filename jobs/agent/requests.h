@@ -350,7 +350,7 @@ struct EpochGo {
   }
 };
 
-// Waits for a step. The host answers within about a second, with {"pending":true} if the step is
+// Waits for a step. The host answers within half a second, with {"pending":true} if the step is
 // not done.
 struct EpochAwait {
   static constexpr const char* kName = "epoch-await";
