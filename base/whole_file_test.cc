@@ -1,6 +1,7 @@
 #include "base/whole_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -20,6 +21,15 @@ TEST_F(WholeFile, IsReadAsItWasWritten) {
   EXPECT_EQ(read_whole_file(path_), "a longer text");
   ASSERT_TRUE(write_whole_file(path_, "text", O_TRUNC | O_SYNC, 0600));
   EXPECT_EQ(read_whole_file(path_), "text");
+}
+
+TEST_F(WholeFile, OfAnySizeIsReadToItsEnd) {
+  for (const size_t bytes : {0, 1, 4095, 4096, 4097, 8192, 3 << 20}) {
+    std::string text(bytes, 'x');
+    if (bytes > 0) text.back() = 'y';
+    ASSERT_TRUE(write_whole_file(path_, text, O_TRUNC, 0600));
+    EXPECT_EQ(read_whole_file(path_), text) << bytes;
+  }
 }
 
 TEST_F(WholeFile, IsNotReplacedWithExcl) {

@@ -1,5 +1,7 @@
 #include "migration/protect/partner_place.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <vector>
 

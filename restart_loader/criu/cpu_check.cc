@@ -1,5 +1,7 @@
 #include "restart_loader/criu/cpu_check.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <fstream>
 
