@@ -159,7 +159,7 @@ class HomeJobs {
   // Begins the epochs that are due, and repeats rollbacks that have failed, each on a thread of its
   // own. The caller calls this about once a second.
   void protect();
-  // Lets the epochs that are under way fail soon.
+  // Lets the epochs that are under way fail soon, and begins no more epochs and rollbacks.
   void stop_protection() { stops_ = true; }
   // Returns when the threads of all epochs and rollbacks have ended.
   void await_protection() { workers_.await_all(); }

@@ -378,12 +378,13 @@ void HomeJobs::roll_back_job(const JobRecord& job) {
 std::optional<JobRecord> HomeJobs::find_to_roll_back(const std::string& id) {
   MutexLock lock(mutex_);
   const auto found = find_locked(id);
-  if (!found || (*found)->protection.rolling_back.empty() || capturing_.contains(id)) return {};
+  if (stops_ || !found || capturing_.contains(id)) return {};
+  if ((*found)->protection.rolling_back.empty()) return {};
   return **found;
 }
 
 void HomeJobs::begin_work_locked(const JobRecord& job) {
-  if (job.ending || capturing_.contains(job.id)) return;
+  if (stops_ || job.ending || capturing_.contains(job.id)) return;
   const auto work = [this, job] {
     const Status done = without_exceptions([&]() -> Status {
       if (job.protection.rolling_back.empty()) protect_job(job.id);
