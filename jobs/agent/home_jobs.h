@@ -256,6 +256,11 @@ class HomeJobs {
   // Returns ask_host(), except that it fails if the agent ends and the request would wait for
   // the end of a long step.
   AskHost ask_unless_ending();
+  // The same for an epoch of the job: also fails, with the reason, if check_epoch() fails.
+  AskHost ask_unless_lost(const JobRecord& job);
+  // Returns whether an epoch can still end. `job`: as it was when the epoch began. Errors: a node
+  // was lost, or a spare that may be a partner is silent.
+  Status check_epoch(const JobRecord& job) const;
   Result<JobRecord> plan_resumed(const ResumeRequest& request, const SuspendedJob& suspended);
   Status run_resumed(const JobRecord& job, const SuspensionPlace& place);
   // Checks that no job in the network uses an address of the suspended job. Errors: EADDRINUSE.

@@ -55,6 +55,10 @@ struct HomeJobsTest : testing::Test {
                                   std::chrono::milliseconds patience) -> Result<nlohmann::json> {
                       const std::string op = request.at("op");
                       if (dies_now(host, op)) at_death();
+                      if (op == host_request::EpochAwait::kName && host == waits) {
+                        at_wait();
+                        return nlohmann::json{{"pending", true}};
+                      }
                       MutexLock lock(mutex);
                       patiences[{host, op}] = patience;
                       requests[{host, op}] = request;
@@ -106,6 +110,8 @@ struct HomeJobsTest : testing::Test {
   std::map<std::string, int> failures PPMR_GUARDED_BY(mutex);  // errno of each host that fails
   std::map<std::string, std::string> dies_at PPMR_GUARDED_BY(mutex);  // host and operation
   std::function<void()> at_death = [] {};
+  std::string waits;  // a host whose steps of an epoch do not end
+  std::function<void()> at_wait = [] {};
   // How long the home waited at most for the last answer; for each host and operation.
   std::map<std::pair<std::string, std::string>, std::chrono::milliseconds> patiences
       PPMR_GUARDED_BY(mutex);
@@ -248,6 +254,24 @@ TEST_F(HomeJobsTest, JobIsRolledBackAtOnceAfterTheEpochThatALossHasEnded) {
   home->await_protection();
   EXPECT_EQ(home->list(0).at(0).protection.rollbacks, 1u);
   EXPECT_EQ(place(1), "c>");
+}
+
+// Host b has kept its part of the epoch, and dies. It is the partner of host a.
+TEST_F(HomeJobsTest, EpochDoesNotWaitForAPartnerThatWasLost) {
+  JobRecord job = home->list(0).at(0);
+  job.protection.every_ms = 1000;
+  job.protection.agreed = 1;
+  job.protection.kept_at = {{"a"}, {"a"}};
+  (void)RecordFiles::open(directory)->write(job.id, to_json(job));
+  reopen(std::chrono::seconds(300), "/bin/true");
+  waits = "a";
+  at_wait = [this] {
+    fail("b", ETIMEDOUT);
+    home->lose(id, 1, "b", "its processes have ended");
+  };
+  home->protect();
+  home->await_protection();
+  EXPECT_EQ(home->list(0).at(0).protection.rollbacks, 1u);
 }
 
 TEST_F(HomeJobsTest, RollbackWaitsForTheNameServiceWithoutLimit) {

@@ -186,7 +186,7 @@ void HomeJobs::protect_job(const std::string& id) {
   const auto job = begin_epoch(id);
   if (!job) return;
   const uint64_t number = job->protection.next - 1;
-  end_epoch(id, number, run_epoch(*job, number, EpochEnd::kGoesOn, ask_unless_ending()));
+  end_epoch(id, number, run_epoch(*job, number, EpochEnd::kGoesOn, ask_unless_lost(*job)));
 }
 
 // After the failure, the caller lets the nodes run on that stand still.
@@ -200,6 +200,33 @@ AskHost HomeJobs::ask_unless_ending() {
         if (stops_ && is_asked_again) return failure(ECANCELED, "the job agent ends");
         return ask_host(host, request, patience);
       };
+}
+
+// A host may have kept its part of the epoch before it died. Then only the node whose partner it is
+// still waits for it, for as long as a seal may take.
+AskHost HomeJobs::ask_unless_lost(const JobRecord& job) {
+  return [this, job, ask = ask_unless_ending()](const std::string& host, const json& request,
+                                                milliseconds patience) -> Result<json> {
+    if (request.at("op") == host_request::EpochAwait::kName) {
+      if (Status all_answer = check_epoch(job); !all_answer) return failure(all_answer.error());
+    }
+    return ask(host, request, patience);
+  };
+}
+
+Status HomeJobs::check_epoch(const JobRecord& job) const {
+  MutexLock lock(mutex_);
+  const auto found = jobs_.find(job.id);
+  if (found == jobs_.end()) return failure(absence_locked(job.id));
+  const std::string& loss = found->second.protection.rolling_back;
+  if (!loss.empty()) return failure(ECANCELED, loss);
+  for (const JobHost& host : job.hosts) {
+    const HostContact contact = contacts_.of(host.name);
+    if (host.state != HostState::kSpare || !is_surely_silent(contact, Clock::now())) continue;
+    return failure(ECANCELED, fmt::format("host {} does not answer: {}", host.name,
+                                          contact.reason));
+  }
+  return {};
 }
 
 Status HomeJobs::confirm_dead(const std::string& host, const Error& error) const {
