@@ -171,10 +171,10 @@ class HomeJobs {
 
   // Notes that a host lives, and whether it is in the pool.
   void note_host(const std::string& host, const PoolReport& report);
-  // Asks the hosts that have been quiet whether they live, many at once. Has each protected job with
-  // a host that is silent for `dead_after` rolled back. The caller calls this each 250 ms. So the
-  // rollback begins 2.3 s after a host has died, if the jobs have at most 32 hosts, and 3.8 s if
-  // another dead host is just being asked.
+  // Asks the hosts that have been quiet whether they live, many at once. Has each protected job
+  // with a host that is silent for `dead_after` rolled back. The caller calls this each 250 ms. So
+  // the rollback begins 2.3 s after a host has died, if the jobs have at most 32 hosts, and 3.8 s
+  // if another dead host is just being asked.
   void watch_hosts();
 
   // Ends jobs whose launcher has ended, and jobs with a host that has not answered for

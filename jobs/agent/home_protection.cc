@@ -223,8 +223,8 @@ Status HomeJobs::check_epoch(const JobRecord& job) const {
   for (const JobHost& host : job.hosts) {
     const HostContact contact = contacts_.of(host.name);
     if (host.state != HostState::kSpare || !is_surely_silent(contact, Clock::now())) continue;
-    return failure(ECANCELED, fmt::format("host {} does not answer: {}", host.name,
-                                          contact.reason));
+    return failure(ECANCELED,
+                   fmt::format("host {} does not answer: {}", host.name, contact.reason));
   }
   return {};
 }

@@ -16,11 +16,11 @@ namespace ppmr {
 
 struct HostContact {
   Contact contact = Contact::kAnswers;
-  int64_t since_ns = 0;                           // begin of `contact`; Unix time, for people
+  int64_t since_ns = 0;  // begin of `contact`; Unix time, for people
   // Begin of `contact`, to measure time from: when the question was asked that was not answered, or
   // when the host answered again.
   std::chrono::steady_clock::time_point since{};
-  std::string reason{};                           // why the host does not answer
+  std::string reason{};  // why the host does not answer
 };
 
 // Returns what the error of a request to a host shows about the host.

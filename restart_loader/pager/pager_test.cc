@@ -49,8 +49,8 @@ UniqueFd open_userfaultfd() {
   return fd;
 }
 
-// Ends a child. _exit() would have ThreadSanitizer report the threads of the pager that had finished
-// at the fork, but were not joined.
+// Ends a child. _exit() would have ThreadSanitizer report the threads of the pager that had
+// finished at the fork, but were not joined.
 [[noreturn]] void end_task(int status) {
   syscall(SYS_exit_group, status);
   __builtin_unreachable();
