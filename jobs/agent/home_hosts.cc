@@ -17,8 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // A host that lives answers at once, even if it is busy. Two tries to connect fit into the
 // patience, as TCP repeats a lost packet after a second. A rollback asks once more before it asks
-// the fence, so a host has been silent for three seconds then, the default token timeout of
-// corosync 3.
+// the fence, so a host has been silent for three seconds then.
 constexpr milliseconds kAlivePatience{1500};
 constexpr milliseconds kQuiet{500};
 // The home spends about a millisecond on each question.
