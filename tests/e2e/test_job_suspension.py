@@ -95,7 +95,7 @@ def test_mpi_job_computes_the_same_result_across_a_suspension(make_hosts, need_c
     need_command("lmp")
     hosts = make_hosts(4)
     directory = hosts.lab.home / "suspended"
-    (hosts.lab.home / "in.melt").write_text(lammps.melt(steps=600))
+    (hosts.lab.home / "in.melt").write_text(lammps.melt(steps=2000))
     words = ["--hosts", "h1,h2", "--slots", "2"]
     words += ["--", "mpirun", "-n", "4", "lmp", "-in", "in.melt", "-log", "none"]
     undisturbed = hosts.run(words, environment=AS_ROOT)
@@ -107,4 +107,4 @@ def test_mpi_job_computes_the_same_result_across_a_suspension(make_hosts, need_c
     resumed = hosts.resume(directory, ["h3", "h4"])
     assert resumed.wait(300) == 0, resumed.error_text()
     values = lammps.values(job.output() + resumed.output())
-    assert len(values) == 61 and values == lammps.values(undisturbed.output())
+    assert len(values) == 201 and values == lammps.values(undisturbed.output())

@@ -35,10 +35,12 @@ def test_move_that_cannot_keep_its_promise_begins_again_in_post_copy(nodes, migr
     writer.check_runs_at(nodes.target)
 
 
-def test_dry_run_says_that_the_move_would_begin_again(lab, nodes, migrations):
-    writer = Checker(lab, nodes, program=WRITER, options=[0])
+def test_dry_run_says_that_the_move_would_begin_again(lab, nodes, migrations, writer):
+    earlier = Checker(lab, nodes, mib=16, name="earlier")
+    skip_if_kernel_cannot(migrations.migrate(earlier.pid).ok())  # the link is known from now on
+    earlier.check_runs_at(nodes.target)
+    earlier.end()
     done = migrations.migrate(writer.pid, options=["--on-timeout", "post-copy", "--dry-run"]).ok()
-    writer.end()
     estimate = next(event for event in done.events if event["event"] == "estimate")
     (move,) = estimate["moves"]
     assert "as fast as it can be sent" in move["why_post_copy"], move
